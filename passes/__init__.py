@@ -1,0 +1,1 @@
+"""Compiler passes over `onnx_ir` models."""

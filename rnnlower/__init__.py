@@ -1,0 +1,1 @@
+"""Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators."""

@@ -1,0 +1,41 @@
+"""The errors a caller can meet. Each message names the node, attribute, input or option, and what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "InvalidModelError",
+    "OpsetError",
+    "OptionError",
+    "RnnLowerError",
+    "UnsupportedModelError",
+    "UnverifiableError",
+    "VerificationError",
+]
+
+
+class RnnLowerError(Exception):
+    """Base of every error that rnnlower raises on purpose."""
+
+
+class OptionError(RnnLowerError, ValueError):
+    """An option does not fit the model or is malformed (``dims`` names a dimension the model lacks, ...)."""
+
+
+class InvalidModelError(RnnLowerError):
+    """The model cannot be read, or breaks the ONNX specification."""
+
+
+class UnsupportedModelError(RnnLowerError):
+    """The model is legal, but asks for something that is refused."""
+
+
+class OpsetError(RnnLowerError):
+    """The model cannot be moved to the opset asked for."""
+
+
+class VerificationError(RnnLowerError):
+    """Two models that should agree do not."""
+
+
+class UnverifiableError(VerificationError):
+    """No engine runs one of the two models, so nothing could be compared."""
