@@ -28,7 +28,7 @@ from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, walk
-from rnnlower.recurrent import RecurrentNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import lower_node
 from rnnlower.weights import Weights
 
@@ -92,7 +92,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         """
         opset = default_opset(model)
         parsed = [
-            (located, parse_recurrent(located.node, opset, self._semantics)) for located in self._located
+            (located, parse_recurrent(located.node, opset, self._semantics, label=str(located)))
+            for located in self._located
         ]
         private = _private_weights([node for _, node in parsed])
         names = NameSource(_all_names(model))
@@ -106,7 +107,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             _replace(node, outputs, e.nodes)
         return ir.passes.PassResult(model, modified=bool(parsed))
 
-    def _report(self, located: Located, node: RecurrentNode, e: Emitter) -> LoweredNode:
+    def _report(self, located: Located, node: ResolvedNode, e: Emitter) -> LoweredNode:
         inner = sum(
             sum(1 for _ in walk(attribute.as_graph()))
             for emitted in e.nodes
@@ -124,7 +125,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         )
 
 
-def _dtype(node: RecurrentNode) -> ir.DataType:
+def _dtype(node: ResolvedNode) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
             f"{node.op_type} node {node.node.name!r}: the types of its inputs are unknown; add type information to the model"
@@ -132,13 +133,13 @@ def _dtype(node: RecurrentNode) -> ir.DataType:
     return node.dtype
 
 
-def _arithmetic(node: RecurrentNode) -> ir.DataType:
+def _arithmetic(node: ResolvedNode) -> ir.DataType:
     """The type to compute in: runtimes move bfloat16 but hardly compute with it."""
     dtype = _dtype(node)
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
-def _private_weights(nodes: Sequence[RecurrentNode]) -> set[ir.Value]:
+def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
     """Constant weights that nothing but the given nodes reads, and those only as weights."""
     lowered = {node.node for node in nodes}
     weights = {node.node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.node.inputs)}
@@ -154,7 +155,7 @@ def _private_weights(nodes: Sequence[RecurrentNode]) -> set[ir.Value]:
     }
 
 
-def _replace(node: RecurrentNode, outputs: dict[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
+def _replace(node: ResolvedNode, outputs: dict[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
     old = node.node
     graph = old.graph

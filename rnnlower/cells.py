@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.activations import ACTIVATIONS, emit_activation
 from rnnlower.emitter import Emitter
-from rnnlower.recurrent import Activation, RecurrentNode
+from rnnlower.recurrent import Activation, ResolvedNode
 
 __all__ = ["CELLS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
 
@@ -40,7 +40,7 @@ class CellParameters:
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
     """
 
-    node: RecurrentNode
+    node: ResolvedNode
     activations: Sequence[Activation]
     R: Mapping[str, ir.Value]
     recurrent_bias: ir.Value | None
@@ -63,7 +63,7 @@ CellStep = Callable[
 """``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
 
 
-def gate_groups(node: RecurrentNode) -> tuple[GateGroup, ...]:
+def gate_groups(node: ResolvedNode) -> tuple[GateGroup, ...]:
     """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
     if node.op_type == "LSTM":
         return (GateGroup("io", 0, 2) if node.input_forget else GateGroup("iof", 0, 3), GateGroup("c", 3, 4))

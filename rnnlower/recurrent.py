@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN nodes of every version, parsed, validated and with all defaults resolved.
 
 This is the one place that knows the operators' signatures and defaults. Everything behind it works on
-`RecurrentNode` and never looks at an attribute again.
+`ResolvedNode` and never looks at an attribute again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
-__all__ = ["RECURRENT_OPS", "Activation", "Cell", "RecurrentNode", "Semantics", "parse_recurrent"]
+__all__ = ["RECURRENT_OPS", "Activation", "Cell", "ResolvedNode", "Semantics", "parse_recurrent"]
 
 Semantics = Literal["ort", "spec"]
 
@@ -119,7 +119,7 @@ _ORT_PARAMETERS: Mapping[str, _Parameters] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentNode:
+class ResolvedNode:
     """A recurrent node as the operators' text describes it, with nothing left to default.
 
     Shapes: X ``[seq_length, batch_size, input_size]``, W ``[num_directions, gates * hidden_size, input_size]``,
@@ -183,37 +183,35 @@ class RecurrentNode:
 
 
 def parse_recurrent(
-    node: ir.Node, opset: int, semantics: Semantics = "ort", *, x_shape: ir.Shape | None = None
-) -> RecurrentNode:
+    node: ir.Node, opset: int, semantics: Semantics = "ort", *, label: str = ""
+) -> ResolvedNode:
     """Reads an LSTM, GRU or RNN node.
 
     Args:
         node: The node. Attributes that refer to a function's parameter must have been resolved.
         opset: Version of the default domain that the node's graph imports.
         semantics: Which reading wins where the text and onnxruntime differ.
-        x_shape: Shape of X where more is known than the graph says.
+        label: What messages call the node; left out: its name.
 
     Raises:
         InvalidModelError: The node breaks the operator's text.
         UnsupportedModelError: The node asks for something that is refused.
     """
-    return _Parser(node, opset, semantics).parse(x_shape or (node.inputs[0].shape if _has(node, 0) else None))
-
-
-def _has(node: ir.Node, index: int) -> bool:
-    return index < len(node.inputs) and node.inputs[index] is not None
+    return _Parser(node, opset, semantics, label or node.name or "(unnamed)").parse()
 
 
 class _Parser:
-    def __init__(self, node: ir.Node, opset: int, semantics: Semantics) -> None:
+    def __init__(self, node: ir.Node, opset: int, semantics: Semantics, label: str) -> None:
         self.node = node
+        self.label = f"{node.op_type} node {label!r}"
         self.cell = RECURRENT_OPS[node.op_type]
         self.version = max(v for v in self.cell.versions if v <= opset)
         self.semantics = semantics
 
-    def parse(self, x_shape: ir.Shape | None) -> RecurrentNode:
+    def parse(self) -> ResolvedNode:
         self._check_attributes()
         inputs = self._inputs()
+        x_shape = inputs["X"].shape
         outputs = self._outputs()
         direction = self._direction()
         directions = _DIRECTIONS[direction]
@@ -224,7 +222,7 @@ class _Parser:
         seq_length, batch_size = _static(x_shape, layout), _static(x_shape, 1 - layout)
         batch_size = self._batch_size(inputs, batch_size, layout)
         self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
-        return RecurrentNode(
+        return ResolvedNode(
             node=self.node,
             op_type=self.node.op_type,
             version=self.version,
@@ -245,13 +243,10 @@ class _Parser:
         )
 
     def _invalid(self, what: str) -> InvalidModelError:
-        return InvalidModelError(f"{self._label()}: {what}")
+        return InvalidModelError(f"{self.label}: {what}")
 
     def _unsupported(self, what: str) -> UnsupportedModelError:
-        return UnsupportedModelError(f"{self._label()}: {what}")
-
-    def _label(self) -> str:
-        return f"{self.node.op_type} node {self.node.name or '(unnamed)'!r}"
+        return UnsupportedModelError(f"{self.label}: {what}")
 
     def _check_attributes(self) -> None:
         known = {**_SHARED_ATTRIBUTES, **self.cell.attributes}

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.cells import CELLS, CellParameters, GateGroup, gate_groups
 from rnnlower.emitter import Dim, Emitter
-from rnnlower.recurrent import RecurrentNode
+from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import STRATEGIES, Recurrence, State, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
@@ -47,7 +47,7 @@ class Mask:
 
 
 def lower_node(
-    e: Emitter, node: RecurrentNode, weights: Weights, strategy: str, unroll_factor: int = 1
+    e: Emitter, node: ResolvedNode, weights: Weights, strategy: str, unroll_factor: int = 1
 ) -> dict[str, ir.Value]:
     """Emits the node; gives a new value for each of its outputs that is used.
 
@@ -79,7 +79,7 @@ def lower_node(
     return outputs
 
 
-def _axes(e: Emitter, node: RecurrentNode, X: ir.Value) -> Axes:
+def _axes(e: Emitter, node: ResolvedNode, X: ir.Value) -> Axes:
     time: Dim | None = node.seq_length
     batch: Dim | None = node.batch_size
     return Axes(
@@ -88,22 +88,22 @@ def _axes(e: Emitter, node: RecurrentNode, X: ir.Value) -> Axes:
     )
 
 
-def _batch_second(e: Emitter, node: RecurrentNode, value: ir.Value, rank: int) -> ir.Value:
+def _batch_second(e: Emitter, node: ResolvedNode, value: ir.Value, rank: int) -> ir.Value:
     """Swaps the first two axes of a tensor that has the batch first."""
     return e.transpose(value, [1, 0, *range(2, rank)]) if node.layout else value
 
 
-def _to_arithmetic(e: Emitter, node: RecurrentNode, value: ir.Value) -> ir.Value:
+def _to_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
     return value if node.dtype == e.dtype else e.cast(value, e.dtype)
 
 
-def _from_arithmetic(e: Emitter, node: RecurrentNode, value: ir.Value) -> ir.Value:
+def _from_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
     assert node.dtype is not None
     return value if node.dtype == e.dtype else e.cast(value, node.dtype)
 
 
 def _lane(
-    e: Emitter, node: RecurrentNode, weights: Weights, axes: Axes, X: ir.Value, direction: int
+    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: ir.Value, direction: int
 ) -> Lane:
     groups = gate_groups(node)
     hidden_size = node.hidden_size
@@ -148,7 +148,7 @@ def _lane(
 
 def _input_product(
     e: Emitter,
-    node: RecurrentNode,
+    node: ResolvedNode,
     axes: Axes,
     X: ir.Value,
     W: ir.Value,
@@ -168,7 +168,7 @@ def _input_product(
     return TimeSeries(e, axes, width, flat=flat, reverse=reverse)
 
 
-def _initial_state(e: Emitter, node: RecurrentNode, name: str, direction: int) -> State:
+def _initial_state(e: Emitter, node: ResolvedNode, name: str, direction: int) -> State:
     value = node.inputs.get(name)
     if value is None or _is_zero(value):
         return State(None, node.hidden_size)
@@ -184,7 +184,7 @@ def _is_zero(value: ir.Value) -> bool:
     return tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
 
 
-def _mask(e: Emitter, node: RecurrentNode, axes: Axes) -> Mask:
+def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
     lens = node.inputs["sequence_lens"]
     steps = e.unsqueeze(e.arange(axes.time), 1)
     within = e.unsqueeze(e.op("Less", steps, lens, since=9), 2)
@@ -194,7 +194,7 @@ def _mask(e: Emitter, node: RecurrentNode, axes: Axes) -> Mask:
 
 
 def _join(
-    node: RecurrentNode, axes: Axes, lanes: Sequence[Lane], mask: Mask | None, *, wants_sequence: bool
+    node: ResolvedNode, axes: Axes, lanes: Sequence[Lane], mask: Mask | None, *, wants_sequence: bool
 ) -> Recurrence:
     """One recurrence whose step is the step of every lane."""
     inputs = []
@@ -238,7 +238,7 @@ def _held(e: Emitter, within: ir.Value, new: ir.Value, old: ir.Value | None) -> 
 
 
 def _sequence_output(
-    e: Emitter, node: RecurrentNode, axes: Axes, series: Sequence[TimeSeries], mask: Mask | None
+    e: Emitter, node: ResolvedNode, axes: Axes, series: Sequence[TimeSeries], mask: Mask | None
 ) -> ir.Value:
     """Y, with zeros past the end of each row's sequence."""
     lanes = []
@@ -256,7 +256,7 @@ def _sequence_output(
 
 
 def _state_output(
-    e: Emitter, node: RecurrentNode, finals: Sequence[ir.Value], initial: Sequence[State], mask: Mask | None
+    e: Emitter, node: ResolvedNode, finals: Sequence[ir.Value], initial: Sequence[State], mask: Mask | None
 ) -> ir.Value:
     """Y_h or Y_c."""
     lanes = []
