@@ -48,7 +48,7 @@ def _place(choose: Choose, opset: int) -> dict[str, Any]:
     """Where the node lives, and the IR version that allows it."""
     places = ["main"] * 4
     if opset >= 7:
-        places += ["if", "if_in_if", "loop"]
+        places += ["if", "if_in_if", "loop", "if_in_loop"]
     if opset >= 9:
         places.append("scan")
     if opset >= 15:

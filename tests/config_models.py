@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from config_inputs import Scope, provide
+from onnx import AttributeProto, TensorProto, helper
 
 if TYPE_CHECKING:
     from configs import Config
 
-__all__ = ["CONDITIONS", "ITERATIONS", "build", "dequantized"]
+__all__ = ["CONDITIONS", "ITERATIONS", "STACKED", "build"]
 
-CONDITIONS = {"if": ("cond",), "if_in_if": ("cond", "cond_inner")}
+CONDITIONS = {"if": ("cond",), "if_in_if": ("cond", "cond_inner"), "if_in_loop": ("cond",)}
 """The boolean graph inputs of the places that have some."""
+STACKED = ("loop", "if_in_loop", "scan")
+"""The places that run the node more than once and stack its results."""
 ITERATIONS = 2
-"""How often a Loop or Scan body runs the node."""
+"""How often they run it."""
 
-_QUANTUM, _ZERO_POINT = 1 / 64, 3
 _FORMALS = {
     "LSTM": ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
     "GRU": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
@@ -46,60 +47,11 @@ _DIMS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@dataclass
-class _Scope:
-    """The nodes and initializers of one graph or function; ``prefix`` keeps names apart."""
-
-    config: Config
-    prefix: str = ""
-    is_function: bool = False
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: list[onnx.TensorProto] = field(default_factory=list)
-
-    def add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
-        return output
-
-    def constant(self, name: str, value: np.ndarray, *, as_node: bool = False) -> str:
-        """An initializer, or a Constant node where asked for and in functions."""
-        name = self.prefix + name
-        tensor = numpy_helper.from_array(np.ascontiguousarray(value), name)
-        if as_node or self.is_function:
-            return self.add("Constant", [], name, value=tensor)
-        self.initializers.append(tensor)
-        return name
-
-    def unsqueeze(self, x: str, output: str) -> str:
-        if self.config.opset >= 13:
-            axes = self.constant(f"{output}_axes".removeprefix(self.prefix), np.array([0], np.int64))
-            return self.add("Unsqueeze", [x, axes], output)
-        return self.add("Unsqueeze", [x], output, axes=[0])
-
-    def slice(self, x: str, start: int, end: int, output: str) -> str:
-        if self.config.opset >= 10:
-            bounds = [
-                self.constant(f"{output}_{which}".removeprefix(self.prefix), np.array([value], np.int64))
-                for which, value in (("start", start), ("end", end))
-            ]
-            return self.add("Slice", [x, *bounds], output)
-        return self.add("Slice", [x], output, axes=[0], starts=[start], ends=[end])
-
-
-def dequantized(value: np.ndarray) -> np.ndarray:
-    """``value`` as DequantizeLinear gives it back: multiples of a power of two, so in no dtype rounded."""
-    return ((_quantized(value).astype(np.int32) - _ZERO_POINT) * _QUANTUM).astype(value.dtype)
-
-
-def _quantized(value: np.ndarray) -> np.ndarray:
-    steps = np.round(value.astype(np.float64) / _QUANTUM) + _ZERO_POINT
-    return np.clip(steps, -128, 127).astype(np.int8)
-
-
 def build(config: Config) -> onnx.ModelProto:
     """The model of ``config``."""
-    main = _Scope(config)
+    main = Scope(config)
     in_main = config.place == "main"
-    inner = main if in_main else _Scope(config, "inner_", config.place == "function")
+    inner = main if in_main else Scope(config, "inner_", config.place == "function")
     graph_inputs = _graph_inputs(config)
     x = "X"
     if config.x_dims == "unknown_rank":
@@ -109,7 +61,7 @@ def build(config: Config) -> onnx.ModelProto:
         # What the graph's inputs feed, and a Loop's first state, cannot live in the body.
         outside = config.captured or how in ("input", "initializer_input", "expanded")
         outside = outside or (config.carries_state and name == "initial_h")
-        values[name] = _provide(main if outside or in_main else inner, name, how, constants.get(name), x)
+        values[name] = provide(main if outside or in_main else inner, name, how, constants.get(name), x)
     if config.provisions.get("initial_c") == "same":
         values["initial_c"] = values["initial_h"]
     functions = _PLACES[config.place](main, inner, values)
@@ -167,71 +119,19 @@ def _graph_inputs(config: Config) -> list[onnx.ValueInfoProto]:
     for name, how in config.provisions.items():
         if how in ("input", "initializer_input"):
             kind = TensorProto.INT32 if name == "sequence_lens" else elem_type
-            dims = _dims(config, name) if how == "input" else config.shape(name)
-            inputs.append(helper.make_tensor_value_info(name, kind, dims))
+            shape = _dims(config, name) if how == "input" else list(config.shape(name))
+            inputs.append(helper.make_tensor_value_info(name, kind, shape))
     return inputs
 
 
 def _result_info(config: Config, key: str, name: str) -> onnx.ValueInfoProto:
     dims = _dims(config, config.results[key][0])
-    if config.place in ("loop", "scan") and key == name:
+    if config.place in STACKED and key == name:
         dims = [ITERATIONS, *dims]
     return helper.make_tensor_value_info(name, _elem_type(config), dims)
 
 
-def _provide(scope: _Scope, name: str, how: str, value: np.ndarray | None, x: str) -> str:
-    """Make the node's input ``name`` the way ``how`` says; return the value's name."""
-    if how in ("input", "same"):
-        return name
-    assert value is not None
-    if how == "constant":
-        return scope.constant(name, value, as_node=True)
-    if how == "computed":
-        return _computed(scope, name, value)
-    if how == "dequantized":
-        zero_point = np.array(_ZERO_POINT, np.int8)
-        parts = {"quantized": _quantized(value), "scale": np.array(_QUANTUM, value.dtype), "zero": zero_point}
-        names = [scope.constant(f"{name}_{part}", array) for part, array in parts.items()]
-        return scope.add("DequantizeLinear", names, scope.prefix + name)
-    if how == "expanded":
-        return _expanded(scope, name, value, x)
-    return scope.constant(name, value)
-
-
-def _computed(scope: _Scope, name: str, value: np.ndarray) -> str:
-    """``value``, stored with the halves of each entry swapped: Unsqueeze <- Concat <- Slice put it right."""
-    entries = []
-    for k, entry in enumerate(value):
-        stem = f"{name}_{k}"
-        half = len(entry) // 2
-        swapped = scope.constant(f"{stem}_swapped", np.concatenate([entry[half:], entry[:half]]))
-        stem = scope.prefix + stem
-        if half:
-            cut = len(entry) - half
-            front = scope.slice(swapped, cut, len(entry), f"{stem}_front")
-            back = scope.slice(swapped, 0, cut, f"{stem}_back")
-            swapped = scope.add("Concat", [front, back], f"{stem}_joined", axis=0)
-        entries.append(scope.unsqueeze(swapped, f"{stem}_entry"))
-    if not entries:
-        return scope.constant(name, value)
-    return scope.add("Concat", entries, scope.prefix + name, axis=0)
-
-
-def _expanded(scope: _Scope, name: str, value: np.ndarray, x: str) -> str:
-    """``value``, whose batch size is 1, at the batch size of X."""
-    config = scope.config
-    batch_axis = (0 if config.layout else 1) + (config.place == "scan")
-    shape = scope.add("Shape", [x], f"{name}_x_shape")
-    axis = scope.constant(f"{name}_axis", np.array([batch_axis], np.int64))
-    batch = scope.add("Gather", [shape, axis], f"{name}_batch", axis=0)
-    directions = scope.constant(f"{name}_directions", np.array([config.num_directions], np.int64))
-    hidden = scope.constant(f"{name}_hidden", np.array([config.hidden_size], np.int64))
-    dims = [batch, directions, hidden] if config.layout else [directions, batch, hidden]
-    target = scope.add("Concat", dims, f"{name}_shape", axis=0)
-    return scope.add("Expand", [scope.constant(f"{name}_row", value), target], name)
-
-
-def _add_recurrent(scope: _Scope, values: dict[str, str], attributes: Sequence[AttributeProto] = ()) -> None:
+def _add_recurrent(scope: Scope, values: dict[str, str], attributes: Sequence[AttributeProto] = ()) -> None:
     """Add the node and the consumers of its outputs."""
     config = scope.config
     outputs = []
@@ -258,12 +158,12 @@ def _trimmed(config: Config, formals: Sequence[str], names: list[str]) -> list[s
     return names
 
 
-def _in_main(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
+def _in_main(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
     _add_recurrent(main, values)
     return []
 
 
-def _branch(scope: _Scope, name: str) -> onnx.GraphProto:
+def _branch(scope: Scope, name: str) -> onnx.GraphProto:
     config = scope.config
     outputs = [_result_info(config, key, scope.prefix + key) for key in config.results]
     return helper.make_graph(scope.nodes, name, [], outputs, scope.initializers)
@@ -271,20 +171,20 @@ def _branch(scope: _Scope, name: str) -> onnx.GraphProto:
 
 def _zeros(config: Config, prefix: str) -> onnx.GraphProto:
     """A branch that gives zeros of the right shapes."""
-    scope = _Scope(config, prefix)
+    scope = Scope(config, prefix)
     for key, (name, _) in config.results.items():
         value = np.zeros(config.shape(name)).astype(helper.tensor_dtype_to_np_dtype(_elem_type(config)))
         scope.constant(key, value, as_node=True)
     return _branch(scope, "zeros")
 
 
-def _in_if(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
+def _in_if(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
     """The node in the then branch of as many nested Ifs as there are conditions."""
     config = main.config
     _add_recurrent(inner, values)
     scope, conditions = inner, CONDITIONS[config.place]
     for depth, condition in reversed(list(enumerate(conditions))):
-        outer = _Scope(config, f"level{depth}_") if depth else main
+        outer = Scope(config, f"level{depth}_") if depth else main
         branches = {
             "then_branch": _branch(scope, "then"),
             "else_branch": _zeros(config, f"else{depth}_"),
@@ -295,7 +195,7 @@ def _in_if(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.Fun
     return []
 
 
-def _carry_state(inner: _Scope, values: dict[str, str]) -> tuple[list[Any], list[Any]]:
+def _carry_state(inner: Scope, values: dict[str, str]) -> tuple[list[Any], list[Any]]:
     """The body's input and output that carry the hidden state; the node reads the input."""
     config = inner.config
     if not config.carries_state:
@@ -309,23 +209,36 @@ def _carry_state(inner: _Scope, values: dict[str, str]) -> tuple[list[Any], list
     )
 
 
-def _in_loop(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
+def _in_if_in_loop(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
+    """The node in an If in a Loop that carries X; its results are stacked."""
+    body = Scope(main.config, "body_")
+    return _loop_over(main, body, values, lambda: _in_if(body, inner, values))
+
+
+def _in_loop(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
     """The node in a Loop that carries the state or, without one, X; its results are stacked."""
+    return _loop_over(main, inner, values, lambda: _add_recurrent(inner, values))
+
+
+def _loop_over(
+    main: Scope, inner: Scope, values: dict[str, str], fill: Callable[[], object]
+) -> list[onnx.FunctionProto]:
+    """A Loop with the body ``inner``, to which ``fill`` adds what computes the results."""
     config = main.config
     start = values["initial_h"] if config.carries_state else values["X"]
     carried_in, carried_out = _carry_state(inner, values)
     if not carried_in:
-        values["X"] = "inner_X"
-        for name, infos in (("inner_X", carried_in), ("inner_X_next", carried_out)):
+        x = values["X"] = f"{inner.prefix}X"
+        for name, infos in ((x, carried_in), (f"{x}_next", carried_out)):
             infos.append(helper.make_tensor_value_info(name, _elem_type(config), _dims(config, "X")))
-    _add_recurrent(inner, values)
-    inner.add("Identity", ["inner_Y_h" if config.carries_state else "inner_X"], carried_out[0].name)
-    inner.add("Identity", ["inner_cond"], "inner_cond_next")
+    fill()
+    inner.add("Identity", ["inner_Y_h" if config.carries_state else x], carried_out[0].name)
+    inner.add("Identity", [f"{inner.prefix}cond"], f"{inner.prefix}cond_next")
     inputs = [
-        helper.make_tensor_value_info("inner_iteration", TensorProto.INT64, []),
-        helper.make_tensor_value_info("inner_cond", TensorProto.BOOL, []),
+        helper.make_tensor_value_info(f"{inner.prefix}iteration", TensorProto.INT64, []),
+        helper.make_tensor_value_info(f"{inner.prefix}cond", TensorProto.BOOL, []),
     ]
-    outputs = [helper.make_tensor_value_info("inner_cond_next", TensorProto.BOOL, []), *carried_out]
+    outputs = [helper.make_tensor_value_info(f"{inner.prefix}cond_next", TensorProto.BOOL, []), *carried_out]
     outputs += [_result_info(config, key, inner.prefix + key) for key in config.results]
     body = helper.make_graph(inner.nodes, "body", inputs + carried_in, outputs, inner.initializers)
     trips = main.constant("trips", np.array(ITERATIONS, np.int64))
@@ -334,7 +247,7 @@ def _in_loop(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.F
     return []
 
 
-def _in_scan(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
+def _in_scan(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
     """The node in a Scan over a stack of X's that carries the state, if any; its results are stacked."""
     config = main.config
     starts = [values["initial_h"]] if config.carries_state else []
@@ -355,7 +268,7 @@ def _in_scan(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.F
     return []
 
 
-def _in_function(main: _Scope, inner: _Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
+def _in_function(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
     """The node in a model-local function; its attributes refer to the function's."""
     config = main.config
     outside = {name: value for name, value in values.items() if not value.startswith(inner.prefix)}
@@ -389,6 +302,7 @@ _PLACES = {
     "if": _in_if,
     "if_in_if": _in_if,
     "loop": _in_loop,
+    "if_in_loop": _in_if_in_loop,
     "scan": _in_scan,
     "function": _in_function,
 }

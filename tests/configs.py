@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 from config_choices import draw_config
-from config_models import ITERATIONS
+from config_inputs import dequantized
+from config_models import CONDITIONS, ITERATIONS, STACKED
 from hypothesis import strategies as st
 from oracle import Semantics, evaluate, schema_version
 
@@ -56,9 +57,10 @@ class Config:
     ``x_dims`` says what X declares: ``static``, ``batch`` or ``time`` (that one symbolic), ``symbolic``
     (both), ``unknown`` (all three), ``negative`` (``dim_value`` -1) or ``unknown_rank``.
 
-    ``place`` is ``main``, ``if``, ``if_in_if``, ``loop``, ``scan`` or ``function``. With ``captured`` the
-    weights and states live outside of it. In a Loop or Scan, a given ``initial_h`` is the carried state and
-    Y_h, if named, its next value. A function refers to its attributes, with ``all_refs`` to absent ones too.
+    ``place`` is ``main``, ``if``, ``if_in_if``, ``loop``, ``if_in_loop``, ``scan`` or ``function``. With
+    ``captured`` the weights and states live outside of it. In a Loop or Scan, a given ``initial_h`` is the
+    carried state and Y_h, if named, its next value. A function refers to its attributes, with ``all_refs``
+    to absent ones too.
     """
 
     op_type: str = "LSTM"
@@ -179,12 +181,12 @@ class Config:
             if how not in ("input", "same"):
                 values[name] = self._random(name, rng)
             if how == "dequantized":
-                values[name] = config_models.dequantized(values[name])
+                values[name] = dequantized(values[name])
         return values
 
     def _random(self, name: str, rng: np.random.Generator) -> np.ndarray:
         if name == "sequence_lens":
-            return rng.integers(0, self.seq_length + 1, self.batch_size).astype(np.int32)
+            return (rng.random(self.batch_size) * (self.seq_length + 1)).astype(np.int32)
         shape = self.shape(name)
         if name == "X" and self.place == "scan":
             shape = (ITERATIONS, *shape)
@@ -193,7 +195,8 @@ class Config:
         scales = {"X": self.x_scale, "W": self.weight_scale, "B": self.weight_scale}
         # Large recurrent weights make a chaotic system, in which no two summation orders agree.
         scale = scales.get(name, min(0.5, self.weight_scale))
-        return (scale * rng.standard_normal(shape)).astype(DTYPES[self.dtype])
+        # Uniform, by plain arithmetic: NumPy may change the bits of its normal distribution.
+        return (scale * np.sqrt(12.0) * (rng.random(shape) - 0.5)).astype(DTYPES[self.dtype])
 
     def make_inputs(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Random values for the graph's inputs; sometimes for initializers that are inputs, too."""
@@ -204,7 +207,7 @@ class Config:
             overridden = how == "initializer_input" and self.ir_version >= 4 and rng.random() < 0.5
             if how == "input" or overridden:
                 feeds[name] = self._random(name, rng)
-        for name in config_models.CONDITIONS.get(self.place, ()):
+        for name in CONDITIONS.get(self.place, ()):
             feeds[name] = np.array(rng.random() < 0.85)
         return feeds
 
@@ -221,8 +224,8 @@ class Config:
         X = inputs["X"]
         if self.x_dims == "unknown_rank":
             X = X.reshape(inputs["X_shape"])
-        if self.place not in ("loop", "scan"):
-            taken = all(inputs[name] for name in config_models.CONDITIONS.get(self.place, ()))
+        taken = all(inputs[name] for name in CONDITIONS.get(self.place, ()))
+        if self.place not in STACKED:
             return self._signed(self._evaluate(X, values, semantics), taken)
         steps = []
         for k in range(ITERATIONS):
@@ -231,7 +234,7 @@ class Config:
                 values["initial_h"] = steps[-1]["Y_h"]
                 if self.provisions.get("initial_c") == "same":
                     values["initial_c"] = values["initial_h"]
-        return self._signed({name: np.stack([step[name] for step in steps]) for name in steps[0]}, True)
+        return self._signed({name: np.stack([step[name] for step in steps]) for name in steps[0]}, taken)
 
     def _evaluate(
         self, X: np.ndarray, values: Mapping[str, np.ndarray], semantics: Semantics

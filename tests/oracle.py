@@ -299,7 +299,13 @@ def _weights(op_type: str, values: Mapping[str, Array], direction: int, hidden_s
         return {gate: rows[k * hidden_size : (k + 1) * hidden_size] for k, gate in enumerate(names)}
 
     W, R = values["W"][direction], values["R"][direction]
-    return _Weights(*(by_gate(rows, gates) for rows in (W, R, Wb, Rb)), by_gate(P, _PEEPHOLES))
+    return _Weights(
+        W=by_gate(W, gates),
+        R=by_gate(R, gates),
+        Wb=by_gate(Wb, gates),
+        Rb=by_gate(Rb, gates),
+        P=by_gate(P, _PEEPHOLES),
+    )
 
 
 def _lstm_step(

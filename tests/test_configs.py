@@ -80,7 +80,7 @@ _EVERY: dict[str, list[Any]] = {
     "initial_c": ["initializer", "computed", "expanded", "same", "input", "empty", "omitted"],
     "Y": ["graph", "consumed", "both", "unused", "empty", "omitted"],
     "x_dims": ["static", "batch", "time", "symbolic", "unknown", "negative", "unknown_rank"],
-    "place": ["main", "if", "if_in_if", "loop", "scan", "function"],
+    "place": ["main", "if", "if_in_if", "loop", "if_in_loop", "scan", "function"],
     "captured": [True, False],
     "all_refs": [True, False],
 }
