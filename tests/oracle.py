@@ -210,21 +210,13 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
 }
 _TAKES_ALPHA = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu")
 _TAKES_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
-_DEFAULT_ALPHA: dict[Semantics, dict[str, float]] = {
-    "spec": {"Affine": 1.0, "LeakyRelu": 0.01, "ThresholdedRelu": 1.0, "HardSigmoid": 0.2, "Elu": 1.0},
-    "ort": {
-        "Affine": 0.0,
-        "LeakyRelu": 0.01,
-        "ThresholdedRelu": 0.0,
-        "ScaledTanh": 0.0,
-        "HardSigmoid": 0.2,
-        "Elu": 1.0,
-    },
+_OPERATOR_ALPHA = {"Affine": 1.0, "LeakyRelu": 0.01, "ThresholdedRelu": 1.0, "HardSigmoid": 0.2, "Elu": 1.0}
+_OPERATOR_BETA = {"Affine": 0.0, "HardSigmoid": 0.5}
+_DEFAULT_ALPHA = {
+    "spec": _OPERATOR_ALPHA,
+    "ort": _OPERATOR_ALPHA | {"Affine": 0.0, "ThresholdedRelu": 0.0, "ScaledTanh": 0.0},
 }
-_DEFAULT_BETA: dict[Semantics, dict[str, float]] = {
-    "spec": {"Affine": 0.0, "HardSigmoid": 0.5},
-    "ort": {"Affine": 0.0, "ScaledTanh": 0.0, "HardSigmoid": 0.5},
-}
+_DEFAULT_BETA = {"spec": _OPERATOR_BETA, "ort": _OPERATOR_BETA | {"ScaledTanh": 0.0}}
 
 
 def _activations(
