@@ -17,7 +17,8 @@ def _config(op_type: str, opset: int, **changes: Any) -> Config:
     """T 5, B 2, I 3, H 4 and every output a graph output, unless ``changes`` say otherwise."""
     sizes: dict[str, Any] = {"seq_length": 5, "batch_size": 2, "input_size": 3, "hidden_size": 4}
     outputs = dict.fromkeys(OUTPUTS[op_type], "graph")
-    return Config(**({"op_type": op_type, "opset": opset} | sizes | outputs | changes))
+    arguments: dict[str, Any] = {"op_type": op_type, "opset": opset} | sizes | outputs | changes
+    return Config(**arguments)
 
 
 def _lstm(opset: int, **changes: Any) -> Config:
