@@ -151,13 +151,34 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
     )
     opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
-    evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=[opset]))
+    evaluator = ReferenceEvaluator(
+        onnx.helper.make_model(graph, opset_imports=[opset]),
+        new_ops=[_dequantize_linear()] if opset.version < 19 else None,
+    )
     feeds = {names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None}
     try:
         (array,) = evaluator.run(None, feeds)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InvalidModelError(f"the constant weight {value.name!r} cannot be computed: {error}") from error
     return np.asarray(array)
+
+
+def _dequantize_linear() -> type:
+    """DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
+    from onnx.reference.op_run import OpRun
+
+    class DequantizeLinear(OpRun):
+        op_domain = ""
+
+        def _run(self, x, scale, zero_point=None, axis=1):  # type: ignore[no-untyped-def]
+            if scale.ndim == 1:
+                shape = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
+                scale = scale.reshape(shape)
+                zero_point = None if zero_point is None else zero_point.reshape(shape)
+            shifted = x.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
+            return (shifted.astype(scale.dtype) * scale,)
+
+    return DequantizeLinear
 
 
 def _values(cone: _Cone) -> Sequence[ir.Value]:

@@ -162,17 +162,13 @@ class Emitter:
         return self.op("Cast", value, to=dtype.value)
 
     def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """Reshape; at most one of the sizes may be left to inference, which this method decides by itself."""
-        return self.op("Reshape", value, self.shape(dims), since=5)
-
-    def shape(self, dims: Sequence[Dim]) -> ir.Value:
-        """An int64 value that holds the sizes; one unknown size among positive ones becomes -1."""
+        """Reshape to the given sizes, of which one may be left to inference: that is decided here."""
         unknown = [dim for dim in dims if not isinstance(dim, int)]
-        if not unknown:
-            return self.integers(*(dim for dim in dims if isinstance(dim, int)))
         if len(unknown) == 1 and all(dim > 0 for dim in dims if isinstance(dim, int)):
-            return self.integers(*(dim if isinstance(dim, int) else -1 for dim in dims))
-        return self.size_vector(dims)
+            dims = [dim if isinstance(dim, int) else -1 for dim in dims]
+        # Without it a size of 0 means "as the input's", which below opset 14 the callers have to live with.
+        exact = {"allowzero": 1} if len(unknown) > 1 and self.opset >= 14 else {}
+        return self.op("Reshape", value, self.size_vector(dims), since=5, **exact)
 
     def size_vector(self, dims: Sequence[Dim]) -> ir.Value:
         """An int64 value that holds the sizes, each of them exactly."""
@@ -229,14 +225,18 @@ class Emitter:
             return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
         return self.ops("Split", value, self.integers(*sizes), outputs=len(sizes), axis=axis)
 
-    def split_evenly(self, value: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
-        """Splits an axis, whose size need not be known, into equal parts."""
+    def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim = 1) -> Sequence[ir.Value]:
+        """Splits an axis into equal parts, each of the given size where that may be 0 at run time."""
         if parts == 1:
             return [value]
-        attributes = {} if axis == 0 else {"axis": axis}
-        if self.opset >= 18:
-            attributes["num_outputs"] = parts
-        return self.ops("Split", value, outputs=parts, **attributes)
+        attributes = {"axis": axis} if axis else {}
+        if self.opset < 18:
+            return self.ops("Split", value, outputs=parts, **attributes)
+        if isinstance(size, int):
+            return self.ops("Split", value, outputs=parts, num_outputs=parts, **attributes)
+        # Split-18's num_outputs refuses an empty axis, explicit sizes do not.
+        sizes = self.op("Expand", size, self.integers(parts))
+        return self.ops("Split", value, sizes, outputs=parts, **attributes)
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
@@ -261,6 +261,10 @@ class Emitter:
         return self.op("Gemm", a, b, c, transB=1) if c is not None else self.op("Gemm", a, b, transB=1)
 
     def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
+        if self.dtype == ir.DataType.DOUBLE and self.opset < 12:
+            # Clip-12 is the first with a float64 kernel in onnxruntime.
+            above = self.op("Max", value, self.scalar(low), since=8)
+            return self.op("Min", above, self.scalar(high), since=8)
         if self.opset < 11:
             return self.op("Clip", value, min=low, max=high)
         return self.op("Clip", value, self.scalar(low), self.scalar(high))

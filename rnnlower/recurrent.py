@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
@@ -311,8 +312,8 @@ class _Parser:
             parameters = table[name]
             activation = Activation(
                 name,
-                None if parameters.alpha is None else float(next(alphas, parameters.alpha)),
-                None if parameters.beta is None else float(next(betas, parameters.beta)),
+                None if parameters.alpha is None else _float32(next(alphas, parameters.alpha)),
+                None if parameters.beta is None else _float32(next(betas, parameters.beta)),
             )
             if activation.alpha != activation.alpha or activation.beta != activation.beta:
                 raise self._unsupported(
@@ -384,14 +385,12 @@ class _Parser:
             shape = x_shape if name == "X" else inputs[name].shape
             if shape is not None and len(shape) != rank:
                 raise self._invalid(f"input {name} has rank {len(shape)}; it must have rank {rank}")
-        gates = len(self.cell.gates)
-        rows = _static(inputs["R"].shape, 1) or _static(inputs["W"].shape, 1)
-        derived = _static(inputs["R"].shape, 2) or (rows // gates if rows is not None else None)
+        derived = self._hidden_size_of_shapes(inputs)
         given = self._value("hidden_size")
         hidden_size = derived if given is None else int(given)
         if hidden_size is None:
             raise self._unsupported(
-                "attribute hidden_size is absent and the shapes of W and R are unknown; set the attribute"
+                "attribute hidden_size is absent and no shape tells it; set the attribute"
             )
         if hidden_size <= 0:
             raise self._invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
@@ -400,6 +399,17 @@ class _Parser:
         if input_size is not None and x_size is not None and input_size != x_size:
             raise self._invalid(f"input X has {x_size} features, but W is made for {input_size}")
         return hidden_size, x_size if input_size is None else input_size
+
+    def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
+        """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""
+        gates = len(self.cell.gates)
+        shapes = {name: value.shape for name, value in inputs.items()}
+        shapes |= {out.name: out.shape for out in self.node.outputs if out.name}
+        places = [("R", 2, 1), ("R", 1, gates), ("W", 1, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
+        places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
+        places += [(out.name or "", len(out.shape) - 1, 1) for out in self.node.outputs if out.shape is not None]
+        sizes = ((_static(shapes.get(name), axis), factor) for name, axis, factor in places)
+        return next((size // factor for size, factor in sizes if size is not None), None)
 
     def _batch_size(self, inputs: Mapping[str, ir.Value], batch_size: int | None, layout: int) -> int | None:
         candidates = [batch_size]
@@ -445,6 +455,11 @@ class _Parser:
                     f"input {name} has shape [{', '.join(map(str, shape))}]; it must be [{wanted}] "
                     f"(hidden_size {hidden_size}, {num_directions} direction(s))"
                 )
+
+
+def _float32(number: float) -> float:
+    """The number as an attribute holds it."""
+    return float(np.float32(number))
 
 
 def _static(shape: ir.Shape | None, index: int) -> int | None:

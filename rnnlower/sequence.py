@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnnlower.cells import CELLS, CellParameters, GateGroup, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.recurrent import ResolvedNode
-from rnnlower.strategies import STRATEGIES, Recurrence, State, run_in_chunks
+from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks, run_unrolled
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
@@ -60,14 +60,15 @@ def lower_node(
     """
     X = node.inputs["X"]
     axes = _axes(e, node, X)
-    X = _to_arithmetic(e, node, _batch_second(e, node, X, rank=3))
+    if axes.batch == 0:
+        return _empty_outputs(e, node, axes)
+    input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
+    stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
+    series = TimeSeries(e, axes, input_size, stacked=stacked)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    lanes = [_lane(e, node, weights, axes, X, direction) for direction in range(node.num_directions)]
+    lanes = [_lane(e, node, weights, axes, series, direction) for direction in range(node.num_directions)]
     recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"))
-    if unroll_factor > 1:
-        results = run_in_chunks(e, recurrence, STRATEGIES[strategy], unroll_factor)
-    else:
-        results = STRATEGIES[strategy](e, recurrence)
+    results = _run(e, recurrence, strategy, unroll_factor)
     outputs: dict[str, ir.Value] = {}
     if node.used("Y"):
         outputs["Y"] = _sequence_output(e, node, axes, results.outputs, mask)
@@ -75,8 +76,28 @@ def lower_node(
     for index, name in enumerate(("Y_h", "Y_c")[:per_lane]):
         if node.used(name):
             finals = results.states[index::per_lane]
-            outputs[name] = _state_output(e, node, finals, [lane.states[index] for lane in lanes], mask)
+            outputs[name] = _state_output(e, node, axes, finals, [lane.states[index] for lane in lanes], mask)
     return outputs
+
+
+def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) -> Results:
+    if recurrence.axes.time == 0:
+        return run_unrolled(e, recurrence)
+    if unroll_factor > 1:
+        return run_in_chunks(e, recurrence, STRATEGIES[strategy], unroll_factor)
+    return STRATEGIES[strategy](e, recurrence)
+
+
+def _empty_outputs(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
+    """The outputs for a batch of no rows."""
+    states: list[Dim] = [0, node.num_directions] if node.layout else [node.num_directions, 0]
+    sequence: list[Dim] = [0, axes.time, node.num_directions] if node.layout else [axes.time, node.num_directions, 0]
+    dims = {"Y": sequence, "Y_h": states, "Y_c": states}
+    return {
+        name: _from_arithmetic(e, node, e.op("Identity", e.zeros([*dims[name], node.hidden_size])))
+        for name in node.outputs
+        if node.used(name)
+    }
 
 
 def _axes(e: Emitter, node: ResolvedNode, X: ir.Value) -> Axes:
@@ -86,11 +107,6 @@ def _axes(e: Emitter, node: ResolvedNode, X: ir.Value) -> Axes:
         e.dim(X, node.layout) if time is None else time,
         e.dim(X, 1 - node.layout) if batch is None else batch,
     )
-
-
-def _batch_second(e: Emitter, node: ResolvedNode, value: ir.Value, rank: int) -> ir.Value:
-    """Swaps the first two axes of a tensor that has the batch first."""
-    return e.transpose(value, [1, 0, *range(2, rank)]) if node.layout else value
 
 
 def _to_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
@@ -103,7 +119,7 @@ def _from_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Valu
 
 
 def _lane(
-    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: ir.Value, direction: int
+    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: TimeSeries, direction: int
 ) -> Lane:
     groups = gate_groups(node)
     hidden_size = node.hidden_size
@@ -150,21 +166,19 @@ def _input_product(
     e: Emitter,
     node: ResolvedNode,
     axes: Axes,
-    X: ir.Value,
+    X: TimeSeries,
     W: ir.Value,
     bias: ir.Value | None,
     width: int,
     reverse: bool,
 ) -> TimeSeries:
     """``X W^T + bias`` of all steps at once."""
-    if not isinstance(axes.time, int) and not isinstance(axes.batch, int):
-        # A Gemm's flat result could not be given its shape back where a size is 0.
-        product = e.op("MatMul", X, e.transpose(W, [1, 0]))
+    if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
+        # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
+        product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
-    columns = e.size_vector([-1, input_size])
-    flat = e.gemm(e.op("Reshape", X, columns, since=5), W, bias)
+    flat = e.gemm(X.flat(), W, bias)
     return TimeSeries(e, axes, width, flat=flat, reverse=reverse)
 
 
@@ -256,13 +270,29 @@ def _sequence_output(
 
 
 def _state_output(
-    e: Emitter, node: ResolvedNode, finals: Sequence[ir.Value], initial: Sequence[State], mask: Mask | None
+    e: Emitter,
+    node: ResolvedNode,
+    axes: Axes,
+    finals: Sequence[ir.Value],
+    initial: Sequence[State],
+    mask: Mask | None,
 ) -> ir.Value:
     """Y_h or Y_c."""
+    # onnxruntime gives 0 for an empty sequence, the text leaves the initial state.
+    zeroed = node.semantics == "ort" and any(state.initial is not None for state in initial)
+    nonempty = None
+    if zeroed:
+        nonempty = _nonempty(e, axes) if mask is None else mask.nonempty
     lanes = []
     for value, state in zip(finals, initial, strict=True):
-        # onnxruntime gives 0 for an empty sequence, the text leaves the initial state.
-        if mask is not None and state.initial is not None and node.semantics == "ort":
-            value = e.where(mask.nonempty, value, e.scalar(0.0))
+        if nonempty is not None and state.initial is not None:
+            value = e.where(nonempty, value, e.scalar(0.0))
         lanes.append(e.unsqueeze(value, node.layout))
     return _from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
+
+
+def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:
+    """Whether there are time steps at all; ``None`` where that is certain."""
+    if isinstance(axes.time, int):
+        return None if axes.time else e.constant(np.array(False))
+    return e.op("Greater", axes.time, e.integers(0), since=9)

@@ -33,7 +33,7 @@ class TimeSeries:
         self,
         e: Emitter,
         axes: Axes,
-        width: int,
+        width: Dim,
         *,
         flat: ir.Value | None = None,
         stacked: ir.Value | None = None,
@@ -57,7 +57,7 @@ class TimeSeries:
         """``[time * batch, width]``."""
         if self._flat is None:
             assert self._stacked is not None
-            self._flat = self.e.op("Reshape", self._stacked, self.e.integers(-1, self.width), since=5)
+            self._flat = self.e.op("Reshape", self._stacked, self.e.size_vector([-1, self.width]), since=5)
         return self._flat
 
     def stacked(self) -> ir.Value:

@@ -48,6 +48,14 @@ class Recurrence:
     output_widths: Sequence[int]
     output_reverse: Sequence[bool]
 
+    def state_dims(self) -> list[list[Dim]]:
+        """The sizes of the states."""
+        return [[self.state_rows, state.width] for state in self.states]
+
+    def output_dims(self) -> list[list[Dim]]:
+        """The sizes of the step's outputs."""
+        return [[self.axes.batch, width] for width in self.output_widths]
+
     def initial_values(self, e: Emitter) -> list[ir.Value]:
         """The initial states with zeros written out, for operators that carry them."""
         return [

@@ -26,7 +26,7 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     body = e.body()
     number = ir.Value(name=e.names.short(), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
     condition = ir.Value(name=e.names.short(), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))
-    states = [body_value(body, body.dtype, recurrence.state_rows, state.width) for state in recurrence.states]
+    states = [body_value(body, body.dtype, dims) for dims in recurrence.state_dims()]
     backwards = None if last is None else body.op("Sub", last, number)
     inputs = [
         body.op("Gather", value, backwards if series.reverse else number)
@@ -35,14 +35,8 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     new_states, outputs = recurrence.step(body, inputs, states)
     kept = body.op("Identity", condition)
     kept.type, kept.shape = condition.type, condition.shape
-    graph = body_graph(
-        body,
-        [number, condition, *states],
-        [
-            *((value, recurrence.state_rows, state.width) for value, state in zip(new_states, recurrence.states, strict=True)),
-            *((value, recurrence.axes.batch, width) for value, width in zip(outputs, recurrence.output_widths, strict=True)),
-        ],
-    )
+    dims = [*recurrence.state_dims(), *recurrence.output_dims()]
+    graph = body_graph(body, [number, condition, *states], [*new_states, *outputs], dims)
     graph.outputs.insert(0, kept)
     results = e.ops(
         "Loop",

@@ -46,12 +46,12 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     """The inputs of each step, ``[rows, width]``, by a tree of Splits."""
     if time <= FAN_OUT:
-        yield from e.split_evenly(series.flat(), time, axis=0)
+        yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.batch)
         return
     for part, steps in _stacked_parts(e, series.stacked(), time):
         axes = Axes(steps, series.axes.batch)
         flat = TimeSeries(e, axes, series.width, stacked=part).flat()
-        yield from e.split_evenly(flat, steps, axis=0)
+        yield from e.split_evenly(flat, steps, axis=0, size=axes.batch)
 
 
 def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[ir.Value, int]]:
