@@ -3,7 +3,8 @@
 Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis``, Gemm, PRelu, Cast,
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
-(which trains only if it has more outputs than Y, and is_test, where it exists, is 0).
+(which trains only if it has more outputs than Y, and is_test, where it exists, is 0); at every opset
+ConvTranspose with groups.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -21,6 +22,7 @@ from onnx import TensorProto
 from onnx.defs import OpSchema, get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_conv_transpose import ConvTranspose
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.reference.activations import Array
@@ -83,8 +85,9 @@ class _PRelu(_OldOp):
 class _Cast(_OldOp):
     op_schema = get_schema("Cast", 1, "")
 
-    def _run(self, x: Array, to: str, **attributes: Any) -> tuple[Array]:
-        name = to.upper()
+    def _run(self, x: Array, to: str | int, **attributes: Any) -> tuple[Array]:
+        # Some exporters write version 6's number instead of version 1's name.
+        name = to.upper() if isinstance(to, str) else TensorProto.DataType.Name(to)
         if name not in TensorProto.DataType.keys():  # noqa: SIM118 (an enum wrapper, no mapping)
             raise UnsupportedModelError(f"Cast node {self.onnx_node.name!r}: unknown type {to!r}")
         return (x.astype(tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))),)
@@ -133,7 +136,10 @@ class _Split(_OldOp):
 class _Tile(_OldOp):
     op_schema = get_schema("Tile", 1, "")
 
-    def _run(self, x: Array, tiles: Array, axis: Array) -> tuple[Array]:
+    def _run(self, x: Array, tiles: Array, axis: Array | None = None) -> tuple[Array]:
+        if axis is None:
+            # Version 6's form, which some exporters write at older opsets.
+            return (np.tile(x, tiles),)
         repeats = [1] * x.ndim
         repeats[int(axis.item())] = int(tiles.item())
         return (np.tile(x, repeats),)
@@ -231,6 +237,23 @@ class _BatchNormalization(_OldOp):
         return (y, *running, used_mean.astype(x.dtype), used_var.astype(x.dtype))
 
 
+class _ConvTranspose(ConvTranspose):
+    """onnx's own, group by group: it gets groups wrong."""
+
+    op_schema = get_schema("ConvTranspose", 11, "")
+
+    def _run(self, X: Array, W: Array, B: Any = None, **attributes: Any) -> tuple[Array]:  # type: ignore[override]
+        group = attributes["group"]
+        attributes["group"] = 1
+        biases = [None] * group if B is None else np.split(B, group)
+        ungrouped: Any = super()._run
+        parts = [
+            ungrouped(x, w, b, **attributes)[0]
+            for x, w, b in zip(np.split(X, group, axis=1), np.split(W, group), biases, strict=True)
+        ]
+        return (np.concatenate(parts, axis=1),)
+
+
 def _of(base: type[_OldOp], function: Callable[..., Any]) -> type[_OldOp]:
     attributes: dict[str, Any] = {"function": staticmethod(function)}
     if base is _Binary:
@@ -265,6 +288,7 @@ OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
     "LogSoftmax": (1, 12, _of(_OverMatrix, _log_softmax)),
     "Hardmax": (1, 12, _of(_OverMatrix, _hardmax)),
     "BatchNormalization": (1, 13, _BatchNormalization),
+    "ConvTranspose": (1, 10**6, _ConvTranspose),
 }
 
 
