@@ -16,7 +16,8 @@ others    exact                                        integers, booleans and st
 
 The scale is in it because an element near zero may be the difference of large ones; its floor of 0.1 because
 gate values are of order one whatever the inputs are. Where a recurrent node computes in a coarser type than
-the output's, the coarser type's row holds. A tolerance that the caller gives is taken as it is, unscaled.
+the output's, the coarser type's row holds. What exceeds this is set against :mod:`.conditioning` before it
+counts. A tolerance that the caller gives is taken as it is, unscaled, and is the last word.
 """
 
 from __future__ import annotations
@@ -84,8 +85,13 @@ def _small_floats() -> set[Any]:
     return {np.dtype(getattr(ml_dtypes, name)) for name in names}
 
 
-def compare_values(name: str, reference: Any, candidate: Any, tolerance: Tolerance) -> OutputComparison:
-    """Compare one output of one trial: arrays, or lists of them for sequence outputs."""
+def compare_values(
+    name: str, reference: Any, candidate: Any, tolerance: Tolerance, noise: Array | None = None
+) -> OutputComparison:
+    """Compare one output of one trial: arrays, or lists of them for sequence outputs.
+
+    ``noise`` is allowed on top of ``tolerance``, element by element.
+    """
     if isinstance(reference, list) or isinstance(candidate, list):
         return _compare_lists(name, reference, candidate, tolerance)
     if reference is None or candidate is None:
@@ -98,7 +104,7 @@ def compare_values(name: str, reference: Any, candidate: Any, tolerance: Toleran
     if reference.size == 0:
         return _same(name)
     if is_inexact(reference.dtype):
-        return _compare_floats(name, reference, candidate, tolerance)
+        return _compare_floats(name, reference, candidate, tolerance, noise)
     return _compare_exactly(name, reference, candidate)
 
 
@@ -159,7 +165,9 @@ def _compare_exactly(name: str, reference: Array, candidate: Array) -> OutputCom
     )
 
 
-def _compare_floats(name: str, reference: Array, candidate: Array, tolerance: Tolerance) -> OutputComparison:
+def _compare_floats(
+    name: str, reference: Array, candidate: Array, tolerance: Tolerance, noise: Array | None
+) -> OutputComparison:
     a, b = reference.astype(np.float64), candidate.astype(np.float64)
     both_nan = np.isnan(a) & np.isnan(b)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -168,7 +176,7 @@ def _compare_floats(name: str, reference: Array, candidate: Array, tolerance: To
         size = np.maximum(np.abs(a), np.abs(b))
         relative = np.where(difference == 0, 0.0, difference / size)
         relative = np.where(np.isnan(relative), np.inf, relative)
-        allowed = tolerance.allowed(a)
+        allowed = tolerance.allowed(a) + (0.0 if noise is None else noise)
         excess = np.where(difference <= allowed, 0.0, np.inf)
         excess = np.where(allowed > 0, difference / np.where(allowed > 0, allowed, 1.0), excess)
     wrong = difference > allowed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import onnx
@@ -95,19 +95,17 @@ class OnnxRuntimeEngine:
         self._model = model
         self._optimize = optimize
         self._aborts = any(node.op_type in ("LSTM", "GRU") for node in facts.recurrent)
-        self._session: Session | IsolatedSession | None = None
         self._known_safe: set[tuple[Any, ...]] = set()
-        if not self._aborts:
-            self._session = Session(model.for_session(), optimize)
+        # Making a session is always safe; only running one may abort.
+        self._session: Session | IsolatedSession | None = Session(model.for_session(), optimize)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """All graph outputs by name."""
-        isolate = self._aborts and not self._is_safe(feeds)
-        if isolate and isinstance(self._session, Session):
+        if self._aborts and not isinstance(self._session, IsolatedSession) and not self._is_safe(feeds):
             self._session = None
+            self._session = IsolatedSession(self._model.for_session(), self._optimize)
         if self._session is None:
-            kind = IsolatedSession if isolate else Session
-            self._session = kind(self._model.for_session(), self._optimize)
+            raise RunError("the engine is closed")
         return self._session.run(feeds)
 
     def close(self) -> None:
@@ -133,10 +131,29 @@ class OnnxRuntimeEngine:
 Engine = OnnxRuntimeEngine | NumpyEngine
 
 
+def refused_as_invalid(model: HeldModel) -> bool:
+    """Whether onnxruntime calls ``model`` invalid, rather than lacking an implementation for it."""
+    try:
+        Session(model.for_session(), optimize=False)
+    except LacksKernelError:
+        return False
+    except LoadError:
+        return True
+    return False
+
+
 def open_engine(
-    model: HeldModel, facts: Facts, semantics: Semantics, forced: EngineName | None, optimize: bool
+    model: HeldModel,
+    facts: Facts,
+    semantics: Semantics,
+    forced: EngineName | None,
+    *,
+    optimize: bool,
+    excuse_invalid: Callable[[], bool],
 ) -> tuple[Engine, list[str]]:
     """The engine for ``model``, and notes on what was tried before.
+
+    ``excuse_invalid`` says whether NumPy may still evaluate what onnxruntime calls an invalid model.
 
     Raises:
         LoadError: the engine refuses the model, or no engine has an implementation for it.
@@ -146,8 +163,8 @@ def open_engine(
     if forced != "rnnlower-reference" and (forced or not reasons):
         try:
             return OnnxRuntimeEngine(model, facts, optimize), notes
-        except LacksKernelError as error:
-            if forced:
+        except LoadError as error:
+            if forced or not (isinstance(error, LacksKernelError) or excuse_invalid()):
                 raise
             notes.append(f"the {model.role} does not run on onnxruntime: {error}")
     return NumpyEngine(model, semantics), notes

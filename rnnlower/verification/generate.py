@@ -38,6 +38,12 @@ class InputMaker:
     plan: ShapePlan
     seed: int
 
+    @property
+    def has_discrete_inputs(self) -> bool:
+        """Whether another draw of values may make the difference between running and failing."""
+        exact = any(not is_inexact(self._dtype(name)) for name in self.elem_types)
+        return exact or any(use.lengths or use.indices for use in self.uses.values())
+
     def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
         """The inputs of one trial. A later attempt draws other discrete values and narrower limits."""
         values = {}

@@ -142,17 +142,16 @@ class IsolatedSession:
     def close(self) -> None:
         """End the child process."""
         if self._child is not None:
-            assert self._child.stdin is not None
-            assert self._child.stdout is not None
-            self._child.stdin.close()
-            self._child.stdout.close()
+            for pipe in (self._child.stdin, self._child.stdout):
+                if pipe is not None:
+                    pipe.close()
             self._child.wait()
             self._child = None
 
     def _ask_for_session(self) -> None:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
         self._child = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -165,46 +164,49 @@ class IsolatedSession:
             raise
 
     def _exchange(self, message: Any) -> Any:
-        assert self._child is not None
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
+        child = self._child
+        if child is None or child.stdin is None or child.stdout is None:
+            raise RunError("the child process is gone")
         try:
-            pickle.dump(message, self._child.stdin)
-            self._child.stdin.flush()
-            answer = pickle.load(self._child.stdout)
+            pickle.dump(message, child.stdin)
+            child.stdin.flush()
+            kind, answer = pickle.load(child.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            self._child.kill()
-            code = self._child.wait()
+            child.kill()
+            code = child.wait()
             self._child = None
             raise RunError(f"onnxruntime ended its process with status {code}") from error
-        if isinstance(answer, (LoadError, RunError)):
-            raise answer
+        if kind != "done":
+            raise _KINDS[kind](answer)
         return answer
 
 
+_KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (LoadError, LacksKernelError, RunError)}
+
+
 def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-    """The child's side: make the session that is asked for, then run it until the input ends."""
+    """The child's side: make the session that is asked for, then run it until the input ends.
+
+    Answers are pairs of ``"done"`` and a value, or an error's kind and text: the child knows its own classes
+    only under the name ``__main__``.
+    """
     session: Session | None = None
     while True:
         try:
             message = pickle.load(incoming)
         except EOFError:
             return
-        answer: Any
+        answer: tuple[str, Any] = ("done", None)
         try:
             if session is None:
                 session = Session(*message)
-                answer = None
             else:
-                answer = session.run(message)
+                answer = ("done", session.run(message))
         except (LoadError, RunError) as error:
-            answer = error
+            answer = (type(error).__name__, str(error))
         pickle.dump(answer, outgoing)
         outgoing.flush()
 
 
 if __name__ == "__main__":
-    # Errors must unpickle as this module's classes, not as those of __main__.
-    from rnnlower.verification import session as _session
-
-    _session._serve(sys.stdin.buffer, sys.stdout.buffer)
+    _serve(sys.stdin.buffer, sys.stdout.buffer)

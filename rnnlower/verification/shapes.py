@@ -23,7 +23,7 @@ _BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$|^bsz$", re.IGNORECASE)
 _BATCHES = (2, 3, 1, 4, 2, 5)
 _LENGTHS = (5, 8, 1, 11, 3, 6)
 # Tried in this order until the reference runs.
-_SCALES = (5, 7, 16, 9, 33, 64, 100, 128, 160, 256, 257, 512, 576, 1024, 1600, 4096, 16000)
+_SCALES = (5, 64, 512, 16, 256, 33, 1024, 128, 7, 576, 100, 160, 257, 1600, 4096, 9, 16000)
 _TIES = ("named", "first", "last", "all")
 _MAX_ELEMENTS = 2**23
 
