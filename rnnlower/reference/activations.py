@@ -1,0 +1,134 @@
+"""The activation functions of LSTM, GRU and RNN on NumPy arrays, with their default parameters.
+
+Add an activation by adding a row to :data:`ACTIVATIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnlower.errors import InvalidModelError, UnsupportedModelError
+
+__all__ = ["ACTIVATIONS", "Activation", "Array", "Semantics", "resolve_activations"]
+
+Array = NDArray[Any]
+Semantics = Literal["ort", "spec"]
+Bound = Callable[[Array], Array]
+
+
+def _sigmoid(x: Array, alpha: float, beta: float) -> Array:
+    # Written with tanh because exp(-x) overflows for large negative x.
+    return np.asarray(0.5 * (np.tanh(0.5 * x) + 1))
+
+
+def _softplus(x: Array, alpha: float, beta: float) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _elu(x: Array, alpha: float, beta: float) -> Array:
+    return np.where(x >= 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One activation function.
+
+    ``ort`` and ``spec`` hold the default ``(alpha, beta)`` under each semantics; ``None`` in place of a value
+    says that there is none to fall back to. ``takes`` names the parameters that consume a list entry.
+    """
+
+    function: Callable[[Array, float, float], Array]
+    takes: str = ""
+    ort: tuple[float | None, float | None] = (None, None)
+    spec: tuple[float | None, float | None] = (None, None)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "Relu": Activation(lambda x, a, b: np.maximum(x, 0)),
+    "Tanh": Activation(lambda x, a, b: np.tanh(x)),
+    "Sigmoid": Activation(_sigmoid),
+    "Affine": Activation(lambda x, a, b: a * x + b, "ab", (0.0, 0.0), (1.0, 0.0)),
+    "LeakyRelu": Activation(lambda x, a, b: np.where(x >= 0, x, a * x), "a", (0.01, None), (0.01, None)),
+    "ThresholdedRelu": Activation(lambda x, a, b: np.where(x > a, x, 0), "a", (0.0, None), (1.0, None)),
+    "ScaledTanh": Activation(lambda x, a, b: a * np.tanh(b * x), "ab", (0.0, 0.0), (None, None)),
+    "HardSigmoid": Activation(lambda x, a, b: np.clip(a * x + b, 0, 1), "ab", (0.2, 0.5), (0.2, 0.5)),
+    "Elu": Activation(_elu, "a", (1.0, None), (1.0, None)),
+    "Softsign": Activation(lambda x, a, b: x / (1 + np.abs(x))),
+    "Softplus": Activation(_softplus),
+}
+
+
+def _thresholded_relu_of_the_text(x: Array, alpha: float, beta: float) -> Array:
+    return np.where(x >= alpha, x, 0)
+
+
+def _find(name: str, ignore_case: bool, where: str) -> str:
+    if name in ACTIVATIONS:
+        return name
+    for known in ACTIVATIONS:
+        if ignore_case and known.lower() == name.lower():
+            return known
+    raise UnsupportedModelError(f"{where}: unknown activation {name!r}; known are {', '.join(ACTIVATIONS)}")
+
+
+def _parameter(
+    letter: str, kind: Activation, entries: list[float], semantics: Semantics, where: str
+) -> float:
+    """The next list entry if ``kind`` takes this parameter, else its default; as the stored float32."""
+    if letter not in kind.takes:
+        return 0.0
+    if entries:
+        return float(np.float32(entries.pop(0)))
+    default = getattr(kind, semantics)["ab".index(letter)]
+    if default is None:
+        attribute = {"a": "activation_alpha", "b": "activation_beta"}[letter]
+        raise UnsupportedModelError(f"{where}: this activation has no default {attribute}; give one")
+    return float(np.float32(default))
+
+
+def _bind(function: Callable[[Array, float, float], Array], alpha: float, beta: float) -> Bound:
+    def bound(x: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            return function(x, alpha, beta).astype(x.dtype, copy=False)
+
+    return bound
+
+
+def resolve_activations(
+    names: Sequence[str],
+    alphas: Sequence[float],
+    betas: Sequence[float],
+    *,
+    semantics: Semantics,
+    ignore_case: bool,
+    where: str,
+) -> list[Bound]:
+    """The functions behind ``names``, their parameters bound.
+
+    ``alphas`` and ``betas`` are consumed in order, by those functions only that take the parameter; what is
+    left over is ignored. ``where`` names the node in error messages.
+
+    Raises:
+        UnsupportedModelError: a name is unknown, or a parameter without a default is missing.
+        InvalidModelError: ``semantics`` is neither ``"ort"`` nor ``"spec"``.
+    """
+    if semantics not in ("ort", "spec"):
+        raise InvalidModelError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
+    alpha_entries, beta_entries = list(alphas), list(betas)
+    resolved = []
+    for name in names:
+        known = _find(name, ignore_case, where)
+        kind = ACTIVATIONS[known]
+        place = f"{where}: activation {known}"
+        alpha = _parameter("a", kind, alpha_entries, semantics, place)
+        beta = _parameter("b", kind, beta_entries, semantics, place)
+        function = kind.function
+        if known == "ThresholdedRelu" and semantics == "spec":
+            function = _thresholded_relu_of_the_text
+        resolved.append(_bind(function, alpha, beta))
+    return resolved

@@ -1,0 +1,8 @@
+"""Verification: do two models compute the same? Shares no code with the lowering it checks."""
+
+from __future__ import annotations
+
+from rnnlower.verification.driver import DEFAULT_TRIALS, verify
+from rnnlower.verification.result import OutputComparison, VerificationResult
+
+__all__ = ["DEFAULT_TRIALS", "OutputComparison", "VerificationResult", "verify"]

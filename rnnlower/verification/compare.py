@@ -1,0 +1,212 @@
+"""Comparison of outputs: tolerances, errors in three measures, the worst element.
+
+Tolerances by default, with the reason (``scale`` is the largest finite magnitude in the reference's output):
+
+========  ===========================================  ==================================================
+dtype     ``|a - b|`` may be                           why
+========  ===========================================  ==================================================
+float64   1e-10 max(scale, 0.1) + 1e-9 |reference|     double rounding (2e-16) over long sums and sequences
+float32   1e-5 max(scale, 0.1) + 1e-4 |reference|      as above (1e-7): fused and reordered products
+float16   1e-2 max(scale, 0.1) + 1e-2 |reference|      a lowered graph rounds every step (1e-3), a native
+                                                       kernel rounds once
+bfloat16  5e-2 max(scale, 0.1) + 5e-2 |reference|      as above (8e-3)
+others    exact                                        integers, booleans and strings have no rounding; an
+                                                       ArgMax that flips on a tie is reported as different
+========  ===========================================  ==================================================
+
+The scale is in it because an element near zero may be the difference of large ones; its floor of 0.1 because
+gate values are of order one whatever the inputs are. Where a recurrent node computes in a coarser type than
+the output's, the coarser type's row holds. What exceeds this is set against :mod:`.conditioning` before it
+counts. A tolerance that the caller gives is taken as it is, unscaled, and is the last word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnlower.verification.result import OutputComparison
+
+__all__ = ["Tolerance", "compare_values", "merge", "tolerance_for"]
+
+Array = NDArray[Any]
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_DEFAULTS: list[tuple[Any, float, float]] = [
+    # From coarse to fine.
+    (_BFLOAT16, 5e-2, 5e-2),
+    (np.dtype(np.float16), 1e-2, 1e-2),
+    (np.dtype(np.float32), 1e-5, 1e-4),
+    (np.dtype(np.float64), 1e-10, 1e-9),
+]
+_SCALE_FLOOR = 0.1
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """``|a - b| <= atol * (scale if scaled else 1) + rtol * |reference|``."""
+
+    atol: float
+    rtol: float
+    scaled: bool
+
+    def allowed(self, reference: Array) -> Array:
+        """The allowed absolute difference, element by element; ``reference`` is float64."""
+        magnitude = np.abs(reference)
+        finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
+        scale = max(float(finite.max(initial=0.0)), _SCALE_FLOOR) if self.scaled else 1.0
+        return np.asarray(self.atol * scale + self.rtol * finite)
+
+
+def tolerance_for(
+    dtype: Any, coarse_dtypes: Sequence[Any] = (), atol: float | None = None, rtol: float | None = None
+) -> Tolerance:
+    """The tolerance for an output of ``dtype``; recurrent nodes compute in ``coarse_dtypes``."""
+    wanted = (dtype, *coarse_dtypes)
+    row = next((r for r in _DEFAULTS if r[0] in wanted), (None, 0.0, 0.0))
+    if atol is None and rtol is None:
+        return Tolerance(row[1], row[2], scaled=True)
+    return Tolerance(atol or 0.0, rtol or 0.0, scaled=False)
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether ``dtype`` is a float, the small ones of ml_dtypes included."""
+    return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _small_floats()
+
+
+def _small_floats() -> set[Any]:
+    names = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+    return {np.dtype(getattr(ml_dtypes, name)) for name in names}
+
+
+def compare_values(
+    name: str, reference: Any, candidate: Any, tolerance: Tolerance, noise: Array | None = None
+) -> OutputComparison:
+    """Compare one output of one trial: arrays, or lists of them for sequence outputs.
+
+    ``noise`` is allowed on top of ``tolerance``, element by element.
+    """
+    if isinstance(reference, list) or isinstance(candidate, list):
+        return _compare_lists(name, reference, candidate, tolerance)
+    if reference is None or candidate is None:
+        return _unlike(name, "one side has no value") if reference is not candidate else _same(name)
+    reference, candidate = np.asarray(reference), np.asarray(candidate)
+    if reference.dtype != candidate.dtype and {reference.dtype.kind, candidate.dtype.kind} - set("OUS"):
+        return _unlike(name, f"dtype {reference.dtype} against {candidate.dtype}")
+    if reference.shape != candidate.shape:
+        return _unlike(name, f"shape {list(reference.shape)} against {list(candidate.shape)}")
+    if reference.size == 0:
+        return _same(name)
+    if is_inexact(reference.dtype):
+        return _compare_floats(name, reference, candidate, tolerance, noise)
+    return _compare_exactly(name, reference, candidate)
+
+
+def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> OutputComparison:
+    """Keep the largest errors over the trials, and the place of the first failure (else of the largest)."""
+    new = replace(new, worst_trial=trial)
+    if worst is None:
+        return new
+    failed_first = worst.equal and not new.equal
+    larger = worst.equal == new.equal and new.max_abs > worst.max_abs
+    place = new if failed_first or larger else worst
+    return replace(
+        place,
+        equal=worst.equal and new.equal,
+        max_abs=max(worst.max_abs, new.max_abs),
+        max_rel=max(worst.max_rel, new.max_rel),
+        max_ulp=max(worst.max_ulp, new.max_ulp),
+    )
+
+
+def _same(name: str) -> OutputComparison:
+    return OutputComparison(name, True, 0.0, 0.0, 0)
+
+
+def _unlike(name: str, note: str) -> OutputComparison:
+    return OutputComparison(name, False, math.inf, math.inf, math.inf, note=note)
+
+
+def _compare_lists(name: str, reference: Any, candidate: Any, tolerance: Tolerance) -> OutputComparison:
+    if not (isinstance(reference, list) and isinstance(candidate, list)):
+        return _unlike(name, "one side is a sequence, the other is not")
+    if len(reference) != len(candidate):
+        return _unlike(name, f"sequence of {len(reference)} against one of {len(candidate)}")
+    worst = _same(name)
+    for a, b in zip(reference, candidate, strict=True):
+        worst = merge(worst, compare_values(name, a, b, tolerance), 0)
+    return worst
+
+
+def _compare_exactly(name: str, reference: Array, candidate: Array) -> OutputComparison:
+    wrong = np.atleast_1d(reference != candidate)
+    if not wrong.any():
+        return _same(name)
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])[: reference.ndim]
+    difference = math.inf
+    if reference.dtype.kind in "iu":
+        difference = float(np.abs(reference.astype(np.float64) - candidate.astype(np.float64)).max())
+    return OutputComparison(
+        name,
+        False,
+        difference,
+        math.inf,
+        difference,
+        worst_index=index,
+        reference_value=str(reference[index]),
+        candidate_value=str(candidate[index]),
+        note=f"{int(wrong.sum())} of {reference.size} elements differ",
+    )
+
+
+def _compare_floats(
+    name: str, reference: Array, candidate: Array, tolerance: Tolerance, noise: Array | None
+) -> OutputComparison:
+    a, b = reference.astype(np.float64), candidate.astype(np.float64)
+    both_nan = np.isnan(a) & np.isnan(b)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        difference = np.where((a == b) | both_nan, 0.0, np.abs(a - b))
+        difference = np.where(np.isnan(difference), np.inf, difference)
+        size = np.maximum(np.abs(a), np.abs(b))
+        relative = np.where(difference == 0, 0.0, difference / size)
+        relative = np.where(np.isnan(relative), np.inf, relative)
+        allowed = tolerance.allowed(a) + (0.0 if noise is None else noise)
+        excess = np.where(difference <= allowed, 0.0, np.inf)
+        excess = np.where(allowed > 0, difference / np.where(allowed > 0, allowed, 1.0), excess)
+    wrong = difference > allowed
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), reference.shape))
+    count = int(wrong.sum())
+    return OutputComparison(
+        name,
+        count == 0,
+        float(difference.max()),
+        float(relative.max()),
+        _max_ulp(reference, candidate, np.isfinite(a) & np.isfinite(b))
+        if np.isfinite(difference).all()
+        else math.inf,
+        worst_index=index,
+        reference_value=str(reference[index]),
+        candidate_value=str(candidate[index]),
+        note=f"{count} of {reference.size} elements differ" if count else "",
+    )
+
+
+def _max_ulp(a: Array, b: Array, finite: Array) -> float:
+    """The largest number of representable values between ``a`` and ``b``."""
+    if not finite.any():
+        return 0
+    bits = np.dtype(f"i{a.dtype.itemsize}")
+    ordered = []
+    for values in (a[finite], b[finite]):
+        raw = np.ascontiguousarray(values).view(bits).astype(np.int64)
+        # Sign and magnitude to a number line: -0.0 and 0.0 both land on 0.
+        ordered.append(np.where(raw < 0, np.int64(np.iinfo(bits).min) - raw, raw))
+    # Unsigned, as the distance of two float64 of opposite sign does not fit an int64.
+    high, low = np.maximum(*ordered).astype(np.uint64), np.minimum(*ordered).astype(np.uint64)
+    return int((high - low).max())

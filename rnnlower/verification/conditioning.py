@@ -1,0 +1,76 @@
+"""How far rounding alone moves the reference's outputs.
+
+Some graphs amplify rounding (deep ones, divisions by small norms): two correct evaluations then differ by
+more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs that are
+moved by a few units in the last place. What that moves, no comparison can resolve; real faults are larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnlower.verification.compare import is_inexact
+from rnnlower.verification.session import RunError
+
+__all__ = ["rounding_noise"]
+
+Array = NDArray[Any]
+
+_DRAWS = 4
+_FACTOR = 4.0
+# Rounding inside a graph adds up to more than one unit of its inputs.
+_ULPS = 8.0
+# Beyond this share of an output's scale it is no longer rounding that is excused.
+_LARGEST_SHARE = 1e-2
+
+
+def rounding_noise(
+    run: Callable[[dict[str, Array]], dict[str, Any]],
+    feeds: Mapping[str, Array],
+    outputs: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Array]:
+    """For each float output, element by element, the difference to allow for rounding; float64.
+
+    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``.
+    """
+    noise = {
+        name: np.zeros(value.shape)
+        for name, value in outputs.items()
+        if isinstance(value, np.ndarray) and is_inexact(value.dtype)
+    }
+    for draw in range(_DRAWS):
+        rng = np.random.default_rng([seed, draw])
+        try:
+            moved = run({name: _moved(array, rng) for name, array in feeds.items()})
+        except RunError:
+            # Right at the edge of what the model accepts; the other draws tell enough.
+            continue
+        for name in noise:
+            if moved[name].shape == noise[name].shape:
+                noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
+    return {name: _bounded(_FACTOR * values, outputs[name]) for name, values in noise.items()}
+
+
+def _moved(array: Array, rng: np.random.Generator) -> Array:
+    if array.dtype not in (np.float32, np.float64):
+        return array
+    step = _ULPS * float(np.finfo(array.dtype).eps)
+    signs = rng.integers(0, 2, array.shape) * 2 - 1
+    return (array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
+
+
+def _difference(a: Array, b: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return np.where(np.isfinite(difference), difference, 0.0)
+
+
+def _bounded(noise: Array, output: Array) -> Array:
+    magnitude = np.abs(output.astype(np.float64))
+    scale = float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
+    return np.minimum(noise, _LARGEST_SHARE * scale)

@@ -1,0 +1,286 @@
+"""The proof by running: the same inputs through two models, and every output compared."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.verification.compare import Tolerance, compare_values, merge, tolerance_for
+from rnnlower.verification.conditioning import rounding_noise
+from rnnlower.verification.engines import (
+    Engine,
+    EngineName,
+    NumpyEngine,
+    Semantics,
+    open_engine,
+    refused_as_invalid,
+)
+from rnnlower.verification.given import GivenInputs, read_inputs
+from rnnlower.verification.graph_facts import gather_facts
+from rnnlower.verification.interface import interface_problems
+from rnnlower.verification.models import HeldModel, ModelLike, hold
+from rnnlower.verification.result import OutputComparison, VerificationResult
+from rnnlower.verification.session import LacksKernelError, LoadError, RunError
+from rnnlower.verification.trials import RunModel, Trial, generate_trials, input_maker
+
+__all__ = ["DEFAULT_TRIALS", "verify"]
+
+Array = NDArray[Any]
+Comparisons = dict[str, OutputComparison]
+DEFAULT_TRIALS = 6
+
+
+def verify(
+    reference: ModelLike,
+    candidate: ModelLike,
+    *,
+    trials: int = DEFAULT_TRIALS,
+    seed: int = 0,
+    atol: float | None = None,
+    rtol: float | None = None,
+    inputs: GivenInputs | None = None,
+    semantics: Semantics = "ort",
+    engine: EngineName | None = None,
+) -> VerificationResult:
+    """Run both models on the same inputs and compare all outputs by name.
+
+    Args:
+        reference: the model that is right: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
+        candidate: the model in question. Its dimensions may be fixed where the reference's are not.
+        trials: how many sets of inputs to generate.
+        seed: the generated inputs follow from it; the same seed gives the same inputs.
+        atol, rtol: allow ``|a - b| <= atol + rtol * |reference|``. Left out: by dtype (see :mod:`.compare`).
+        inputs: run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
+        semantics: what the reference's recurrent operators mean where the ONNX text and onnxruntime differ.
+        engine: run both models on this one; left out, each on onnxruntime if that has kernels for it.
+
+    Returns:
+        A result that is truthy when every output of every trial is equal.
+
+    Raises:
+        UnverifiableError: no engine runs one of the models, or no generated inputs suit the reference.
+        InvalidModelError: a model cannot be read.
+        OptionError: an option is out of range, or the given inputs do not fit.
+    """
+    if trials < 1:
+        raise OptionError(f"trials must be at least 1, not {trials}")
+    if engine not in (None, "onnxruntime", "rnnlower-reference"):
+        raise OptionError(f"unknown engine {engine!r}; known are onnxruntime and rnnlower-reference")
+    if semantics not in ("ort", "spec"):
+        raise OptionError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
+        run = _Verification(*models, semantics, engine)
+        return run.run(trials, seed, inputs, atol, rtol)
+
+
+class _Verification:
+    def __init__(
+        self, reference: HeldModel, candidate: HeldModel, semantics: Semantics, engine: EngineName | None
+    ) -> None:
+        self._reference, self._candidate = reference, candidate
+        self._semantics: Semantics = semantics
+        self._engine: EngineName | None = engine
+        self._facts = {m.role: gather_facts(m.proto) for m in (reference, candidate)}
+        self._engines: dict[str, str] = {}
+        self._notes: list[str] = []
+        self._problems: list[str] = []
+
+    def run(
+        self, trials: int, seed: int, inputs: GivenInputs | None, atol: float | None, rtol: float | None
+    ) -> VerificationResult:
+        graphs = self._reference.proto.graph, self._candidate.proto.graph
+        self._problems, runnable = interface_problems(*graphs)
+        if not runnable:
+            return self._result(0, {})
+        try:
+            finished = self._run_reference(trials, seed, inputs)
+        except UnverifiableError:
+            raise
+        except VerificationError as error:
+            self._problems.append(str(error))
+            return self._result(0, {})
+        tolerances = self._tolerances(atol, rtol)
+        pairs = self._run_candidate(finished)
+        compared = [(trial, outputs, self._compare(trial, outputs, tolerances)) for trial, outputs in pairs]
+        if atol is None and rtol is None:
+            compared = self._excuse_rounding(compared, tolerances, seed)
+        merged: Comparisons = {}
+        for trial, _, comparisons in compared:
+            for name, comparison in comparisons.items():
+                merged[name] = merge(merged.get(name), comparison, trial.number)
+        return self._result(len(finished), merged)
+
+    def _result(self, trials: int, comparisons: Comparisons) -> VerificationResult:
+        outputs = tuple(comparisons.values())
+        equal = trials > 0 and not self._problems and all(output.equal for output in outputs)
+        return VerificationResult(
+            equal=equal and bool(outputs),
+            engines=dict(self._engines),
+            trials=trials,
+            outputs=outputs,
+            skipped=tuple(self._notes),
+            problems=tuple(self._problems),
+        )
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+
+    @contextmanager
+    def _open(self, model: HeldModel) -> Iterator[RunModel]:
+        """Yield what runs ``model``; it turns to NumPy if onnxruntime finds out late that it lacks a kernel.
+
+        The reference's graph runs as it is written, the candidate's after onnxruntime's optimisations.
+        """
+        engine: Engine
+        engine, notes = open_engine(
+            model,
+            self._facts[model.role],
+            self._semantics,
+            self._engine,
+            optimize=model is self._candidate,
+            excuse_invalid=lambda: model is self._reference or refused_as_invalid(self._reference),
+        )
+        self._engines[model.role] = engine.name
+        for note in notes:
+            self._note(note)
+
+        def run(feeds: dict[str, Array]) -> dict[str, Any]:
+            nonlocal engine
+            try:
+                return engine.run(feeds)
+            except LacksKernelError as error:
+                if self._engine is not None or isinstance(engine, NumpyEngine):
+                    raise
+                self._note(f"the {model.role} does not run on onnxruntime: {error}")
+                engine.close()
+                engine = NumpyEngine(model, self._semantics)
+                self._engines[model.role] = engine.name
+                return engine.run(feeds)
+
+        try:
+            yield run
+        finally:
+            engine.close()
+
+    def _run_reference(self, trials: int, seed: int, inputs: GivenInputs | None) -> list[Trial]:
+        graph = self._reference.proto.graph
+        given = None if inputs is None else read_inputs(inputs, graph)
+        try:
+            if given is None:
+                maker = input_maker(graph, self._candidate.proto.graph, self._facts["reference"], seed)
+                with self._open(self._reference) as run:
+                    finished, skipped = generate_trials(run, maker, trials)
+                self._notes += skipped
+                return finished
+            with self._open(self._reference) as run:
+                return [Trial(number, feeds, run(feeds)) for number, feeds in enumerate(given)]
+        except LoadError as error:
+            raise UnverifiableError(f"no engine runs the reference: {error}") from error
+        except RunError as error:
+            raise UnverifiableError(f"the reference does not run on the given inputs: {error}") from error
+
+    def _run_candidate(self, finished: list[Trial]) -> list[tuple[Trial, dict[str, Any]]]:
+        """The candidate's outputs; that it does not load or run is a problem of its own."""
+        accepted = {value.name for value in self._candidate.proto.graph.input}
+        pairs = []
+        try:
+            with self._open(self._candidate) as run:
+                for trial in finished:
+                    pairs.append((trial, run({k: v for k, v in trial.feeds.items() if k in accepted})))
+        except LacksKernelError as error:
+            raise UnverifiableError(f"no engine runs the candidate: {error}") from error
+        except LoadError as error:
+            self._problems.append(f"the candidate does not load: {error}")
+        except RunError as error:
+            self._problems.append(f"the candidate does not run where the reference does: {error}")
+        if self._engines.get("candidate") == NumpyEngine.name:
+            self._check_candidate()
+        return pairs
+
+    def _check_candidate(self) -> None:
+        """What NumPy evaluates may still break the ONNX specification (the reference may do so, too)."""
+        faults = [_checker_complaint(model) for model in (self._reference, self._candidate)]
+        if faults[1] and not faults[0]:
+            self._problems.append(f"the candidate is no valid model: {faults[1]}")
+
+    def _tolerances(self, atol: float | None, rtol: float | None) -> Callable[[Any], Tolerance]:
+        coarse = [
+            np.dtype(tensor_dtype_to_np_dtype(node.elem_type))
+            for facts in self._facts.values()
+            for node in facts.recurrent
+            if node.elem_type
+        ]
+        return lambda dtype: tolerance_for(dtype, coarse, atol, rtol)
+
+    def _compare(
+        self,
+        trial: Trial,
+        outputs: dict[str, Any],
+        tolerances: Callable[[Any], Tolerance],
+        noise: dict[str, Array] | None = None,
+    ) -> Comparisons:
+        random = self._facts["reference"].random_outputs
+        comparisons = {}
+        for name, expected in trial.outputs.items():
+            if name not in outputs:
+                continue
+            found = outputs[name]
+            if name in random:
+                self._note(f"output {name!r} depends on a random operator: only shape and dtype compared")
+                expected, found = _shape_only(expected), _shape_only(found)
+            tolerance = tolerances(getattr(expected, "dtype", None))
+            allowed = None if noise is None else noise.get(name)
+            comparisons[name] = compare_values(name, expected, found, tolerance, allowed)
+        return comparisons
+
+    def _excuse_rounding(
+        self,
+        compared: list[tuple[Trial, dict[str, Any], Comparisons]],
+        tolerances: Callable[[Any], Tolerance],
+        seed: int,
+    ) -> list[tuple[Trial, dict[str, Any], Comparisons]]:
+        """Compare again what differs, allowing for how much the reference amplifies rounding."""
+        if all(c.equal for _, _, comparisons in compared for c in comparisons.values()):
+            return compared
+        again = []
+        with self._open(self._reference) as run:
+            for trial, outputs, comparisons in compared:
+                doubtful = [name for name, c in comparisons.items() if not c.equal]
+                if doubtful:
+                    noise = rounding_noise(run, trial.feeds, trial.outputs, seed)
+                    comparisons = self._compare(trial, outputs, tolerances, noise)
+                again.append((trial, outputs, comparisons))
+                for name in doubtful:
+                    if comparisons[name].equal:
+                        self._note(
+                            f"trial {trial.number}, output {name!r}: within what rounding the inputs changes "
+                            f"in the reference (up to {noise[name].max():.3g} allowed)"
+                        )
+                    else:
+                        # One difference decides; the other trials need no second look.
+                        return again + compared[len(again) :]
+        return again
+
+
+def _shape_only(value: Any) -> Any:
+    return np.zeros_like(value) if isinstance(value, np.ndarray) else value
+
+
+def _checker_complaint(model: HeldModel) -> str:
+    try:
+        onnx.checker.check_model(str(model.path) if model.path else model.proto)
+    except onnx.checker.ValidationError as error:
+        return str(error).strip().splitlines()[0]
+    return ""

@@ -1,0 +1,170 @@
+"""Which engine runs a model, and why: onnxruntime where it can, NumPy evaluation where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import onnx
+from numpy.typing import NDArray
+
+from rnnlower.errors import RnnLowerError
+from rnnlower.reference import Evaluator
+from rnnlower.verification.graph_facts import Facts, gather_facts
+from rnnlower.verification.models import HeldModel
+from rnnlower.verification.session import IsolatedSession, LacksKernelError, LoadError, RunError, Session
+
+__all__ = [
+    "Engine",
+    "EngineName",
+    "NumpyEngine",
+    "OnnxRuntimeEngine",
+    "Semantics",
+    "reasons_against_onnxruntime",
+]
+
+Array = NDArray[Any]
+EngineName = Literal["onnxruntime", "rnnlower-reference"]
+Semantics = Literal["ort", "spec"]
+
+_FIRST_VERSION = 7
+_NO_KERNEL: dict[int | None, str] = {
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
+# What onnx's reference evaluator raises on a model or an input that it cannot handle.
+_EVALUATION_FAILURES = (
+    RnnLowerError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+)
+
+
+def reasons_against_onnxruntime(facts: Facts, semantics: Semantics) -> list[str]:
+    """Why onnxruntime's native kernels cannot stand for the model's recurrent nodes; empty if they can."""
+    reasons = []
+    for node in facts.recurrent:
+        label = f"{node.op_type} node {node.name!r}"
+        if semantics == "spec":
+            reasons.append(f"{label}: semantics 'spec' asked for")
+        elif node.version < _FIRST_VERSION:
+            reasons.append(f"{label}: opset {node.version} has no kernel")
+        elif node.layout:
+            reasons.append(f"{label}: layout=1 has no kernel")
+        elif node.elem_type in _NO_KERNEL:
+            reasons.append(f"{label}: {_NO_KERNEL[node.elem_type]} has no kernel")
+        elif any(name.lower() == "softplus" for name in node.activations):
+            reasons.append(f"{label}: the native Softplus overflows")
+    return reasons
+
+
+class NumpyEngine:
+    """The evaluator of :mod:`rnnlower.reference`."""
+
+    name: EngineName = "rnnlower-reference"
+
+    def __init__(self, model: HeldModel, semantics: Semantics) -> None:
+        try:
+            self._evaluator = Evaluator(model.with_data(), semantics=semantics)
+        except _EVALUATION_FAILURES as error:
+            raise LoadError(f"{type(error).__name__}: {error}") from error
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """All graph outputs by name."""
+        try:
+            return self._evaluator.run(feeds)
+        except _EVALUATION_FAILURES as error:
+            raise RunError(f"{type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class OnnxRuntimeEngine:
+    """onnxruntime; in a process of its own as soon as a native kernel might see zero-length time or batch."""
+
+    name: EngineName = "onnxruntime"
+
+    def __init__(self, model: HeldModel, facts: Facts, optimize: bool) -> None:
+        self._model = model
+        self._optimize = optimize
+        self._aborts = any(node.op_type in ("LSTM", "GRU") for node in facts.recurrent)
+        self._known_safe: set[tuple[Any, ...]] = set()
+        # Making a session is always safe; only running one may abort.
+        self._session: Session | IsolatedSession | None = Session(model.for_session(), optimize)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """All graph outputs by name."""
+        if self._aborts and not isinstance(self._session, IsolatedSession) and not self._is_safe(feeds):
+            self._session = None
+            self._session = IsolatedSession(self._model.for_session(), self._optimize)
+        if self._session is None:
+            raise RunError("the engine is closed")
+        return self._session.run(feeds)
+
+    def close(self) -> None:
+        """End the session, and the child process if there is one."""
+        if isinstance(self._session, IsolatedSession):
+            self._session.close()
+        self._session = None
+
+    def _is_safe(self, feeds: Mapping[str, Array]) -> bool:
+        """Whether shape inference shows that every native node gets at least one step and one row."""
+        shapes = {name: array.shape for name, array in feeds.items() if hasattr(array, "shape")}
+        key = tuple(sorted(shapes.items()))
+        if key not in self._known_safe:
+            facts = gather_facts(self._model.proto, shapes)
+            for node in facts.recurrent:
+                known = node.x_dims is not None and all(isinstance(d, int) for d in node.x_dims[:2])
+                if node.op_type != "RNN" and not known:
+                    return False
+            self._known_safe.add(key)
+        return True
+
+
+Engine = OnnxRuntimeEngine | NumpyEngine
+
+
+def refused_as_invalid(model: HeldModel) -> bool:
+    """Whether onnxruntime calls ``model`` invalid, rather than lacking an implementation for it."""
+    try:
+        Session(model.for_session(), optimize=False)
+    except LacksKernelError:
+        return False
+    except LoadError:
+        return True
+    return False
+
+
+def open_engine(
+    model: HeldModel,
+    facts: Facts,
+    semantics: Semantics,
+    forced: EngineName | None,
+    *,
+    optimize: bool,
+    excuse_invalid: Callable[[], bool],
+) -> tuple[Engine, list[str]]:
+    """The engine for ``model``, and notes on what was tried before.
+
+    ``excuse_invalid`` says whether NumPy may still evaluate what onnxruntime calls an invalid model.
+
+    Raises:
+        LoadError: the engine refuses the model, or no engine has an implementation for it.
+    """
+    reasons = reasons_against_onnxruntime(facts, semantics)
+    notes: list[str] = []
+    if forced != "rnnlower-reference" and (forced or not reasons):
+        try:
+            return OnnxRuntimeEngine(model, facts, optimize), notes
+        except LoadError as error:
+            if forced or not (isinstance(error, LacksKernelError) or excuse_invalid()):
+                raise
+            notes.append(f"the {model.role} does not run on onnxruntime: {error}")
+    return NumpyEngine(model, semantics), notes

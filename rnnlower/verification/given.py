@@ -1,0 +1,116 @@
+"""Inputs that the user gives: a dictionary, an .npz file, or a test-data folder of the ONNX standard."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from rnnlower.errors import OptionError
+
+__all__ = ["GivenInputs", "read_inputs"]
+
+Array = NDArray[Any]
+GivenInputs: TypeAlias = "Mapping[str, Array] | str | os.PathLike[str]"
+
+
+def read_inputs(given: GivenInputs, graph: onnx.GraphProto) -> list[dict[str, Array]]:
+    """The sets of inputs in ``given``, checked against the inputs of ``graph``.
+
+    A dictionary and an .npz file hold one set: arrays under the inputs' names, or under ``in::NAME``;
+    entries ``out::NAME`` are left aside. A folder holds ``input_0.pb``, ``input_1.pb`` ... in the order of
+    the inputs, or several folders ``test_data_set_N`` that do.
+
+    Raises:
+        OptionError: unreadable, an unknown or missing name, a wrong dtype or rank.
+    """
+    initialized = {tensor.name for tensor in graph.initializer}
+    values = [value for value in graph.input if value.name not in initialized]
+    if isinstance(given, Mapping):
+        sets = [dict(given)]
+    else:
+        path = Path(given)
+        sets = _read_folder(path, values) if path.is_dir() else [_read_npz(path)]
+    return [_checked(entries, graph, {value.name for value in values}) for entries in sets]
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise OptionError(f"{path} is not an .npz file")
+            entries = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise OptionError(f"cannot read inputs from {path}: {error}") from error
+    entries = {name: array for name, array in entries.items() if not name.startswith("out::")}
+    return {name.removeprefix("in::"): array for name, array in entries.items()}
+
+
+def _read_folder(path: Path, values: Sequence[onnx.ValueInfoProto]) -> list[dict[str, Array]]:
+    folders = sorted(path.glob("test_data_set_*"), key=_number) or [path]
+    sets = []
+    for folder in folders:
+        files = sorted(folder.glob("input_*.pb"), key=_number)
+        if not files:
+            raise OptionError(f"{folder} holds no input_*.pb")
+        entries = {}
+        for file in files:
+            index = _number(file)
+            if index >= len(values):
+                raise OptionError(f"{file}: the model has only {len(values)} inputs")
+            entries[values[index].name] = _read_tensor(file)
+        sets.append(entries)
+    return sets
+
+
+def _number(path: Path) -> int:
+    found = re.search(r"(\d+)$", path.stem)
+    return int(found.group(1)) if found else 0
+
+
+def _read_tensor(file: Path) -> Array:
+    try:
+        tensor = onnx.TensorProto.FromString(file.read_bytes())
+        return numpy_helper.to_array(tensor)
+    except (OSError, DecodeError, TypeError, ValueError) as error:
+        raise OptionError(f"{file} holds no tensor: {error}") from error
+
+
+def _checked(entries: dict[str, Array], graph: onnx.GraphProto, required: set[str]) -> dict[str, Array]:
+    types = {value.name: value.type for value in graph.input}
+    unknown, missing = sorted(set(entries) - set(types)), sorted(required - set(entries))
+    if unknown:
+        raise OptionError(f"inputs for {unknown[0]!r} given, but the model's inputs are {', '.join(types)}")
+    if missing:
+        raise OptionError(f"no value given for the input {missing[0]!r}")
+    checked = {}
+    for name, array in entries.items():
+        array = np.asarray(array)
+        tensor = types[name].tensor_type
+        if (
+            tensor.elem_type == onnx.TensorProto.BFLOAT16
+            and array.dtype.kind == "V"
+            and array.dtype.itemsize == 2
+        ):
+            # How NumPy stores bfloat16 in a file.
+            array = array.view(ml_dtypes.bfloat16)
+        wanted = np.dtype(tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else array.dtype
+        if array.dtype != wanted and not (wanted.kind == "O" and array.dtype.kind in "US"):
+            raise OptionError(f"input {name!r} has dtype {array.dtype}, the model wants {wanted}")
+        if tensor.HasField("shape") and len(tensor.shape.dim) != array.ndim:
+            raise OptionError(
+                f"input {name!r} has rank {array.ndim}, the model wants {len(tensor.shape.dim)}"
+            )
+        checked[name] = array
+    return checked

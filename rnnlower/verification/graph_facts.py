@@ -1,0 +1,328 @@
+"""What a graph says about its inputs: which values its consumers accept, and where it holds recurrent nodes.
+
+Each graph input is followed forward through operators that only move or convert values (Cast, Slice,
+Gather's data ...), into If, Loop and Scan bodies and model-local functions, to the operators that put it to
+use.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from onnx.shape_inference import InferenceError, infer_shapes
+
+from rnnlower.verification.models import slim
+
+__all__ = ["Dim", "Facts", "Recurrent", "Uses", "dims_of", "gather_facts"]
+
+Dim = int | str | None
+Dims = tuple[Dim, ...]
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+_SMALL = 64
+
+# Operators whose outputs hold the values of these inputs, moved or converted (None: of all inputs).
+_MOVES: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten"), (0,)),
+    **dict.fromkeys(("Expand", "Tile", "Slice", "Split", "Gather", "GatherElements", "GatherND"), (0,)),
+    **dict.fromkeys(("TopK", "Dropout", "Pad", "ReverseSequence", "Unique", "Clip", "CastLike"), (0,)),
+    **dict.fromkeys(("Concat", "Max", "Min", "SequenceConstruct", "SequenceAt"), None),
+    "Where": (1, 2),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+}
+# Inputs that hold indices into an axis of input 0: op -> (input, default axis).
+_INDEXES = {"Gather": (1, 0), "GatherElements": (1, 0), "ScatterElements": (1, 0), "Scatter": (1, 0)}
+_SHAPES = {"Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Range": (0, 1, 2)}
+_COUNTS = {"Slice": (1, 2, 3, 4), "TopK": (1,), "Loop": (0,), "OneHot": (1,), "Pad": (1,), "Split": (1,)}
+_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+
+
+@dataclass
+class Uses:
+    """How consumers use one graph input. Limits are exclusive sizes: an int, a dimension's name or None."""
+
+    lengths: list[Dim] = field(default_factory=list)
+    indices: list[Dim] = field(default_factory=list)
+    equal_to: set[float] = field(default_factory=set)
+    ordered_with: set[float] = field(default_factory=set)
+    is_weight: bool = False
+    is_shape: bool = False
+    is_count: bool = False
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A native recurrent node: where it is, and what decides whether an engine runs it."""
+
+    name: str
+    op_type: str
+    version: int
+    elem_type: int | None
+    layout: int
+    activations: tuple[str, ...]
+    x_dims: Dims | None
+    in_function: bool
+
+
+@dataclass
+class Facts:
+    """``uses`` by graph input, the recurrent nodes, and the outputs that depend on random operators."""
+
+    uses: dict[str, Uses]
+    recurrent: list[Recurrent]
+    random_outputs: set[str]
+
+
+@dataclass(frozen=True)
+class _Scope:
+    opset: int
+    dims: MutableMapping[str, Dims]
+    types: MutableMapping[str, int]
+    values: MutableMapping[str, NDArray[Any]]
+    in_function: bool = False
+
+    def child(self) -> _Scope:
+        return _Scope(
+            self.opset,
+            ChainMap({}, self.dims),
+            ChainMap({}, self.types),
+            ChainMap({}, self.values),
+            self.in_function,
+        )
+
+
+Origins = frozenset[str]
+Taint = MutableMapping[str, Origins]
+
+
+def gather_facts(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Facts:
+    """Facts about ``model``; with ``shapes``, under these shapes of its inputs."""
+    inferred = slim(model)
+    for value in inferred.graph.input:
+        if shapes and value.name in shapes:
+            del value.type.tensor_type.shape.dim[:]
+            for size in shapes[value.name]:
+                value.type.tensor_type.shape.dim.add(dim_value=size)
+    if shapes:
+        _forget_shapes(inferred.graph)
+    # Shape inference is a help here, not a judge: without it fewer limits are known.
+    with suppress(InferenceError, ValueError, RuntimeError):
+        inferred = infer_shapes(inferred, data_prop=True)
+    tracer = _Tracer(inferred)
+    tracer.run()
+    return Facts(tracer.uses, tracer.recurrent, _random_outputs(model))
+
+
+def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
+    """The dimensions of a value: sizes, names or None; -1 and 0 count as unknown. None without a shape."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    dims: list[Dim] = []
+    for d in tensor.shape.dim:
+        if d.HasField("dim_value") and d.dim_value > 0:
+            dims.append(d.dim_value)
+        else:
+            dims.append(d.dim_param if d.dim_param.strip("?") else None)
+    return tuple(dims)
+
+
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    """Drop recorded shapes: they may have been recorded for other inputs."""
+    del graph.value_info[:]
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _forget_shapes(attribute.g)
+
+
+class _Tracer:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._functions = {(f.domain, f.name): f for f in model.functions}
+        self.uses: dict[str, Uses] = {}
+        self.recurrent: list[Recurrent] = []
+
+    def run(self) -> None:
+        opset = _default_opset(self._model.opset_import)
+        initialized = {i.name for i in self._model.graph.initializer}
+        names = [i.name for i in self._model.graph.input if i.name not in initialized]
+        self.uses = {name: Uses() for name in names}
+        taint: Taint = {name: frozenset([name]) for name in names}
+        self._graph(self._model.graph, _Scope(opset, {}, {}, {}), taint)
+
+    def _graph(self, graph: onnx.GraphProto, scope: _Scope, taint: Taint) -> list[Origins]:
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            scope.types[value.name] = value.type.tensor_type.elem_type
+            dims = dims_of(value)
+            if dims is not None:
+                scope.dims[value.name] = dims
+        for tensor in graph.initializer:
+            scope.types[tensor.name] = tensor.data_type
+            scope.dims[tensor.name] = tuple(tensor.dims)
+            self._constant(tensor.name, tensor, scope)
+        self._nodes(graph.node, scope, taint)
+        return [taint.get(o.name, frozenset()) for o in graph.output]
+
+    @staticmethod
+    def _constant(name: str, tensor: onnx.TensorProto, scope: _Scope) -> None:
+        size = int(np.prod(tensor.dims, dtype=np.int64))
+        if size <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            scope.values[name] = numpy_helper.to_array(tensor)
+
+    def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: _Scope, taint: Taint) -> None:
+        for node in nodes:
+            self._fold(node, scope)
+            if node.op_type in RECURRENT and node.domain in ("", "ai.onnx"):
+                self._record(node, scope)
+            for index, name in enumerate(node.input):
+                if taint.get(name):
+                    self._use(node, index, [self.uses[origin] for origin in taint[name]], scope)
+            function = self._functions.get((node.domain, node.op_type))
+            if function is not None:
+                results = self._call(function, node, taint)
+            else:
+                results = self._results(node, scope, taint)
+            for name, origins in zip(node.output, results, strict=False):
+                taint[name] = origins
+
+    def _fold(self, node: onnx.NodeProto, scope: _Scope) -> None:
+        """Know the values of constants, also behind a Cast or a reshape."""
+        if node.op_type == "Constant":
+            attribute = node.attribute[0]
+            if attribute.name == "value":
+                scope.types[node.output[0]] = attribute.t.data_type
+                scope.dims[node.output[0]] = tuple(attribute.t.dims)
+                self._constant(node.output[0], attribute.t, scope)
+            elif attribute.name in ("value_int", "value_float", "value_ints", "value_floats"):
+                scope.values[node.output[0]] = np.asarray(onnx.helper.get_attribute_value(attribute))
+        elif node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze") and node.input[0] in scope.values:
+            scope.values[node.output[0]] = scope.values[node.input[0]]
+
+    def _record(self, node: onnx.NodeProto, scope: _Scope) -> None:
+        attributes = {a.name: a for a in node.attribute}
+        elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
+        # sequence_lens is the one input of another type.
+        elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
+        self.recurrent.append(
+            Recurrent(
+                name=node.name or node.output[0],
+                op_type=node.op_type,
+                version=scope.opset,
+                elem_type=elem_types[0] if elem_types else None,
+                layout=attributes["layout"].i if "layout" in attributes else 0,
+                activations=tuple(
+                    s.decode()
+                    for s in (attributes["activations"].strings if "activations" in attributes else ())
+                ),
+                x_dims=scope.dims.get(node.input[0]),
+                in_function=scope.in_function,
+            )
+        )
+
+    def _use(self, node: onnx.NodeProto, index: int, uses: list[Uses], scope: _Scope) -> None:
+        op_type = node.op_type
+        axis = next((a.i for a in node.attribute if a.name == "axis"), None)
+        for use in uses:
+            if op_type in RECURRENT and index == 4:
+                layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
+                use.lengths.append(_axis_size(scope, node.input[0], layout))
+            elif op_type == "ReverseSequence" and index == 1:
+                time_axis = next((a.i for a in node.attribute if a.name == "time_axis"), 0)
+                use.lengths.append(_axis_size(scope, node.input[0], time_axis))
+            elif op_type in RECURRENT and index in (1, 2, 3, 7):
+                use.is_weight = True
+            elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
+                use.indices.append(_axis_size(scope, node.input[0], axis or 0))
+            elif op_type in ("GatherND", "ScatterND") and index == 1:
+                use.indices.append(_axis_size(scope, node.input[0], 0))
+            elif op_type == "OneHot" and index == 0:
+                depth = scope.values.get(node.input[1])
+                use.indices.append(None if depth is None else int(depth.ravel()[0]))
+            elif op_type in _COMPARISONS:
+                others = scope.values.get(node.input[1 - index])
+                known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}
+                (use.equal_to if op_type == "Equal" else use.ordered_with).update(known)
+            use.is_shape |= index in _SHAPES.get(op_type, ())
+            use.is_count |= index in _COUNTS.get(op_type, ())
+
+    def _results(self, node: onnx.NodeProto, scope: _Scope, taint: Taint) -> list[Origins]:
+        graphs = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
+        if not graphs:
+            moved = _MOVES.get(node.op_type, ())
+            indices = range(len(node.input)) if moved is None else [i for i in moved if i < len(node.input)]
+            origins = frozenset[str]().union(*(taint.get(node.input[i], frozenset()) for i in indices))
+            return [origins] * len(node.output)
+        bodies = []
+        for graph in graphs.values():
+            inner: Taint = ChainMap({}, taint)
+            for formal, actual in zip(graph.input, node.input, strict=False):
+                inner[formal.name] = taint.get(actual, frozenset())
+            bodies.append(self._graph(graph, scope.child(), inner))
+        if node.op_type == "Loop":
+            return bodies[0][1:]
+        return [a.union(*rest) for a, *rest in zip(*bodies, strict=False)]
+
+    def _call(self, function: onnx.FunctionProto, node: onnx.NodeProto, taint: Taint) -> list[Origins]:
+        scope = _Scope(_default_opset(function.opset_import), {}, {}, {}, in_function=True)
+        inner: Taint = {}
+        for formal, actual in zip(function.input, node.input, strict=False):
+            inner[formal] = taint.get(actual, frozenset())
+        self._nodes(function.node, scope, inner)
+        return [inner.get(name, frozenset()) for name in function.output]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (np.number, np.bool_)) and bool(np.isfinite(float(value)))
+
+
+def _axis_size(scope: _Scope, name: str, axis: int) -> Dim:
+    dims = scope.dims.get(name)
+    return dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
+
+
+def _default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
+    return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
+
+
+_RANDOM = (
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+)
+
+
+def _random_outputs(model: onnx.ModelProto) -> set[str]:
+    """The graph outputs whose values a random operator decides."""
+    opset = _default_opset(model.opset_import)
+    functions = {(f.domain, f.name): f for f in model.functions}
+    random: set[str] = set()
+
+    def draws(node: onnx.NodeProto) -> bool:
+        if node.op_type in _RANDOM:
+            return True
+        if node.op_type == "Dropout":
+            tests = any(a.name == "is_test" and a.i for a in node.attribute)
+            return (opset < 7 and not tests) or (len(node.input) > 2 and bool(node.input[2]))
+        function = functions.get((node.domain, node.op_type))
+        inner = [*(function.node if function else ()), *(n for a in node.attribute for n in a.g.node)]
+        return any(draws(n) or any(name in random for name in n.input) for n in inner)
+
+    for node in model.graph.node:
+        if any(name in random for name in node.input) or draws(node):
+            random.update(name for name in node.output if name)
+    return {o.name for o in model.graph.output if o.name in random}

@@ -1,0 +1,111 @@
+"""The two models as a verification holds them: parsed, without external data, and where to run them from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx.external_data_helper import uses_external_data
+
+from rnnlower.errors import InvalidModelError, OptionError
+
+__all__ = ["HeldModel", "ModelLike", "hold", "slim"]
+
+ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+
+# Below protobuf's 2 GiB, with room for what serialising adds.
+_LARGE = 2**31 - 2**20
+_BIG_TENSOR = 4096
+
+
+@dataclass(frozen=True)
+class HeldModel:
+    """``proto`` may lack external data; ``path`` is set where the file rather than ``proto`` is to be run."""
+
+    role: str
+    proto: onnx.ModelProto
+    path: Path | None
+
+    def for_session(self) -> str | bytes:
+        """What an onnxruntime session is made from."""
+        return str(self.path) if self.path else self.proto.SerializeToString()
+
+    def with_data(self) -> onnx.ModelProto:
+        """The model with its external data loaded."""
+        return onnx.load(self.path) if self.path else self.proto
+
+
+def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
+    """Take a path, ModelProto or ir.Model; what is too large for memory formats goes to a file in ``folder``.
+
+    Raises:
+        InvalidModelError: the file is missing, unreadable or no ONNX model.
+        OptionError: a ModelProto refers to external data; only a path says where that lies.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        return HeldModel(role, _parse(path, role), path)
+    if isinstance(model, onnx.ModelProto):
+        if any(uses_external_data(tensor) for tensor in model.graph.initializer):
+            raise OptionError(f"the {role} has external data: give its path instead of a ModelProto")
+        if _data_size(model) < _LARGE:
+            return HeldModel(role, model, None)
+        model = ir.from_proto(model)
+    external = any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
+    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    if not external and size < _LARGE:
+        return HeldModel(role, ir.to_proto(model), None)
+    path = folder / f"{role}.onnx"
+    ir.save(model, path, external_data=f"{role}.data")
+    return HeldModel(role, onnx.load(path, load_external_data=False), path)
+
+
+def _parse(path: Path, role: str) -> onnx.ModelProto:
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise InvalidModelError(f"cannot read the {role} {path}: {error.strerror or error}") from error
+    except (DecodeError, ValueError) as error:
+        raise InvalidModelError(f"the {role} {path} is not an ONNX model: {error}") from error
+    if not proto.HasField("graph"):
+        raise InvalidModelError(f"the {role} {path} is not an ONNX model: it holds no graph")
+    return proto
+
+
+def _data_size(model: onnx.ModelProto) -> int:
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+
+
+def slim(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for analysis: large initializers keep name, type and shape, but not their data."""
+    copy = onnx.ModelProto(ir_version=model.ir_version)
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    graph = copy.graph
+    graph.name = model.graph.name or "main"
+    for field in ("node", "input", "output", "value_info"):
+        getattr(graph, field).extend(getattr(model.graph, field))
+    for tensor in model.graph.initializer:
+        if (
+            len(tensor.raw_data) <= _BIG_TENSOR
+            and not uses_external_data(tensor)
+            and _elements(tensor) <= _BIG_TENSOR
+        ):
+            graph.initializer.append(tensor)
+            continue
+        entry = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        entry.data_location = onnx.TensorProto.EXTERNAL
+        entry.external_data.add(key="location", value="left-out")
+    return copy
+
+
+def _elements(tensor: onnx.TensorProto) -> int:
+    count = 1
+    for size in tensor.dims:
+        count *= size
+    return count

@@ -1,0 +1,96 @@
+"""What a verification found, as plain data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["OutputComparison", "VerificationResult"]
+
+
+def _number(value: float) -> float | None:
+    # JSON knows neither infinity nor NaN.
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One graph output, over all trials.
+
+    ``max_abs`` is the largest absolute difference, ``max_rel`` the largest ``|a - b| / max(|a|, |b|)`` and
+    ``max_ulp`` the largest distance in units in the last place (0 for integers, booleans and strings that
+    agree). They are infinite, and null in JSON, where only one side is NaN or infinite or where shapes or
+    dtypes differ. ``worst_index`` is where the difference is largest against the tolerance.
+    """
+
+    name: str
+    equal: bool
+    max_abs: float
+    max_rel: float
+    max_ulp: float
+    worst_trial: int | None = None
+    worst_index: tuple[int, ...] | None = None
+    reference_value: str | None = None
+    candidate_value: str | None = None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys that ``verify --json`` documents, and where the worst element is."""
+        return {
+            "name": self.name,
+            "max_abs": _number(self.max_abs),
+            "max_rel": _number(self.max_rel),
+            "max_ulp": _number(self.max_ulp),
+            "equal": self.equal,
+            "worst_trial": self.worst_trial,
+            "worst_index": None if self.worst_index is None else list(self.worst_index),
+            "reference_value": self.reference_value,
+            "candidate_value": self.candidate_value,
+            "note": self.note,
+        }
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.equal else "DIFFERENT"
+        text = f"{self.name}: {verdict}, max abs {self.max_abs:.3g}, rel {self.max_rel:.3g}"
+        if not self.equal and self.worst_index is not None:
+            text += f"; at {list(self.worst_index)} {self.reference_value} against {self.candidate_value}"
+        return f"{text}; {self.note}" if self.note else text
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """Truthy when the two models agree on every trial.
+
+    ``engines`` says what ran the ``"reference"`` and the ``"candidate"``; ``trials`` counts the sets of
+    inputs on which the reference ran; ``skipped`` says what was not compared and why; ``problems`` are the
+    differences that no single output shows (an output that is missing, a model that does not run).
+    """
+
+    equal: bool
+    engines: dict[str, str]
+    trials: int
+    outputs: tuple[OutputComparison, ...]
+    skipped: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``verify --json`` prints; only types that JSON knows."""
+        return {
+            "equal": self.equal,
+            "engines": dict(self.engines),
+            "trials": self.trials,
+            "outputs": [output.to_dict() for output in self.outputs],
+            "skipped": list(self.skipped),
+            "problems": list(self.problems),
+        }
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.equal else "different"
+        lines = [f"{verdict} after {self.trials} trials"]
+        lines += [f"  {text}" for text in (*self.problems, *map(str, self.outputs))]
+        lines += [f"  skipped: {text}" for text in self.skipped]
+        return "\n".join(lines)

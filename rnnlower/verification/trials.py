@@ -1,0 +1,102 @@
+"""The sets of inputs on which the reference runs, and its outputs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from rnnlower.errors import UnverifiableError
+from rnnlower.verification.generate import InputMaker
+from rnnlower.verification.graph_facts import Facts, dims_of
+from rnnlower.verification.interface import required_inputs
+from rnnlower.verification.session import RunError
+from rnnlower.verification.shapes import ShapePlan
+
+__all__ = ["RunModel", "Trial", "generate_trials", "input_maker"]
+
+Array = NDArray[Any]
+RunModel = Callable[[dict[str, Array]], dict[str, Any]]
+
+_DRAWS = 2
+_DRAWS_OF_FIXED_SHAPE = 4
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set of inputs and what the reference makes of it."""
+
+    number: int
+    feeds: dict[str, Array]
+    outputs: dict[str, Any]
+
+
+def input_maker(
+    reference: onnx.GraphProto, candidate: onnx.GraphProto, facts: Facts, seed: int
+) -> InputMaker:
+    """What makes inputs that both graphs declare; ``facts`` are the reference's.
+
+    Raises:
+        VerificationError: the declared shapes contradict each other.
+        UnverifiableError: an input's rank is unknown.
+    """
+    values = required_inputs(reference)
+    others = {value.name: dims_of(value) for value in candidate.input}
+    # Sizes that the graph itself mentions are good guesses where arbitrary ones fail.
+    hints = [d for value in reference.output for d in dims_of(value) or () if isinstance(d, int)]
+    hints += [d for node in facts.recurrent for d in node.x_dims or () if isinstance(d, int)]
+    plan = ShapePlan.merge({value.name: dims_of(value) for value in values}, others, hints)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    return InputMaker(types, facts.uses, plan, seed)
+
+
+def generate_trials(run: RunModel, maker: InputMaker, count: int) -> tuple[list[Trial], list[str]]:
+    """Up to ``count`` trials on which ``run`` (the reference) runs, and the reasons for those left out.
+
+    Raises:
+        UnverifiableError: it ran on none.
+    """
+    finished: list[Trial] = []
+    skipped: list[str] = []
+    reason = ""
+    for number in range(count):
+        trial, reason = _first_that_runs(run, maker, number)
+        if trial is not None:
+            finished.append(trial)
+            continue
+        skipped.append(f"trial {number}: the reference ran on no generated inputs: {reason}")
+        if maker.plan.is_dynamic and not finished:
+            # The whole range of sizes was searched: the next trial would search it in vain again.
+            break
+    if not finished:
+        raise UnverifiableError(
+            f"the reference ran on no generated inputs; give some with --inputs. The last reason: {reason}"
+        )
+    return finished, skipped
+
+
+def _first_that_runs(run: RunModel, maker: InputMaker, number: int) -> tuple[Trial | None, str]:
+    """The first proposal of sizes and values on which the reference runs; or None and the last reason."""
+    reason = "the inputs would be too large"
+    attempt = 0
+    draws = 1
+    if maker.has_discrete_inputs:
+        draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
+    for recipe in maker.plan.proposals(number):
+        shapes = maker.plan.sizes(recipe)
+        if shapes is None:
+            continue
+        for _ in range(draws):
+            feeds = maker.make(number, attempt, recipe, shapes)
+            attempt += 1
+            try:
+                outputs = run(feeds)
+            except RunError as error:
+                reason = f"{error} (shapes {shapes})"
+            else:
+                maker.plan.worked(recipe)
+                return Trial(number, feeds, outputs), ""
+    return None, reason
