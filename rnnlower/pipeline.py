@@ -15,6 +15,7 @@ from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass
 from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
@@ -127,6 +128,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         current, options.strategy, unroll_factor=options.unroll_factor, semantics=options.semantics
     )
     lowering(model)
+    LegacyConstantsPass()(model)
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
     return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model))

@@ -23,7 +23,7 @@ def minimum_opset(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> 
         "Scan-9": 9 if strategy == "scan" else 0,
         "Where-9, Less-9": 9 if "sequence_lens" in node.inputs else 0,
         "Where-9, Greater-9": 9 if may_be_empty else 0,
-        "ConstantOfShape-9 for zero states": 9 if zero_state and looped and node.batch_size is None else 0,
+        "ConstantOfShape-9 for zero states": 9 if zero_state and (looped or node.seq_length == 0) and node.batch_size is None else 0,
         "Slice-10 with a step": 10 if strategy == "loop" and any(node.reversed_directions) and node.used("Y") else 0,
         "Slice-10 at run-time positions": 10 if looped and unroll_factor > 1 and node.seq_length is None else 0,
         "Max-8, Min-8": 8 if node.dtype == ir.DataType.DOUBLE else 0,

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnnlower.cells import CELLS, CellParameters, GateGroup, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.recurrent import ResolvedNode
-from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks, run_unrolled
+from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
@@ -60,8 +60,8 @@ def lower_node(
     """
     X = node.inputs["X"]
     axes = _axes(e, node, X)
-    if axes.batch == 0:
-        return _empty_outputs(e, node, axes)
+    if axes.time == 0 or axes.batch == 0:
+        return _without_steps(e, node, axes)
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
     stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
@@ -81,23 +81,26 @@ def lower_node(
 
 
 def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) -> Results:
-    if recurrence.axes.time == 0:
-        return run_unrolled(e, recurrence)
     if unroll_factor > 1:
         return run_in_chunks(e, recurrence, STRATEGIES[strategy], unroll_factor)
     return STRATEGIES[strategy](e, recurrence)
 
 
-def _empty_outputs(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
-    """The outputs for a batch of no rows."""
-    states: list[Dim] = [0, node.num_directions] if node.layout else [node.num_directions, 0]
-    sequence: list[Dim] = [0, axes.time, node.num_directions] if node.layout else [axes.time, node.num_directions, 0]
-    dims = {"Y": sequence, "Y_h": states, "Y_c": states}
-    return {
-        name: _from_arithmetic(e, node, e.op("Identity", e.zeros([*dims[name], node.hidden_size])))
-        for name in node.outputs
-        if node.used(name)
-    }
+def _without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
+    """The outputs where there is nothing to compute, for no time steps or a batch of no rows."""
+    time, batch, directions = axes.time, axes.batch, node.num_directions
+    states: list[Dim] = [batch, directions] if node.layout else [directions, batch]
+    sequence: list[Dim] = [batch, time, directions] if node.layout else [time, directions, batch]
+    outputs = {}
+    for name, dims, state in (("Y", sequence, ""), ("Y_h", states, "initial_h"), ("Y_c", states, "initial_c")):
+        if not node.used(name):
+            continue
+        if node.semantics == "spec" and state in node.inputs:
+            outputs[name] = e.op("Identity", node.inputs[state])
+        else:
+            zeros = e.op("Identity", e.zeros([*dims, node.hidden_size]))
+            outputs[name] = _from_arithmetic(e, node, zeros)
+    return outputs
 
 
 def _axes(e: Emitter, node: ResolvedNode, X: ir.Value) -> Axes:
@@ -294,5 +297,5 @@ def _state_output(
 def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:
     """Whether there are time steps at all; ``None`` where that is certain."""
     if isinstance(axes.time, int):
-        return None if axes.time else e.constant(np.array(False))
+        return None
     return e.op("Greater", axes.time, e.integers(0), since=9)

@@ -46,10 +46,14 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
         outputs=len(states) + len(outputs),
         body=graph,
     )
+    outputs = list(results[len(states) :])
+    if not isinstance(time, int) and not isinstance(recurrence.axes.batch, int):
+        # A Loop of no iterations cannot tell the size of what it has not computed.
+        outputs = [e.reshape(value, [time, *dims]) for value, dims in zip(outputs, recurrence.output_dims(), strict=True)]
     series = [
         TimeSeries(e, recurrence.axes, width, stacked=e.flip(value, 0) if reverse else value)
         for value, width, reverse in zip(
-            results[len(states) :], recurrence.output_widths, recurrence.output_reverse, strict=True
+            outputs, recurrence.output_widths, recurrence.output_reverse, strict=True
         )
     ]
     return Results(series, list(results[: len(states)]))
