@@ -1,0 +1,41 @@
+"""The pass that moves a model to another opset."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.opset import OpsetReport, convert_opset
+
+__all__ = ["ConvertOpsetPass"]
+
+
+class ConvertOpsetPass(ir.passes.InPlacePass):
+    """Moves the model to the opset `target` of the default domain.
+
+    Before, at opset 12::
+
+        y = Squeeze<axes = [0]>(x)
+
+    After, at opset 13::
+
+        axes = Constant<value = [0]>()
+        y = Squeeze(x, axes)
+
+    Attributes:
+        target: The opset of the result.
+        report: What the last run did.
+    """
+
+    def __init__(self, target: int) -> None:
+        super().__init__()
+        self.target = target
+        self.report: OpsetReport | None = None
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Convert `model` in place.
+
+        Raises:
+            OpsetError: something cannot be said in the target opset; the model is unchanged.
+        """
+        self.report = convert_opset(model, self.target)
+        return ir.passes.PassResult(model, modified=self.report.changed)

@@ -1,0 +1,14 @@
+"""Opset conversion: `convert_opset` moves a model to any opset of the default domain, or refuses by name.
+
+`schema` reads onnx's operator history, `types` and `constants` find out what is known about values, `convert`
+walks the model, `view` and `step` are one node at one version step as the adapters see it. The adapters
+stand in a module for each operator family (`broadcasting`, `shaping`, ...), each with its table `ROWS`;
+`table` gathers them.
+"""
+
+from __future__ import annotations
+
+from rnnlower.opset.convert import convert_opset
+from rnnlower.opset.report import Adaptation, OpsetReport
+
+__all__ = ["Adaptation", "OpsetReport", "convert_opset"]

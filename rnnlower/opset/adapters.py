@@ -1,0 +1,91 @@
+"""Adapters that several operator families share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rnnlower.opset.step import Adapter, Step
+
+__all__ = [
+    "both",
+    "drop_if",
+    "nonnegative_axes",
+    "nonnegative_axis",
+    "positive_axis",
+    "refuse",
+    "refuse_unless",
+]
+
+
+def refuse(reason: str, remedy: str = "") -> Adapter:
+    """An adapter that never lets a node cross."""
+
+    def adapter(step: Step) -> None:
+        step.refuse(reason, remedy)
+
+    adapter.__doc__ = reason
+    adapter.refuses = True  # type: ignore[attr-defined]
+    return adapter
+
+
+def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
+    """An adapter that lets a node cross when its attribute `name` has one of the values `allowed`."""
+    values = tuple(allowed)
+
+    def adapter(step: Step) -> None:
+        if step.attr(name) not in values:
+            step.refuse(f"{name}={step.attr(name)!r}: {reason}")
+
+    return adapter
+
+
+def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
+    """An adapter that drops the list attribute `name` when all its entries are `neutral`, refuses others."""
+
+    def adapter(step: Step) -> None:
+        values = step.attr(name) or ()
+        if any(each != neutral for each in values):
+            step.refuse(f"{name}={list(values)}: {reason}")
+        step.drop(name)
+
+    return adapter
+
+
+def both(*adapters: Adapter) -> Adapter:
+    """One adapter after the other."""
+
+    def adapter(step: Step) -> None:
+        for each in adapters:
+            each(step)
+
+    return adapter
+
+
+def positive_axis(step: Step, axis: int, rank: int | None = None) -> int:
+    """`axis` counted from the front; refuses when that takes a rank that is not known."""
+    if axis >= 0:
+        return axis
+    return axis + (step.known_rank(step.x()) if rank is None else rank)
+
+
+def nonnegative_axis(name: str = "axis") -> Adapter:
+    """The older text does not know axes that count from the back: count from the front."""
+
+    def adapter(step: Step) -> None:
+        axis = step.attr(name)
+        if axis is not None and axis < 0:
+            step.set(name, positive_axis(step, axis))
+
+    return adapter
+
+
+def nonnegative_axes(name: str = "axes") -> Adapter:
+    """As `nonnegative_axis`, for a list."""
+
+    def adapter(step: Step) -> None:
+        axes = step.attr(name)
+        if axes is not None and any(axis < 0 for axis in axes):
+            step.set(name, [positive_axis(step, axis) for axis in axes])
+
+    return adapter

@@ -1,0 +1,89 @@
+"""Operators that onnx defines by a function: where there is no older version, the body takes their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.opset import schema
+from rnnlower.opset.step import Step
+from rnnlower.opset.types import ValueTypes, all_values, resolve_references
+
+__all__ = ["expand"]
+
+
+def expand(step: Step) -> None:
+    """onnx defines the operator by a function of older ones: its body is put in its place."""
+    step.write_for_source()
+    proto = _body(step)
+    function = ir.serde.deserialize_function(proto)
+    for node in list(function.graph.all_nodes()):
+        resolve_references(node, _attributes(step))
+    outputs = list(function.outputs)
+    inputs = [*schema.present(step.node.inputs), *[None] * len(function.inputs)]
+    for formal, actual in zip(function.inputs, inputs, strict=False):
+        if actual is not None:
+            formal.type, formal.shape = _type(step, actual), step.shape(actual)
+    types = _types_inside(step, function)
+    for value in all_values(function.graph):
+        value.name = (
+            step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
+        )
+        step.session.types.alias(value, value, types)
+    for formal, actual in zip(function.inputs, inputs, strict=False):
+        for user, position in list(formal.uses()):
+            user.replace_input_with(position, actual)
+    nodes = list(function)
+    function.graph.outputs.clear()
+    function.graph.remove(nodes)
+    for node in nodes:
+        node.name = step.session.fresh(f"{step.node.name or step.node.op_type}_{node.op_type}")
+        step.place(node)
+    actuals = dict(zip(function.inputs, inputs, strict=False))
+    step.replace(*[actuals.get(value, value) for value in outputs])
+
+
+def _attributes(step: Step) -> dict[str, ir.Attr]:
+    found = {
+        name: ir.convenience.convert_attribute(name, attribute.default)
+        for name, attribute in step.old.attributes.items()
+        if attribute.default is not None
+    }
+    for name in step.node.attributes:
+        step.attr(name)
+    return {**found, **step.node.attributes}
+
+
+def _type(step: Step, value: ir.Value) -> ir.TypeProtocol:
+    return ir.TensorType(step.known_dtype(value))
+
+
+def _body(step: Step) -> onnx.FunctionProto:
+    defined: Any = onnx.defs.get_schema(step.node.op_type, step.opset, "")
+    version = step.old.since
+    proto = onnx.FunctionProto()
+    if version in defined.function_opset_versions:
+        proto.ParseFromString(defined.get_function_with_opset_version(version))
+        return proto
+    if version not in defined.context_dependent_function_opset_versions:
+        step.refuse("onnx has no definition of it in older operators")
+    types = []
+    for value in schema.present(step.node.inputs):
+        type_ = onnx.TypeProto()
+        if value is not None:
+            type_.CopyFrom(ir.serde.serialize_type(_type(step, value)))
+            shape = step.shape(value)
+            if shape is not None:
+                ir.serde.serialize_shape_into(type_, shape)
+        types.append(type_.SerializeToString())
+    node = ir.to_proto(step.node).SerializeToString()
+    proto.ParseFromString(defined.get_context_dependent_function_with_opset_version(version, node, types))
+    return proto
+
+
+def _types_inside(step: Step, function: ir.Function) -> ValueTypes:
+    graph = function.graph
+    graph.opset_imports[""] = step.opset
+    return ValueTypes(ir.Model(graph, ir_version=10))

@@ -1,0 +1,174 @@
+"""Broadcasting: 7 replaced `broadcast` and `axis` by NumPy's rules; Sum, Max, Min, Mean got them in 8."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.opset.step import Row, Step
+
+ARITHMETIC = "Add Sub Mul Div"
+LOGIC = "And Or Xor Equal Greater Less Pow"
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
+TO_THE_END = 2**31 - 1
+
+
+def spell_out_axis(step: Step) -> None:
+    """With `axis`, B's dimensions stand against A's from that axis on: append ones to B's shape."""
+    broadcast, axis = step.attr("broadcast"), step.attr("axis")
+    step.drop("broadcast", "axis")
+    if not broadcast or axis is None:
+        return
+    step.set_input(1, align(step, step.x(0), step.x(1), axis))
+
+
+def align(step: Step, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
+    """`b` with ones appended to its shape, so that its first dimension stands against `axis` of `a`."""
+    rank_b = step.known_rank(b)
+    if rank_b == 0:
+        return b
+    rank_a = step.rank(a)
+    if axis < 0:
+        # -1 was the usual way to ask for the suffix, also where B has several dimensions.
+        axis = step.known_rank(a) - rank_b if axis == -1 else step.known_rank(a) + axis
+    if rank_a is None:
+        return _align_at_run_time(step, a, b, axis + rank_b)
+    missing = rank_a - axis - rank_b
+    if missing < 0:
+        shape = step.static_shape(b)
+        if shape is not None and all(size == 1 for size in shape):
+            return b
+        step.refuse(f"axis {axis} leaves no room for the {rank_b} dimension(s) of {b.name!r} in {rank_a}")
+    return step.unsqueeze(b, range(rank_b, rank_b + missing)) if missing else b
+
+
+def _align_at_run_time(step: Step, a: ir.Value, b: ir.Value, end: int) -> ir.Value:
+    # rank(a) - end ones: a's shape, turned into ones, from `end` on.
+    shape = step.emit("Shape", a)
+    ones = step.emit("Add", step.emit("Mul", shape, step.const(0)), step.const(1))
+    tail = step.slice(ones, end, TO_THE_END)
+    return step.reshape(b, step.emit("Concat", step.emit("Shape", b), tail, axis=0))
+
+
+def say_broadcast(step: Step) -> None:
+    """Before 7, B is either of A's shape, or one element, or a contiguous part of A's shape."""
+    a, b = step.x(0), step.x(1)
+    if _same_shape(step, a, b):
+        return
+    if _fits_before_7(step, a, b):
+        pass
+    elif step.node.op_type in COMMUTATIVE and _fits_before_7(step, b, a):
+        a, b = b, a
+        step.set_inputs(a, b)
+    else:
+        step.refuse(
+            f"the shapes of {a.name!r} and {b.name!r} are not known to be equal, or to broadcast its way"
+        )
+    step.set("broadcast", 1)
+    sizes, whole = step.static_shape(b), step.shape(a)
+    assert sizes is not None
+    assert whole is not None
+    core = _without_outer_ones(sizes)
+    if core and core != sizes:
+        start = len(whole) - len(sizes) + sizes.index(core[0])
+        step.set_input(1, step.reshape(b, core))
+        step.set("axis", start)
+
+
+def _same_shape(step: Step, a: ir.Value, b: ir.Value) -> bool:
+    first, second = step.shape(a), step.shape(b)
+    if first is None or second is None or len(first) != len(second):
+        return False
+    known = all(isinstance(size, int) or size.value is not None for size in first)
+    return known and first == second
+
+
+def _fits_before_7(step: Step, a: ir.Value, b: ir.Value) -> bool:
+    whole, sizes = step.shape(a), step.static_shape(b)
+    if whole is None or sizes is None or len(sizes) > len(whole):
+        return False
+    core = _without_outer_ones(sizes)
+    if not core:
+        return True
+    start = len(whole) - len(sizes) + sizes.index(core[0])
+    return tuple(whole[start : start + len(core)]) == core
+
+
+def _without_outer_ones(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    core = list(sizes)
+    while core and core[-1] == 1:
+        core.pop()
+    while core and core[0] == 1:
+        core.pop(0)
+    return tuple(core)
+
+
+def gemm_up(step: Step) -> None:
+    """NumPy's rules contain what `broadcast` allowed for C."""
+    step.drop("broadcast")
+
+
+def gemm_down(step: Step) -> None:
+    """Before 7, C is of the result's shape, one element, or the result's last dimension."""
+    sizes = step.static_shape(step.x(2))
+    result = step.shape(step.output(0))
+    if sizes is None:
+        step.refuse("the shape of C is not known")
+    if len(sizes) == 2 and result is not None and tuple(result) == sizes:
+        return
+    if len(sizes) == 2 and sizes != (1, 1):
+        if sizes[0] != 1:
+            step.refuse("C is broadcast along the last dimension")
+        step.set_input(2, step.reshape(step.x(2), sizes[1:]))
+    step.set("broadcast", 1)
+
+
+def prelu_up(step: Step) -> None:
+    """A slope of one dimension belongs to the channels; NumPy's rules would match it with the last one."""
+    slope = step.x(1)
+    rank = step.known_rank(slope)
+    if rank == 0 or step.static_shape(slope) == (1,):
+        return
+    if rank != 1:
+        step.refuse(f"PRelu-6 has a slope of one dimension, this one has {rank}")
+    step.set_input(1, align(step, step.x(0), slope, 1))
+
+
+def prelu_down(step: Step) -> None:
+    """Before 7 the slope is one element or one per channel."""
+    slope, x_rank = step.x(1), step.rank(step.x(0))
+    sizes = step.static_shape(slope)
+    if sizes is None or x_rank is None:
+        step.refuse("the shapes of X and of the slope are not known")
+    if all(size == 1 for size in sizes):
+        if len(sizes) != 1:
+            step.set_input(1, step.reshape(slope, [1]))
+        return
+    full = (1,) * (x_rank - len(sizes)) + sizes
+    if any(size != 1 for axis, size in enumerate(full) if axis != 1):
+        step.refuse("the slope varies along other dimensions than the channels")
+    if len(sizes) != 1:
+        step.set_input(1, step.reshape(slope, [full[1]]))
+
+
+def only_equal_shapes(step: Step) -> None:
+    """Before 8 all inputs have one shape; Sum and Mean of others are chains of Add."""
+    first, *rest = (value for value in step.node.inputs if value is not None)
+    if all(_same_shape(step, first, each) for each in rest):
+        return
+    if step.node.op_type not in ("Sum", "Mean"):
+        step.refuse("its inputs are not known to have one shape")
+    total = first
+    for each in rest:
+        total = step.emit("Add", total, each)
+    if step.node.op_type == "Mean":
+        total = step.emit("Div", total, step.const(1 + len(rest), step.known_dtype(first)))
+    step.replace(total)
+
+
+ROWS = (
+    Row(ARITHMETIC, 6, 7, "NumPy's broadcasting replaced broadcast and axis", spell_out_axis, say_broadcast),
+    Row(LOGIC, 1, 7, "NumPy's broadcasting replaced broadcast and axis", spell_out_axis, say_broadcast),
+    Row("Gemm", 6, 7, "NumPy's broadcasting of C replaced broadcast", gemm_up, gemm_down),
+    Row("PRelu", 6, 7, "a slope per channel has to be shaped for NumPy's broadcasting", prelu_up, prelu_down),
+    Row("Sum Max Min Mean", 6, 8, "the inputs may broadcast from 8 on", down=only_equal_shapes),
+)

@@ -1,0 +1,75 @@
+"""Cast, CastLike, Constant, and the types and values they name."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import refuse_unless
+from rnnlower.opset.step import CONSTANT_1_TYPES, Row, Step
+
+FLOAT8 = "only float 8 types care, and the older version does not have them"
+
+
+def cast_6_up(step: Step) -> None:
+    """The target type was a name and is a number."""
+    name = str(step.attr("to")).upper()
+    if name not in ir.DataType.__members__:
+        step.refuse(f"to={name!r} names no element type")
+    step.set("to", int(ir.DataType[name]))
+
+
+def cast_6_down(step: Step) -> None:
+    """The target type was a name."""
+    step.set("to", ir.DataType(step.attr("to")).name)
+
+
+def cast_like_down(step: Step) -> None:
+    """A Cast to the type of the other tensor, where that is known."""
+    dtype = step.known_dtype(step.x(1))
+    step.replace(step.emit("Cast", step.x(0), to=int(dtype)))
+
+
+def one_value(step: Step) -> None:
+    """Constant-11 holds a tensor: put the number or list into one."""
+    for name, attribute in list(step.node.attributes.items()):
+        if not name.startswith("value_"):
+            continue
+        value = step.attr(name)
+        step.drop(name)
+        if attribute.type in (ir.AttributeType.STRING, ir.AttributeType.STRINGS):
+            strings = [value] if attribute.type == ir.AttributeType.STRING else list(value)
+            shape = [] if attribute.type == ir.AttributeType.STRING else [len(strings)]
+            tensor: ir.TensorProtocol = ir.StringTensor(
+                [each.encode() for each in strings], shape=ir.Shape(shape)
+            )
+        else:
+            whole = attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS)
+            tensor = ir.Tensor(np.array(value, np.int64 if whole else np.float32))
+        step.set("value", ir.AttrTensor("value", tensor))
+
+
+def to_initializer(step: Step) -> None:
+    """Constant-1 holds floating point only: other tensors become initializers of the main graph."""
+    tensor = step.attr("value")
+    if tensor.dtype in CONSTANT_1_TYPES:
+        return
+    step.replace_with_initializer(tensor)
+
+
+ROWS = (
+    Row("Cast", 1, 6, "the type was a name and is a number", cast_6_up, cast_6_down),
+    Row("Cast", 13, 19, "saturate is new", down=refuse_unless("saturate", (1,), FLOAT8)),
+    Row("CastLike", 15, 19, "saturate is new", down=refuse_unless("saturate", (1,), FLOAT8)),
+    Row("Cast CastLike", 23, 24, "round_mode is new", down=refuse_unless("round_mode", ("up",), FLOAT8)),
+    Row("CastLike", 0, 15, "new in 15; Cast says the same where the type is known", down=cast_like_down),
+    Row("Constant", 1, 9, "only floating point tensors fitted in", down=to_initializer),
+    Row(
+        "Constant",
+        9,
+        11,
+        "sparse values are new",
+        down=refuse_unless("sparse_value", (None,), "sparse values are new"),
+    ),
+    Row("Constant", 11, 12, "numbers, strings and lists of them are new", down=one_value),
+)

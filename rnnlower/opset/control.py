@@ -1,0 +1,95 @@
+"""If, Loop and Scan."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.opset.step import Row, Step
+
+
+def same_shapes(step: Step) -> None:
+    """Before 11 the branches of an If give results of the same shape."""
+    branches = [step.attr("then_branch"), step.attr("else_branch")]
+    for then, other in zip(branches[0].outputs, branches[1].outputs, strict=True):
+        first, second = step.shape(then), step.shape(other)
+        if first is None or second is None:
+            continue
+        pairs = zip(first, second, strict=False)
+        differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+        if differ or len(first) != len(second):
+            step.refuse(
+                f"its branches give different shapes ({then.name!r}: {first}, {other.name!r}: {second})"
+            )
+
+
+def carries_something(step: Step) -> None:
+    """Loop-1 has at least one loop-carried value."""
+    if step.input(2) is None:
+        step.refuse("Loop-1 wants at least one loop-carried value")
+
+
+def scan_9_up(step: Step) -> None:
+    """Scan-8 runs over a batch: an outer Scan takes the batch apart."""
+    if step.input(0) is not None:
+        step.refuse("its sequence_lens make the sequences of a batch differ, which Scan-9 cannot say")
+    _, *values = step.node.inputs
+    scans, body = step.attr("num_scan_inputs"), step.node.attributes["body"]
+    directions = step.attr("directions")
+    outer_inputs = [_row_of(step, value) for value in values if value is not None]
+    attributes = {"body": body, "num_scan_inputs": ir.AttrInt64("num_scan_inputs", scans)}
+    if directions:
+        attributes["scan_input_directions"] = ir.AttrInt64s("scan_input_directions", list(directions))
+    step.node.attributes.clear()
+    name = step.node.name or "scan"
+    inner = ir.Node(
+        "",
+        "Scan",
+        outer_inputs,
+        attributes,
+        num_outputs=len(step.node.outputs),
+        name=step.session.fresh(name),
+    )
+    for outer, value in zip(step.node.outputs, inner.outputs, strict=True):
+        value.name = step.session.fresh(f"{name}_row")
+        dtype, shape = step.dtype(outer), step.shape(outer)
+        value.type = None if dtype is None else ir.TensorType(dtype)
+        value.shape = None if shape is None else ir.Shape(shape[1:])
+    graph = ir.Graph(
+        outer_inputs, list(inner.outputs), nodes=[inner], name=step.session.fresh(f"{name}_batch")
+    )
+    step.set_inputs(*(value for value in values if value is not None))
+    step.set("body", ir.AttrGraph("body", graph))
+    step.set("num_scan_inputs", len(outer_inputs))
+
+
+def _row_of(step: Step, value: ir.Value) -> ir.Value:
+    dtype, shape = step.dtype(value), step.shape(value)
+    row = ir.Value(name=step.session.fresh(f"{value.name}_row"))
+    row.type = None if dtype is None else ir.TensorType(dtype)
+    row.shape = None if shape is None else ir.Shape(shape[1:])
+    step.session.types.alias(row, row)
+    return row
+
+
+def scan_9_down(step: Step) -> None:
+    """Scan-8 runs over a batch of one."""
+    scans = step.attr("num_scan_inputs")
+    for name in ("scan_input_axes", "scan_output_axes", "scan_output_directions"):
+        if any(step.attr(name) or ()):
+            step.refuse(f"{name}={list(step.attr(name))}: Scan-8 scans the axis behind the batch, forwards")
+    directions = step.attr("scan_input_directions")
+    step.drop("scan_input_axes", "scan_output_axes", "scan_output_directions", "scan_input_directions")
+    if directions and any(directions):
+        step.set("directions", list(directions))
+    inputs = [step.unsqueeze(value, [0]) for value in step.node.inputs if value is not None]
+    step.set_inputs(None, *inputs)
+    step.set("num_scan_inputs", scans)
+    for position in range(len(step.node.outputs)):
+        step.wrap_output(position, lambda value: step.squeeze(value, [0]))
+
+
+ROWS = (
+    Row("If", 1, 11, "the branches may give different shapes", down=same_shapes),
+    Row("Loop", 1, 11, "a loop may carry nothing", down=carries_something),
+    Row("Scan", 8, 9, "the batch went away", scan_9_up, scan_9_down),
+)

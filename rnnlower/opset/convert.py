@@ -1,0 +1,254 @@
+"""Moving a model from one opset of the default domain to another, one version step at a time.
+
+For every opset boundary on the way, every node whose operator changed there is looked up in the table of
+adapters; where the table has no row the step only widened or narrowed what the operator takes, and the node
+crosses if it is legal on the other side. The whole way is rehearsed on a copy first, so a model that cannot
+be converted is left as it was.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx.helper
+import onnx_ir as ir
+
+from rnnlower.errors import OpsetError
+from rnnlower.opset import functions
+from rnnlower.opset.constants import Constants
+from rnnlower.opset.report import Adaptation, OpsetReport
+from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET, TypesOf, Version, misfit, version_at
+from rnnlower.opset.step import Row, Step
+from rnnlower.opset.table import ROWS
+from rnnlower.opset.types import ValueTypes, all_graphs, all_values
+from rnnlower.opset.view import Session, describe
+
+__all__ = ["convert_opset"]
+
+# Below this opset models have no functions.
+FIRST_OPSET_WITH_FUNCTIONS = 15
+# The first IR version in which an initializer need not be an input.
+FREE_INITIALIZERS_IR = 4
+# An attribute of the first operator sets that never had an effect.
+LEGACY_ATTRIBUTE = "consumed_inputs"
+
+
+def convert_opset(model: ir.Model, target: int) -> OpsetReport:
+    """Move `model` to the opset `target` of the default domain, in place.
+
+    Every node of the main graph, of every subgraph and of every function is judged. Other domains, names,
+    metadata and initializers stay. Functions are inlined when `target` is below 15. `ir_version` is raised to
+    what `target` was released with and never lowered. A model without an import of the default domain is
+    taken for opset 1.
+
+    Raises:
+        OpsetError: something cannot be said in `target`; the model is then unchanged.
+    """
+    if not MIN_OPSET <= target <= MAX_OPSET:
+        raise OpsetError(
+            f"opset {target} is not one of {MIN_OPSET} to {MAX_OPSET}, which the installed onnx knows"
+        )
+    source = _source_opset(model)
+    if source > MAX_OPSET:
+        raise OpsetError(
+            f"the model has opset {source}, but the installed onnx knows {MAX_OPSET} at most; update onnx"
+        )
+    if not _needs_work(model, target):
+        return OpsetReport(source, target, model.ir_version)
+    types = ValueTypes(model)
+    constants = Constants(model, types)
+    rehearsal = model.clone()
+    copied_types = ValueTypes()
+    copied_constants = Constants(rehearsal, copied_types, folded=constants)
+    for original, copied in zip(_every_value(model), _every_value(rehearsal), strict=True):
+        copied_types.alias(copied, original, types)
+        copied_constants.alias(copied, original, constants)
+    _perform(rehearsal, copied_types, copied_constants, source, target)
+    return _perform(model, types, constants, source, target)
+
+
+def _source_opset(model: ir.Model) -> int:
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 1))
+
+
+def _needs_work(model: ir.Model, target: int) -> bool:
+    imports = [model.graph.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    return (
+        any(each.get("", each.get("ai.onnx", target)) != target for each in imports) or "" not in imports[0]
+    )
+
+
+def _every_value(model: ir.Model) -> list[ir.Value]:
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    return [value for graph in graphs for value in all_values(graph)]
+
+
+def _perform(
+    model: ir.Model, types: ValueTypes, constants: Constants, source: int, target: int
+) -> OpsetReport:
+    report = OpsetReport(source, target, model.ir_version, changed=True)
+    _normalize_domain(model)
+    session = Session(model, types, constants, report, source, target)
+    initializers = len(model.graph.initializers)
+    if model.functions and target < FIRST_OPSET_WITH_FUNCTIONS:
+        functions.inline_all(
+            session, lambda graph, old, new, path: _move_graph(session, graph, old, new, path)
+        )
+    for function in model.functions.values():
+        old = function.opset_imports.get("", source)
+        _move_graph(session, function.graph, old, target, f"function:{function.domain}::{function.name}")
+        if "" in function.opset_imports:
+            function.opset_imports[""] = target
+    _move_graph(session, model.graph, source, target, "")
+    model.graph.opset_imports[""] = target
+    _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
+    report.ir_version = model.ir_version
+    return report
+
+
+def _normalize_domain(model: ir.Model) -> None:
+    for imports in [
+        model.graph.opset_imports,
+        *(function.opset_imports for function in model.functions.values()),
+    ]:
+        if "ai.onnx" in imports:
+            imports.setdefault("", imports.pop("ai.onnx"))
+
+
+def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> None:
+    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
+    if new_initializers:
+        needed = max(needed, FREE_INITIALIZERS_IR)
+    model.ir_version = max(model.ir_version, needed)
+
+
+def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path: str) -> None:
+    direction = 1 if target > source else -1
+    for opset in range(source, target, direction):
+        for graph, where in list(_graphs_with_paths(root, path)):
+            for node in list(graph):
+                _cross(session, graph, node, opset, opset + direction, where)
+    if source == target:
+        _check_known(session, root, target, path)
+
+
+def _graphs_with_paths(root: ir.Graph, path: str) -> list[tuple[ir.Graph, str]]:
+    found = [(root, path)]
+    for node in root:
+        for name, attribute in node.attributes.items():
+            if attribute.is_ref():
+                continue
+            inner = f"{path}/" if path else ""
+            inner += f"{node.name or node.op_type}/{name}"
+            if attribute.type == ir.AttributeType.GRAPH:
+                found += _graphs_with_paths(attribute.as_graph(), inner)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for number, graph in enumerate(attribute.as_graphs()):
+                    found += _graphs_with_paths(graph, f"{inner}[{number}]")
+    return found
+
+
+def _is_default(session: Session, node: ir.Node) -> bool:
+    return node.domain == "" and node.op_identifier() not in session.model.functions
+
+
+def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> None:
+    for graph, where in _graphs_with_paths(root, path):
+        for node in graph:
+            if _is_default(session, node):
+                _version(node, opset, where)
+
+
+def _version(node: ir.Node, opset: int, path: str) -> Version:
+    version = version_at(node.op_type, opset)
+    if version is None:
+        where = f" in {path}" if path else ""
+        raise OpsetError(
+            f"{describe(node)}{where}: opset {opset} has no operator {node.op_type}; the model is not valid, "
+            "or the operator belongs to another domain"
+        )
+    return version
+
+
+def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbour: int, path: str) -> None:
+    if not _is_default(session, node):
+        return
+    old = _version(node, opset, path)
+    new = version_at(node.op_type, neighbour)
+    if new is old:
+        return
+    low, high = sorted((old.since, new.since if new else 0))
+    row = ROWS.get((node.op_type, low, high))
+    adapter = None if row is None else row.up if neighbour > opset else row.down
+    step = Step(session, graph, node, (old, new), (opset, neighbour), path)
+    if new is None and adapter is None:
+        step.refuse("there is nothing older that says the same")
+    before = (dict(node.attributes), list(node.inputs), list(node.outputs))
+    if adapter is not None:
+        adapter(step)
+    if node.graph is not None and new is not None:
+        _settle(step, new)
+        _judge(step, new)
+    if adapter is not None and (
+        step.emitted or before != (dict(node.attributes), list(node.inputs), list(node.outputs))
+    ):
+        assert row is not None
+        _note(session, step, row)
+    if step.emits_for_source:
+        for emitted in list(step.emitted):
+            _cross_emitted(session, graph, emitted, opset, neighbour, path)
+
+
+def _cross_emitted(
+    session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbour: int, path: str
+) -> None:
+    bodies = [
+        each
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH
+        for each in all_graphs(attribute.as_graph())
+    ]
+    _cross(session, graph, node, opset, neighbour, path)
+    for body in bodies:
+        for inner in list(body):
+            _cross(session, body, inner, opset, neighbour, path)
+
+
+def _settle(step: Step, new: Version) -> None:
+    """Drop what only said the default of the old version, spell out a default that is another one now."""
+    old = step.old
+    for name, attribute in list(step.node.attributes.items()):
+        if attribute.is_ref() or name in new.attributes:
+            continue
+        formal = old.attributes.get(name)
+        if name == LEGACY_ATTRIBUTE or (
+            formal and formal.default is not None and attribute.value == formal.default
+        ):
+            step.drop(name)
+    for name, formal in new.attributes.items():
+        before = old.attributes.get(name)
+        default = before.default if before else None
+        if default is not None and default != formal.default and name not in step.node.attributes:
+            step.set(name, default)
+
+
+def _judge(step: Step, new: Version) -> None:
+    types = step.session.types
+    uncalled = any(types.is_uncalled(value) for value in step.node.outputs)
+    types_of: TypesOf = (lambda value: frozenset()) if uncalled else types.types
+    reason = misfit(step.node, new, types_of, None if uncalled else step.old)
+    if reason:
+        step.refuse(reason)
+
+
+def _note(session: Session, step: Step, row: Row) -> None:
+    session.report.adapted.append(
+        Adaptation(
+            name=str(step.node.name or ""),
+            op_type=step.node.op_type,
+            path=step.path,
+            old=step.old.since,
+            new=step.new.since if step.new else 0,
+            reason=row.why,
+        )
+    )

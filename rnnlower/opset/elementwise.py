@@ -1,0 +1,141 @@
+"""Elementwise operators: bounds that became inputs, types that came later, defaults that changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.opset.step import Row, Step
+
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
+LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+EXACT_IN_DOUBLE = frozenset(
+    {
+        ir.DataType.INT8,
+        ir.DataType.INT16,
+        ir.DataType.INT32,
+        ir.DataType.UINT8,
+        ir.DataType.UINT16,
+        ir.DataType.UINT32,
+    }
+)
+
+
+def clip_11_up(step: Step) -> None:
+    """The bounds became inputs of the data's type; a bound that was the default is left out."""
+    low, high = step.attr("min"), step.attr("max")
+    step.drop("min", "max")
+    bounds = [
+        None if bound is None or bound == open_end else bound
+        for bound, open_end in ((low, LOWEST), (high, HIGHEST))
+    ]
+    if bounds == [None, None]:
+        return
+    dtype = step.known_dtype(step.x())
+    inputs = [None if bound is None else step.const(bound, dtype) for bound in bounds]
+    step.set_inputs(step.x(), *(inputs[:1] if inputs[1] is None else inputs))
+
+
+def clip_11_down(step: Step) -> None:
+    """Constant bounds become attributes; computed ones are applied by Max and Min."""
+    low, high = step.input(1), step.input(2)
+    numbers = [step.array(low), step.array(high)]
+    if all(number is not None or value is None for number, value in zip(numbers, (low, high), strict=True)):
+        step.set_inputs(step.x())
+        for name, number in zip(("min", "max"), numbers, strict=True):
+            if number is not None:
+                step.set(name, float(number.reshape(-1)[0]))
+        return
+    x = step.x()
+    if low is not None:
+        x = step.emit("Max", x, low)
+    if high is not None:
+        x = step.emit("Min", x, high)
+    step.replace(x)
+
+
+def clip_12_down(step: Step) -> None:
+    """Clip-11 takes floating point only: integers are compared and chosen."""
+    if step.known_dtype(step.x()) in FLOATS:
+        return
+    x = step.x()
+    for position, op_type in ((1, "Max"), (2, "Min")):
+        bound = step.input(position)
+        if bound is not None:
+            x = _chosen(step, op_type, x, bound)
+    step.replace(x)
+
+
+def extremes_down(step: Step) -> None:
+    """Max-8 and Min-8 take floating point only: integers are compared and chosen."""
+    first, *rest = (value for value in step.node.inputs if value is not None)
+    if step.known_dtype(first) in FLOATS:
+        return
+    for value in rest:
+        first = _chosen(step, step.node.op_type, first, value)
+    step.replace(first)
+
+
+def _chosen(step: Step, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    keep = step.emit("Less" if op_type == "Min" else "Greater", a, b)
+    return step.emit("Where", keep, a, b)
+
+
+def pow_12_down(step: Step) -> None:
+    """Both operands are of one type: the exponent is cast to the base's."""
+    base, exponent = step.known_dtype(step.x(0)), step.known_dtype(step.x(1))
+    if base not in FLOATS:
+        step.refuse(f"Pow-7 takes floating point only, not {base.name.lower()}")
+    if exponent != base:
+        step.set_input(1, step.cast(step.x(1), base))
+
+
+def equal_11_down(step: Step) -> None:
+    """Equal-7 compares integers and booleans: floats are equal when neither is smaller and none is NaN."""
+    dtype = step.known_dtype(step.x())
+    a, b = step.x(0), step.x(1)
+    if dtype in EXACT_IN_DOUBLE - {ir.DataType.INT32, ir.DataType.UINT32}:
+        step.set_inputs(step.cast(a, ir.DataType.INT32), step.cast(b, ir.DataType.INT32))
+    elif dtype in FLOATS:
+        differs = step.emit("Or", step.emit("Less", a, b), step.emit("Greater", a, b))
+        missing = step.emit("Or", step.emit("IsNaN", a), step.emit("IsNaN", b))
+        step.replace(step.emit("Not", step.emit("Or", differs, missing)))
+
+
+def compare_9_down(step: Step) -> None:
+    """Greater-7 and Less-7 take floating point only; a double holds integers of 32 bits exactly."""
+    dtype = step.known_dtype(step.x())
+    if dtype in EXACT_IN_DOUBLE:
+        step.set_inputs(step.cast(step.x(0), ir.DataType.DOUBLE), step.cast(step.x(1), ir.DataType.DOUBLE))
+    elif dtype not in FLOATS:
+        step.refuse(
+            f"the older version takes floating point only, and {dtype.name.lower()} does not fit exactly"
+        )
+
+
+def erf_of_integers_up(step: Step) -> None:
+    """Erf-13 takes floating point only; Erf-9 of an integer is cut off to one."""
+    dtype = step.known_dtype(step.x())
+    if not dtype.is_integer():
+        return
+    step.set_input(0, step.cast(step.x(), ir.DataType.FLOAT))
+    step.wrap_output(0, lambda y: step.cast(y, dtype), raw_dtype=ir.DataType.FLOAT)
+
+
+def float_mod_down(step: Step) -> None:
+    """fmod=0 of floating point is new in 28: a - floor(a / b) b."""
+    if step.attr("fmod") or step.known_dtype(step.x()) not in FLOATS | {ir.DataType.BFLOAT16}:
+        return
+    step.refuse("fmod=0 of floating point numbers is new in 28, and has cases that no composition keeps")
+
+
+ROWS = (
+    Row("Clip", 6, 11, "the bounds became inputs", clip_11_up, clip_11_down),
+    Row("Clip", 11, 12, "integers are new", down=clip_12_down),
+    Row("Max Min", 8, 12, "integers are new", down=extremes_down),
+    Row("Pow", 7, 12, "integers, and an exponent of another type, are new", down=pow_12_down),
+    Row("Equal", 7, 11, "floating point is new", down=equal_11_down),
+    Row("Greater Less", 7, 9, "integers are new", down=compare_9_down),
+    Row("Erf", 9, 13, "integers went away", up=erf_of_integers_up),
+    Row("Mod", 13, 28, "fmod=0 of floating point is new", down=float_mod_down),
+)

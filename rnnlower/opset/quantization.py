@@ -1,0 +1,62 @@
+"""QuantizeLinear and DequantizeLinear: one scale, one for each channel (13), one for each block (21)."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import both, refuse_unless
+from rnnlower.opset.step import Row, Step
+
+NO_BLOCKS = refuse_unless("block_size", (0,), "the older version has no blocks")
+
+
+def one_scale(step: Step) -> None:
+    """Before 13 there is one scale."""
+    if step.known_rank(step.x(1)) != 0 and step.static_shape(step.x(1)) != (1,):
+        step.refuse("it has a scale for each channel, the older version has one for the tensor")
+    step.drop("axis")
+
+
+def quantized_type(step: Step) -> None:
+    """Before 21 the zero point says which type results."""
+    wanted = step.attr("output_dtype")
+    step.drop("output_dtype")
+    if not wanted or step.input(2) is not None:
+        return
+    shape = step.static_shape(step.x(1))
+    if shape is None:
+        step.refuse("output_dtype without a zero point, and the shape of the scale is not known")
+    dtype = ir.DataType(wanted)
+    import numpy as np
+
+    step.set_input(2, step.const(np.zeros(shape), dtype))
+
+
+def dequantized_type(step: Step) -> None:
+    """Before 23 the scale says which type results."""
+    wanted = step.attr("output_dtype")
+    if wanted and wanted != step.known_dtype(step.x(1)):
+        step.refuse("output_dtype is not the type of the scale")
+    step.drop("output_dtype")
+
+
+ROWS = (
+    Row("QuantizeLinear DequantizeLinear", 10, 13, "a scale for each channel is new", down=one_scale),
+    Row(
+        "QuantizeLinear",
+        13,
+        19,
+        "saturate is new",
+        down=refuse_unless("saturate", (1,), "only float 8 types care"),
+    ),
+    Row("QuantizeLinear", 19, 21, "blocks and output_dtype are new", down=both(NO_BLOCKS, quantized_type)),
+    Row("DequantizeLinear", 19, 21, "blocks are new", down=NO_BLOCKS),
+    Row(
+        "QuantizeLinear",
+        21,
+        23,
+        "precision is new",
+        down=refuse_unless("precision", (0,), "it follows the scale before"),
+    ),
+    Row("DequantizeLinear", 21, 23, "output_dtype is new", down=dequantized_type),
+)

@@ -1,0 +1,40 @@
+"""What a conversion did, as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["Adaptation", "OpsetReport"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptation:
+    """One node that could not cross a version step as it stood."""
+
+    name: str
+    op_type: str
+    path: str
+    old: int
+    new: int
+    reason: str
+
+
+@dataclasses.dataclass
+class OpsetReport:
+    """The result of `convert_opset`; truthy when the model was changed.
+
+    `inlined` names the functions whose calls were replaced by their bodies, `unused` the functions that were
+    left out with them because nothing called them. `notes` are sentences for the user.
+    """
+
+    source: int
+    target: int
+    ir_version: int
+    adapted: list[Adaptation] = dataclasses.field(default_factory=list)
+    inlined: list[str] = dataclasses.field(default_factory=list)
+    unused: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    changed: bool = False
+
+    def __bool__(self) -> bool:
+        return self.changed

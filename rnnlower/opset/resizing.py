@@ -1,0 +1,262 @@
+"""Upsample (1, 7, 9) and Resize (10, 11, 13, 18, 19).
+
+Resize-10 does not say how coordinates are rounded. Its runtimes, and onnx's own tests, count from the corner
+(asymmetric) and take the pixel below when growing and above when shrinking; that is what is written for 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import both, refuse_unless
+from rnnlower.opset.step import Row, Step
+
+# Set on a Resize-10 that was an Upsample, whose scales are at least 1. Never written to a file.
+GROWS = "rnnlower.opset.grows"
+ASYMMETRIC = "asymmetric"
+HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
+
+
+def upsample_7_up(step: Step) -> None:
+    """Two scales became one for each dimension; bilinear is called linear."""
+    height, width = step.attr("height_scale"), step.attr("width_scale")
+    step.drop("height_scale", "width_scale")
+    step.set("scales", [1.0, 1.0, height, width])
+    if step.attr("mode") == "bilinear":
+        step.set("mode", "linear")
+
+
+def upsample_7_down(step: Step) -> None:
+    """Only the last two of four dimensions have a scale."""
+    scales = list(step.attr("scales"))
+    if len(scales) != 4 or scales[:2] != [1.0, 1.0]:
+        step.refuse(f"scales={scales}: Upsample-1 scales the last two of four dimensions")
+    step.drop("scales")
+    step.set("height_scale", scales[2])
+    step.set("width_scale", scales[3])
+    if step.attr("mode") == "linear":
+        step.set("mode", "bilinear")
+
+
+def upsample_9_up(step: Step) -> None:
+    """The scales became an input."""
+    scales = step.attr("scales")
+    step.drop("scales")
+    step.set_inputs(step.x(), step.const(list(scales), ir.DataType.FLOAT))
+
+
+def upsample_9_down(step: Step) -> None:
+    """Constant scales become an attribute."""
+    scales = _scales(step, 1)
+    step.set_inputs(step.x())
+    step.set("scales", scales)
+
+
+def upsample_10_up(step: Step) -> None:
+    """Upsample ended with 9: Resize does the same."""
+    y = step.emit("Resize", step.x(0), step.x(1), mode=step.attr("mode"))
+    producer = y.producer()
+    assert producer is not None
+    producer.meta[GROWS] = True
+    step.replace(y)
+
+
+def resize_10_born_down(step: Step) -> None:
+    """Before 10 Upsample does it, for scales of at least 1."""
+    scales = step.array(step.input(1))
+    if scales is None or bool((scales < 1).any()):
+        step.refuse("its scales are not known to be at least 1, which Upsample wants")
+    step.opset = 9
+    step.replace(step.emit("Upsample", step.x(0), step.x(1), mode=step.attr("mode")))
+
+
+def resize_11_up(step: Step) -> None:
+    """Says what Resize-10 does; growing and shrinking round differently, so they may need a node each."""
+    x, scales = step.x(0), step.x(1)
+    known = step.array(scales)
+    step.set("coordinate_transformation_mode", ASYMMETRIC)
+    roi = step.const([], ir.DataType.FLOAT)
+    step.set_inputs(x, roi, scales)
+    if step.attr("mode") != "nearest":
+        return
+    if step.node.meta.pop(GROWS, False) or (known is not None and bool((known >= 1).all())):
+        step.set("nearest_mode", "floor")
+    elif known is not None and bool((known <= 1).all()):
+        step.set("nearest_mode", "ceil")
+    else:
+        one = step.const([1.0], ir.DataType.FLOAT)
+        grow, shrink = _parted(step, scales, known, one)
+        modes = {"coordinate_transformation_mode": ASYMMETRIC, "nearest_mode": "floor", "mode": "nearest"}
+        step.set_inputs(step.emit("Resize", x, roi, grow, **modes), roi, shrink)
+        step.set("nearest_mode", "ceil")
+
+
+def _parted(
+    step: Step, scales: ir.Value, known: np.ndarray | None, one: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    if known is not None:
+        return (
+            step.const(np.maximum(known, 1), ir.DataType.FLOAT),
+            step.const(np.minimum(known, 1), ir.DataType.FLOAT),
+        )
+    return step.emit("Max", scales, one), step.emit("Min", scales, one)
+
+
+def resize_11_down(step: Step) -> None:
+    """Resize-10 counts from the corner and rounds by the direction; it has scales only."""
+    scales = _scales_of_11(step)
+    mode, rounding = step.attr("mode"), step.attr("nearest_mode")
+    coordinates = step.attr("coordinate_transformation_mode")
+    if mode == "cubic" or step.attr("exclude_outside"):
+        step.refuse("Resize-10 knows the modes nearest and linear only, and no exclude_outside")
+    if not _same_in_10(step, scales, mode, coordinates, rounding):
+        step.refuse(
+            f"Resize-10 has no coordinate_transformation_mode={coordinates!r} with nearest_mode={rounding!r}"
+        )
+    step.drop(
+        "coordinate_transformation_mode",
+        "nearest_mode",
+        "cubic_coeff_a",
+        "exclude_outside",
+        "extrapolation_value",
+    )
+    step.set_inputs(step.x(), step.const(scales, ir.DataType.FLOAT))
+
+
+def _same_in_10(step: Step, scales: Sequence[float], mode: str, coordinates: str, rounding: str) -> bool:
+    if all(scale == 1 for scale in scales):
+        return coordinates != "tf_crop_and_resize"
+    if mode == "linear":
+        return coordinates == ASYMMETRIC
+    grows, whole = all(scale >= 1 for scale in scales), all(float(scale).is_integer() for scale in scales)
+    if coordinates == ASYMMETRIC:
+        return (grows and rounding == "floor") or (all(scale <= 1 for scale in scales) and rounding == "ceil")
+    # Every pixel k times: the middle of each copy lies in its original, however halves are rounded.
+    return grows and whole and coordinates in HALF_PIXEL and rounding.startswith("round_prefer")
+
+
+def _scales_of_11(step: Step) -> list[float]:
+    if step.input(3) is None:
+        return _scales(step, 2)
+    sizes, shape = step.ints(step.input(3)), step.static_shape(step.x())
+    if sizes is None or shape is None or 0 in shape:
+        step.refuse(
+            "it is given sizes, Resize-10 wants scales, and those are not known before the model runs"
+        )
+    scales = [float(np.float32(size / old)) for size, old in zip(sizes, shape, strict=True)]
+    if [int(np.floor(np.float32(scale) * old)) for scale, old in zip(scales, shape, strict=True)] != sizes:
+        step.refuse(f"no float32 scales give the sizes {sizes}")
+    return scales
+
+
+def _scales(step: Step, position: int) -> list[float]:
+    scales = step.array(step.input(position))
+    if scales is None:
+        step.refuse("its scales are computed while the model runs")
+    return [float(each) for each in scales.reshape(-1)]
+
+
+def resize_13_up(step: Step) -> None:
+    """Either scales or sizes, not one of them empty; tf_half_pixel_for_nn went away."""
+    x, roi, scales, sizes = (step.input(position) for position in range(4))
+    if sizes is not None:
+        scales = None
+    empty = step.array(roi)
+    if step.attr("coordinate_transformation_mode") != "tf_crop_and_resize" or (
+        empty is not None and not empty.size
+    ):
+        roi = None
+    step.set_inputs(x, roi, scales, *([] if sizes is None else [sizes]))
+    if step.attr("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
+        if step.attr("mode") != "nearest" or step.attr("nearest_mode") != "floor":
+            step.refuse("tf_half_pixel_for_nn went away, and only nearest_mode='floor' has another name")
+        step.set("coordinate_transformation_mode", "half_pixel")
+        step.set("nearest_mode", "round_prefer_ceil")
+
+
+def resize_13_down(step: Step) -> None:
+    """What is left out was an empty tensor."""
+    x, roi, scales, sizes = (step.input(position) for position in range(4))
+    roi = roi or step.const([], ir.DataType.FLOAT)
+    scales = scales or step.const([], ir.DataType.FLOAT)
+    step.set_inputs(x, roi, scales, *([] if sizes is None else [sizes]))
+
+
+def resize_18_axes_down(step: Step) -> None:
+    """Scales, sizes and region of some axes become those of all."""
+    axes = step.attr("axes")
+    if axes is None:
+        return
+    rank = step.known_rank(step.x())
+    axes = [axis % rank for axis in axes]
+    step.drop("axes")
+    scales, sizes, roi = step.array(step.input(2)), step.ints(step.input(3)), step.array(step.input(1))
+    if roi is not None and roi.size:
+        full = np.array([0.0] * rank + [1.0] * rank, np.float32)
+        full[[*axes, *(axis + rank for axis in axes)]] = roi
+        step.set_input(1, step.const(full, step.known_dtype(step.x(1))))
+    elif step.input(1) is not None and roi is None:
+        step.refuse("axes with a region that is computed while the model runs")
+    if step.input(3) is not None:
+        shape = step.static_shape(step.x())
+        if sizes is None or shape is None:
+            step.refuse("axes with sizes that are not known for all dimensions")
+        whole = list(shape)
+        for axis, size in zip(axes, sizes, strict=True):
+            whole[axis] = size
+        step.set_input(3, step.const(whole))
+    elif scales is None:
+        step.refuse("axes with scales that are computed while the model runs")
+    else:
+        factors = np.ones(rank, np.float32)
+        factors[axes] = scales
+        step.set_input(2, step.const(factors, ir.DataType.FLOAT))
+
+
+ROWS = (
+    Row("Upsample", 1, 7, "two scales became one for each dimension", upsample_7_up, upsample_7_down),
+    Row("Upsample", 7, 9, "the scales became an input", upsample_9_up, upsample_9_down),
+    Row("Upsample", 9, 10, "Resize took its place", up=upsample_10_up),
+    Row("Resize", 0, 10, "new in 10; Upsample grows tensors before", down=resize_10_born_down),
+    Row(
+        "Resize",
+        10,
+        11,
+        "coordinates and rounding can be chosen; sizes are new",
+        resize_11_up,
+        resize_11_down,
+    ),
+    Row(
+        "Resize",
+        11,
+        13,
+        "scales or sizes are left out instead of empty; a mode went away",
+        resize_13_up,
+        resize_13_down,
+    ),
+    Row(
+        "Resize",
+        13,
+        18,
+        "antialias, axes and keep_aspect_ratio_policy are new",
+        down=both(
+            refuse_unless("antialias", (0,), "the older version does not smooth"),
+            refuse_unless("keep_aspect_ratio_policy", ("stretch",), "the older version does not keep ratios"),
+            resize_18_axes_down,
+        ),
+    ),
+    Row(
+        "Resize",
+        18,
+        19,
+        "half_pixel_symmetric is new",
+        down=refuse_unless(
+            "coordinate_transformation_mode",
+            (*HALF_PIXEL, ASYMMETRIC, "align_corners", "tf_crop_and_resize"),
+            "the older version does not have it",
+        ),
+    ),
+)

@@ -1,0 +1,343 @@
+"""Operators whose axes, sizes or pads moved from attributes to inputs, and others that only move data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, positive_axis, refuse_unless
+from rnnlower.opset.step import Adapter, Row, Step
+
+OLD_TEXT = "the older text does not know axes that count from the back"
+
+
+def to_input(name: str) -> Adapter:
+    """The list attribute `name` becomes the second input."""
+
+    def adapter(step: Step) -> None:
+        attribute = step.node.attributes.get(name)
+        if attribute is None:
+            return
+        step.drop(name)
+        if attribute.is_ref():
+            # Inside a function, where the list is a parameter: a Constant can carry the reference.
+            reference = ir.RefAttr("value_ints", str(attribute.ref_attr_name), ir.AttributeType.INTS)
+            step.set_input(1, step.emit_reference(reference))
+        else:
+            step.set_input(1, step.const(list(attribute.value)))
+
+    return adapter
+
+
+def to_attribute(name: str, required: bool = False) -> Adapter:
+    """The second input, when it is constant, becomes the list attribute `name`."""
+
+    def adapter(step: Step) -> None:
+        value = step.input(1)
+        if value is None and not required:
+            return
+        values = step.ints(value)
+        if values is None:
+            step.refuse(
+                f"its input {name!r} is computed while the model runs, the older version wants an attribute"
+            )
+        step.set(name, values)
+        step.set_inputs(step.x(0))
+
+    return adapter
+
+
+def reshape_up(step: Step) -> None:
+    """The attribute `shape` became an input."""
+    shape = step.attr("shape")
+    step.drop("shape")
+    step.set_inputs(step.x(0), step.const(list(shape or ())))
+
+
+def reshape_14_down(step: Step) -> None:
+    """allowzero=1 is the same as 0 where the shape holds no zero."""
+    if step.attr("allowzero"):
+        values = step.ints(step.input(1))
+        if values is None or 0 in values:
+            step.refuse("allowzero=1 with a shape that is computed, or has a zero in it")
+    step.drop("allowzero")
+
+
+def unsqueeze_axes_down(step: Step) -> None:
+    """Axes count from the front; they count in the result."""
+    axes = step.attr("axes")
+    if any(axis < 0 for axis in axes):
+        rank = step.known_rank(step.x()) + len(axes)
+        step.set("axes", [positive_axis(step, axis, rank) for axis in axes])
+
+
+def split_1_up(step: Step) -> None:
+    """The sizes could be an input once, and the axis had no default."""
+    sizes = step.input(1)
+    if sizes is not None:
+        values = step.ints(sizes)
+        if values is None:
+            step.refuse("its input 'split' is computed while the model runs, Split-2 wants an attribute")
+        step.set("split", values)
+        step.set_inputs(step.x(0))
+    if step.attr("axis") is None:
+        step.set("axis", 0)
+
+
+def split_18_up(step: Step) -> None:
+    """Split-18 wants `num_outputs` where no sizes are given."""
+    if step.input(1) is None:
+        step.set("num_outputs", len(step.node.outputs))
+
+
+def split_18_down(step: Step) -> None:
+    """Split-18 lets the last part be smaller; before, equal parts are equal."""
+    count = step.attr("num_outputs")
+    step.drop("num_outputs")
+    if count is None or step.input(1) is not None:
+        return
+    axis, shape = step.attr("axis"), step.shape(step.x())
+    size = shape[axis] if shape is not None else None
+    if isinstance(size, int):
+        part = -(-size // count)
+        if size % count:
+            step.set_inputs(step.x(), step.const([part] * (count - 1) + [size - part * (count - 1)]))
+        return
+    if step.target < 13:
+        step.refuse(f"the size of axis {axis} is not known, so the parts may not be equal")
+    step.set_inputs(step.x(), _part_sizes(step, axis, count))
+
+
+def _part_sizes(step: Step, axis: int, count: int) -> ir.Value:
+    size = step.emit("Gather", step.emit("Shape", step.x()), step.const([axis]), axis=0)
+    part = step.emit("Div", step.emit("Add", size, step.const([count - 1])), step.const([count]))
+    last = step.emit("Sub", size, step.emit("Mul", part, step.const([count - 1])))
+    return step.emit("Concat", *[part] * (count - 1), last, axis=0)
+
+
+def slice_up(step: Step) -> None:
+    """Starts, ends and axes became inputs."""
+    starts, ends, axes = step.attr("starts"), step.attr("ends"), step.attr("axes")
+    step.drop("starts", "ends", "axes")
+    inputs = [step.x(), step.const(list(starts)), step.const(list(ends))]
+    step.set_inputs(*inputs, *([] if axes is None else [step.const(list(axes))]))
+
+
+def slice_axes_down(step: Step) -> None:
+    """Slice-10 does not know axes that count from the back."""
+    axes = step.ints(step.input(3))
+    if axes is None:
+        if step.input(3) is not None and step.target >= 10:
+            step.refuse("its axes are computed while the model runs and may count from the back")
+        return
+    if any(axis < 0 for axis in axes):
+        step.set_input(3, step.const([positive_axis(step, axis) for axis in axes]))
+
+
+def slice_down(step: Step) -> None:
+    """Constant starts, ends and axes become attributes; there are no steps."""
+    found: dict[str, list[int]] = {}
+    for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1):
+        values = step.ints(step.input(position))
+        if values is None and step.input(position) is not None:
+            step.refuse(f"its {name} are computed while the model runs, Slice-1 wants an attribute")
+        if values is not None:
+            found[name] = values
+    if any(each != 1 for each in found.pop("steps", [])):
+        step.refuse("Slice-1 has no steps")
+    for name, values in found.items():
+        step.set(name, values)
+    step.set_inputs(step.x())
+
+
+def concat_up(step: Step) -> None:
+    """Concat-1 says in its text that the axis is 1 when it is left out."""
+    if step.attr("axis") is None:
+        step.set("axis", 1)
+
+
+def tile_up(step: Step) -> None:
+    """Tile-1 repeats along one axis, Tile-6 wants a number for each."""
+    x, tiles, axis = step.x(0), step.x(1), step.x(2)
+    tiles = step.cast(step.reshape(tiles, [1]), ir.DataType.INT64)
+    known = step.ints(axis)
+    rank = step.rank(x)
+    if rank is not None:
+        place = step.cast(step.reshape(axis, [1]), ir.DataType.INT64)
+        hit = step.emit("Equal", step.const(range(rank)), place, broadcast=1)
+        extra = step.emit("Sub", tiles, step.const([1]))
+        chosen = step.emit("Mul", step.cast(hit, ir.DataType.INT64), extra, broadcast=1)
+        step.set_inputs(x, step.emit("Add", chosen, step.const([1]), broadcast=1))
+        return
+    if known is None or known[0] < 0:
+        step.refuse("neither the rank of its input nor its axis is known", "declare the shape in value_info")
+    shape = step.emit("Shape", x)
+    zeros = step.emit("Mul", shape, step.const([0]), broadcast=1)
+    ones = step.emit("Add", zeros, step.const([1]), broadcast=1)
+    head = step.slice(ones, 0, known[0])
+    tail = step.slice(ones, known[0] + 1, 2**31 - 1)
+    step.set_inputs(x, step.emit("Concat", head, tiles, tail, axis=0))
+
+
+def tile_down(step: Step) -> None:
+    """Tile-1 repeats along one axis: one node per axis."""
+    repeats = step.ints(step.x(1))
+    if repeats is None:
+        step.refuse("its repeats are computed while the model runs")
+    x = step.x()
+    dtype = step.known_dtype(x)
+    for axis, count in enumerate(repeats):
+        if count != 1:
+            x = step.emit("Tile", x, step.const(count, dtype), step.const(axis, dtype))
+    step.replace(x)
+
+
+def pad_2_up(step: Step) -> None:
+    """`paddings` got its name `pads`."""
+    step.set("pads", step.attr("paddings"))
+    step.drop("paddings")
+
+
+def pad_2_down(step: Step) -> None:
+    """`pads` was called `paddings`."""
+    step.set("paddings", step.attr("pads"))
+    step.drop("pads")
+
+
+def pad_11_up(step: Step) -> None:
+    """Pads and value became inputs; the value is of the input's type."""
+    pads, value = step.attr("pads"), step.attr("value")
+    step.drop("pads", "value")
+    inputs = [step.x(), step.const(list(pads))]
+    if value:
+        inputs.append(step.const(value, step.known_dtype(step.x())))
+    step.set_inputs(*inputs)
+
+
+def pad_11_down(step: Step) -> None:
+    """Constant pads and value become attributes; the value is a float32."""
+    pads = step.ints(step.x(1))
+    if pads is None:
+        step.refuse("its pads are computed while the model runs, Pad-2 wants an attribute")
+    value = step.array(step.input(2))
+    if step.input(2) is not None:
+        if value is None:
+            step.refuse("its value is computed while the model runs, Pad-2 wants an attribute")
+        number = float(value.reshape(-1)[0])
+        if float(np.float32(number)) != number and not np.isnan(number):
+            step.refuse(f"its value {number!r} is not a float32, which Pad-2 wants")
+        step.set("value", number)
+    step.set("pads", pads)
+    step.set_inputs(step.x())
+
+
+def pad_18_down(step: Step) -> None:
+    """Pads of some axes become pads of all."""
+    if step.input(3) is None:
+        return
+    axes, rank = step.ints(step.input(3)), step.known_rank(step.x())
+    if axes is None:
+        step.refuse("its axes are computed while the model runs")
+    axes = [axis % rank for axis in axes]
+    step.set_inputs(step.x(), _all_pads(step, axes, rank), step.input(2))
+    if step.input(2) is None:
+        step.set_inputs(step.x(0), step.x(1))
+
+
+def _all_pads(step: Step, axes: Sequence[int], rank: int) -> ir.Value:
+    pads, count = step.ints(step.x(1)), len(axes)
+    positions = [*axes, *(axis + rank for axis in axes)]
+    if pads is not None:
+        full = [0] * (2 * rank)
+        for position, pad in zip(positions, pads, strict=True):
+            full[position] = pad
+        return step.const(full)
+    # pads[i] goes to positions[i]: gather from the pads with a zero put behind them.
+    source = step.emit("Concat", step.x(1), step.const([0]), axis=0)
+    order = [positions.index(place) if place in positions else 2 * count for place in range(2 * rank)]
+    return step.emit("Gather", source, step.const(order), axis=0)
+
+
+def shape_down(step: Step) -> None:
+    """A part of the shape is a Slice of the whole."""
+    start, end = step.attr("start") or 0, step.attr("end")
+    step.drop("start", "end")
+    if start or end is not None:
+        last = 2**31 - 1 if end is None else end
+        step.wrap_output(0, lambda shape: step.slice(shape, start, last))
+
+
+def top_k_10_up(step: Step) -> None:
+    """k became an input."""
+    k = step.attr("k")
+    step.drop("k")
+    step.set_inputs(step.x(), step.const([k]))
+
+
+def top_k_10_down(step: Step) -> None:
+    """A constant k becomes an attribute."""
+    k = step.ints(step.x(1))
+    if k is None:
+        step.refuse("its k is computed while the model runs, TopK-1 wants an attribute")
+    step.set("k", k[0])
+    step.set_inputs(step.x())
+
+
+def top_k_11_down(step: Step) -> None:
+    """The smallest values are the largest of the negated ones; results are always sorted."""
+    largest = step.attr("largest")
+    step.drop("largest", "sorted")
+    axis = step.attr("axis")
+    if axis < 0 and step.rank(step.x()) is not None:
+        step.set("axis", positive_axis(step, axis))
+    if not largest:
+        if step.dtype(step.x()) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
+            step.refuse("TopK-10 knows only the largest values, and these cannot be negated")
+        step.set_input(0, step.emit("Neg", step.x()))
+        step.wrap_output(0, lambda values: step.emit("Neg", values))
+
+
+def constant_of_shape_down(step: Step) -> None:
+    """Without ConstantOfShape: the value, expanded to the shape."""
+    value = step.attr("value")
+    tensor = ir.tensor([0.0], ir.DataType.FLOAT) if value is None else value
+    scalar = step.const(tensor.numpy().reshape(()), tensor.dtype)
+    step.replace(step.emit("Expand", scalar, step.x()))
+
+
+ROWS = (
+    Row("Reshape", 1, 5, "the shape became an input", reshape_up, to_attribute("shape", required=True)),
+    Row("Reshape", 13, 14, "allowzero is new", down=reshape_14_down),
+    Row("Squeeze", 1, 11, OLD_TEXT, down=nonnegative_axes()),
+    Row("Squeeze", 11, 13, "the axes became an input", to_input("axes"), to_attribute("axes")),
+    Row("Unsqueeze", 1, 11, OLD_TEXT, down=unsqueeze_axes_down),
+    Row(
+        "Unsqueeze", 11, 13, "the axes became an input", to_input("axes"), to_attribute("axes", required=True)
+    ),
+    Row("Split", 1, 2, "the sizes could be an input, and the axis had no default", up=split_1_up),
+    Row("Split", 2, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("Split", 11, 13, "the sizes became an input", to_input("split"), to_attribute("split")),
+    Row("Split", 13, 18, "equal parts are asked for with num_outputs", split_18_up, split_18_down),
+    Row("Slice", 1, 10, "starts, ends and axes became inputs, steps are new", slice_up, slice_down),
+    Row("Slice", 10, 11, OLD_TEXT, down=slice_axes_down),
+    Row("Concat", 1, 4, "the axis had a default", up=concat_up),
+    Row("Concat", 4, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("Flatten", 9, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("Tile", 1, 6, "one axis and its count became a count for each axis", tile_up, tile_down),
+    Row("Pad", 1, 2, "paddings was renamed", pad_2_up, pad_2_down),
+    Row("Pad", 2, 11, "pads and value became inputs", pad_11_up, pad_11_down),
+    Row("Pad", 13, 18, "axes are new", down=pad_18_down),
+    Row(
+        "Pad",
+        18,
+        19,
+        "the mode wrap is new",
+        down=refuse_unless("mode", ("constant", "reflect", "edge"), "a new mode"),
+    ),
+    Row("Shape", 13, 15, "start and end are new", down=shape_down),
+    Row("TopK", 1, 10, "k became an input", top_k_10_up, top_k_10_down),
+    Row("TopK", 10, 11, "largest and sorted are new", down=top_k_11_down),
+    Row("ConstantOfShape", 0, 9, "new in 9; Expand says the same", down=constant_of_shape_down),
+)

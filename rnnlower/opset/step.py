@@ -1,0 +1,325 @@
+"""One node at one version step, with the edits that an adapter may make."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnnlower.opset.schema import Version, misfit, version_at
+from rnnlower.opset.view import Session, View
+
+__all__ = ["Adapter", "Row", "Step"]
+
+# Constant-1 holds floating point only; anything else has to be an initializer below opset 9.
+CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+
+
+class Step(View):
+    """A node at one version step, and the edits that bring it over.
+
+    New nodes are put before the node, or behind one of its outputs by `wrap_output`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        graph: ir.Graph,
+        node: ir.Node,
+        versions: tuple[Version, Version | None],
+        opsets: tuple[int, int],
+        path: str,
+    ) -> None:
+        super().__init__(session, graph, node, versions, opsets, path)
+        self.emitted: list[ir.Node] = []
+        self._after: ir.Node | None = None
+
+    def set(self, name: str, value: Any) -> None:
+        """Give the attribute `name` a value."""
+        self.node.attributes[name] = (
+            value if isinstance(value, ir.Attr) else ir.convenience.convert_attribute(name, value)
+        )
+
+    def drop(self, *names: str) -> None:
+        """Take attributes away."""
+        for name in names:
+            self.node.attributes.pop(name, None)
+
+    def set_inputs(self, *values: ir.Value | None) -> None:
+        """Replace all inputs of the node."""
+        self.node.resize_inputs(len(values))
+        for position, value in enumerate(values):
+            self.node.replace_input_with(position, value)
+
+    def set_input(self, position: int, value: ir.Value | None) -> None:
+        """Replace one input, adding omitted ones before it where there are too few."""
+        if len(self.node.inputs) <= position:
+            self.node.resize_inputs(position + 1)
+        self.node.replace_input_with(position, value)
+
+    def drop_outputs(self, count: int) -> None:
+        """Keep the first `count` outputs; the others must be unused."""
+        self.node.resize_outputs(min(count, len(self.node.outputs)))
+
+    def name_outputs(self, count: int) -> None:
+        """Give the node `count` outputs, all of them named."""
+        if len(self.node.outputs) < count:
+            self.node.resize_outputs(count)
+        for value in self.node.outputs[:count]:
+            if not value.name:
+                value.name = self.session.fresh(self._base())
+
+    def const(self, contents: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
+        """A constant of `dtype` beside the node."""
+        array = np.asarray(contents, dtype.numpy())
+        name = self.session.fresh(f"{self._base()}_const")
+        tensor = ir.Tensor(array, dtype=dtype, name=name)
+        if self.opset >= 9 or dtype in CONSTANT_1_TYPES:
+            value = self._insert(ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)}), [name])[
+                0
+            ]
+        else:
+            value = self.add_initializer(name, tensor)
+        self.session.types.record(value, ir.TensorType(dtype), ir.Shape(array.shape))
+        self.session.constants.record(value, array)
+        return value
+
+    def add_initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """An initializer of the main graph, which every graph below it sees."""
+        root = self.session.model.graph
+        if self.path.startswith("function:"):
+            self.refuse("it needs a constant that Constant-1 cannot hold, and a function has no initializers")
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(tensor.shape.numpy()),
+            const_value=tensor,
+        )
+        root.register_initializer(value)
+        return value
+
+    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Add a node with one output beside the node and return its output."""
+        return self.emit_many(op_type, 1, *inputs, **attributes)[0]
+
+    def emit_many(
+        self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
+    ) -> Sequence[ir.Value]:
+        """Add a node beside the node and return its outputs."""
+        given = {name: value for name, value in attributes.items() if value is not None}
+        node = ir.node(op_type, list(inputs), given, num_outputs=outputs)
+        names = [self.session.fresh(f"{self._base()}_{op_type.lower()}") for _ in range(outputs)]
+        return self._insert(node, names)
+
+    def emit_reference(self, reference: ir.Attr) -> ir.Value:
+        """Add a Constant whose value is a parameter of the function around it."""
+        return self._insert(
+            ir.node("Constant", [], {reference.name: reference}), [self.session.fresh(self._base())]
+        )[0]
+
+    def write_for_source(self) -> None:
+        """Write emitted nodes for the opset the step comes from; they are converted after it."""
+        self.opset = self.source_opset
+
+    @property
+    def emits_for_source(self) -> bool:
+        """Whether what was emitted has still to be converted."""
+        return self.opset == self.source_opset
+
+    def replace_with_initializer(self, tensor: ir.TensorProtocol) -> None:
+        """Take a Constant away; an initializer of the main graph gets its contents, and its name."""
+        old = self.node.outputs[0]
+        name = str(old.name)
+        root = self.session.model.graph
+        value = self.add_initializer(self.session.fresh(f"{name}_value"), _shared(tensor))
+        self.session.types.alias(value, old)
+        self.session.constants.record(value, tensor.numpy())
+        if old.is_graph_output():
+            self.replace(self.emit("Identity", value))
+            return
+        for user, position in list(old.uses()):
+            user.replace_input_with(position, value)
+        old.name = self.session.fresh(f"{name}_constant")
+        if self.graph is root:
+            value.name = name
+            value.doc_string = old.doc_string
+            value.metadata_props.update(old.metadata_props)
+            value.meta.update(old.meta)
+        self.graph.remove(self.node, safe=True)
+
+    def replace(self, *values: ir.Value | None) -> None:
+        """Take the node away; `values` become its outputs, with their names, types and users."""
+        for old, new in zip(self.node.outputs, values, strict=False):
+            if new is not None and old.name:
+                self._take_over(old, new, list(old.uses()))
+        self.graph.remove(self.node, safe=True)
+
+    def wrap_output(
+        self, position: int, build: Callable[[ir.Value], ir.Value], raw_dtype: ir.DataType | None = None
+    ) -> None:
+        """Put nodes behind an output: what `build` makes of it takes its name, type and users.
+
+        The output itself forgets its shape, and has the element type `raw_dtype` if that changed.
+        """
+        old = self.output(position)
+        if old is None:
+            return
+        users = list(old.uses())
+        final = ir.Value()
+        self.session.types.alias(final, old)
+        dtype = raw_dtype or self.dtype(old)
+        self.session.types.record(old, None if dtype is None else ir.TensorType(dtype), None)
+        self._after = self.node
+        new = build(old)
+        self._take_over(old, new, users)
+        self._after = None
+        self.session.types.alias(new, final)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Cast; `to` is a name below opset 6."""
+        return self.emit("Cast", value, to=dtype.name if self.opset < 6 else int(dtype))
+
+    def reshape(self, value: ir.Value, shape: ir.Value | Sequence[int]) -> ir.Value:
+        """Reshape; the shape is an attribute, and constant, below opset 5."""
+        if isinstance(shape, ir.Value):
+            return self.emit("Reshape", value, shape)
+        if self.opset < 5:
+            return self.emit("Reshape", value, shape=list(shape))
+        return self.emit("Reshape", value, self.const(list(shape)))
+
+    def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """Squeeze; the axes are an attribute below opset 13."""
+        return self._with_axes("Squeeze", value, axes)
+
+    def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """Unsqueeze; the axes are an attribute below opset 13."""
+        return self._with_axes("Unsqueeze", value, axes)
+
+    def slice(self, value: ir.Value, start: int, end: int, axis: int = 0) -> ir.Value:
+        """Slice one axis; everything is an attribute below opset 10."""
+        if self.opset < 10:
+            return self.emit("Slice", value, starts=[start], ends=[end], axes=[axis])
+        return self.emit("Slice", value, self.const([start]), self.const([end]), self.const([axis]))
+
+    def _with_axes(self, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        if self.opset < 13:
+            return self.emit(op_type, value, axes=list(axes))
+        return self.emit(op_type, value, self.const(list(axes)))
+
+    def _base(self) -> str:
+        outputs = [value.name for value in self.node.outputs if value.name]
+        return str(self.node.name or (outputs[0] if outputs else self.node.op_type))
+
+    def place(self, node: ir.Node) -> None:
+        """Put a finished node, whose outputs are named, beside the node."""
+        if not node.name:
+            node.name = self.session.fresh(f"{self._base()}_{node.op_type}")
+        if self._after is not None:
+            self.graph.insert_after(self._after, [node])
+            self._after = node
+        else:
+            self.graph.insert_before(self.node, [node])
+        self.emitted.append(node)
+
+    def _insert(self, node: ir.Node, names: Sequence[str]) -> Sequence[ir.Value]:
+        for value, name in zip(node.outputs, names, strict=True):
+            value.name = name
+        version = version_at(node.op_type, self.opset)
+        reason = (
+            misfit(node, version, self.session.types.types) if version else "there is no such operator yet"
+        )
+        if reason:
+            self.refuse(f"opset {self.opset} has no way to say it ({reason})")
+        self.place(node)
+        self._infer(node)
+        return node.outputs
+
+    def _infer(self, node: ir.Node) -> None:
+        types = self.session.types
+        inputs = {str(v.name): v for v in node.inputs if v is not None}
+        known: dict[str, onnx.TypeProto] = {}
+        for name, value in inputs.items():
+            dtype = types.dtype(value)
+            if dtype is None:
+                return
+            proto = ir.serde.serialize_type(ir.TensorType(dtype))
+            shape = types.shape(value)
+            if shape is not None:
+                ir.serde.serialize_shape_into(proto, shape)
+            known[name] = proto
+        arrays = {name: self.array(value) for name, value in inputs.items()}
+        data = {
+            name: onnx.numpy_helper.from_array(a, name)
+            for name, a in arrays.items()
+            if a is not None and a.size < 64
+        }
+        onnx_schema = onnx.defs.get_schema(node.op_type, self.opset, "")
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                onnx_schema,
+                ir.to_proto(node),
+                known,
+                data,
+                opset_imports=[onnx.helper.make_opsetid("", self.opset)],
+            )
+        except onnx.shape_inference.InferenceError as error:
+            self.refuse(f"opset {self.opset} cannot say it: {error}")
+        for value in node.outputs:
+            result = found.get(str(value.name))
+            if result is not None:
+                type_ = ir.serde.deserialize_type_proto_for_type(result)
+                types.record(value, type_, ir.serde.deserialize_type_proto_for_shape(result))
+
+    def _take_over(self, old: ir.Value, new: ir.Value, users: Sequence[Any]) -> None:
+        if new.producer() not in self.emitted or new.producer() is None:
+            new = self.emit("Identity", new)
+        name = old.name
+        self.session.types.alias(new, old)
+        new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
+        new.metadata_props.update(old.metadata_props)
+        new.meta.update(old.meta)
+        for user, position in users:
+            user.replace_input_with(position, new)
+        _replace_graph_output(old, new)
+        old.name = self.session.fresh(f"{name}_{self.old.op_type.lower()}")
+        new.name = name
+        if self.node.graph is not None:
+            old.type, old.shape, old.doc_string = None, None, None
+            old.metadata_props.clear()
+            old.meta.clear()
+
+
+def _shared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    # The same contents under a tensor of its own: a value renames its tensor, and this one has another owner.
+    if tensor.dtype == ir.DataType.STRING:
+        return ir.StringTensor(tensor.numpy(), shape=ir.Shape(tensor.shape.numpy()))
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
+
+
+def _replace_graph_output(old: ir.Value, new: ir.Value) -> None:
+    graph = old.graph
+    if graph is not None and old.is_graph_output():
+        graph.outputs[:] = [new if each is old else each for each in graph.outputs]
+
+
+Adapter = Callable[[Step], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A version step that is more than a widening of types.
+
+    `operators` are the names it holds for, `low` and `high` the two versions, `up` and `down` what is done in
+    each direction (None: the general rule decides). `low` 0 means that `high` is the first version.
+    """
+
+    operators: str
+    low: int
+    high: int
+    why: str
+    up: Adapter | None = None
+    down: Adapter | None = None

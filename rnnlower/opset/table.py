@@ -1,0 +1,62 @@
+"""The table of version steps that are more than a widening of types, gathered from the operator families.
+
+A new opset release is met by adding rows to the family modules and raising `REVIEWED`; a step that nobody has
+looked at is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+from rnnlower.opset import (
+    broadcasting,
+    casting,
+    control,
+    elementwise,
+    indexing,
+    newer,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reductions,
+    resizing,
+    shaping,
+    softmax,
+)
+from rnnlower.opset.step import Row
+
+__all__ = ["REVIEWED", "ROWS"]
+
+# The last opset whose every step was read against the one before it.
+REVIEWED = 28
+
+FAMILIES = (
+    broadcasting,
+    casting,
+    control,
+    elementwise,
+    indexing,
+    newer,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reductions,
+    resizing,
+    shaping,
+    softmax,
+)
+
+
+def _gather() -> dict[tuple[str, int, int], Row]:
+    table: dict[tuple[str, int, int], Row] = {}
+    for family in FAMILIES:
+        for row in family.ROWS:
+            for operator in row.operators.split():
+                key = (operator, row.low, row.high)
+                if key in table:
+                    raise ValueError(f"two rows for {operator} {row.low} to {row.high}")
+                table[key] = row
+    return table
+
+
+ROWS = _gather()

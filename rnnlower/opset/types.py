@@ -1,0 +1,286 @@
+"""Element types and shapes of the values of a model, as far as they can be known.
+
+Declared types are used as they are. What is not declared is asked of onnx's shape inference, on a copy of the
+model that shares no names with it and holds no large tensor: weights never pass through protobuf.
+A function's body is inferred once for each of its calls, so a value in it may have several types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.opset import schema
+
+__all__ = ["ValueTypes", "all_graphs", "all_values", "resolve_references"]
+
+logger = logging.getLogger(__name__)
+
+# Tensors above this size carry no shapes or axes worth showing to shape inference.
+SMALL_BYTES = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    type: ir.TypeProtocol | None
+    shape: ir.Shape | None
+
+
+def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """`graph` and every graph below it, outer ones first."""
+    yield graph
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from all_graphs(attribute.as_graph())
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for each in attribute.as_graphs():
+                    yield from all_graphs(each)
+
+
+def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Inputs, initializers and node outputs of `graph` and of every graph below it, in a fixed order."""
+    for each in all_graphs(graph):
+        yield from each.inputs
+        yield from (value for value in each.initializers.values() if not value.is_graph_input())
+        for node in each:
+            yield from node.outputs
+
+
+class ValueTypes:
+    """What is known of each value of a model before the conversion, and of the values the conversion adds."""
+
+    def __init__(self, model: ir.Model | None = None) -> None:
+        self._known: dict[ir.Value, list[_Known]] = {}
+        self._uncalled: set[ir.Value] = set()
+        if model is not None:
+            self._infer(model)
+
+    def types(self, value: ir.Value) -> frozenset[str]:
+        """The types of `value` in the schemas' spelling: none when unknown, several in a function body."""
+        found = (schema.type_string(each.type) for each in self._all(value))
+        return frozenset(each for each in found if each is not None)
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """The one element type of a tensor; None when it is unknown or not a single one."""
+        if value is None:
+            return None
+        found = {each.type.dtype for each in self._all(value) if isinstance(each.type, ir.TensorType)}
+        found.discard(ir.DataType.UNDEFINED)
+        return found.pop() if len(found) == 1 else None
+
+    def shape(self, value: ir.Value | None) -> ir.Shape | None:
+        """The shape of a tensor; None when it is unknown or differs between the calls of a function."""
+        if value is None:
+            return None
+        shapes = [each.shape for each in self._all(value)]
+        return shapes[0] if shapes and all(shape == shapes[0] for shape in shapes) else None
+
+    def rank(self, value: ir.Value | None) -> int | None:
+        """The rank of a tensor, where all that is known agrees on one."""
+        if value is None:
+            return None
+        ranks = {None if each.shape is None else len(each.shape) for each in self._all(value)}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    def is_uncalled(self, value: ir.Value) -> bool:
+        """Whether `value` is part of a function that nothing calls: it has no type to be judged by."""
+        return value in self._uncalled
+
+    def record(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
+        """Note what is known of a value that the conversion has added."""
+        self._known[value] = [_Known(type_, shape)]
+
+    def alias(self, value: ir.Value, original: ir.Value, others: ValueTypes | None = None) -> None:
+        """Say that `value` is what `original` is, in `others` where that is of another copy of the model."""
+        others = others or self
+        self._known[value] = others._all(original)
+        if original in others._uncalled:
+            self._uncalled.add(value)
+
+    def _all(self, value: ir.Value) -> list[_Known]:
+        known = self._known.get(value)
+        if known:
+            return known
+        tensor = value.const_value
+        if tensor is not None and value.type is None:
+            return [_Known(ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy()))]
+        return [_Known(value.type, value.shape)]
+
+    def _infer(self, model: ir.Model) -> None:
+        copy = _InferenceCopy(model)
+        self._uncalled = copy.uncalled
+        inferred = copy.infer()
+        for original, name in copy.names():
+            known = inferred.get(name)
+            if known is None or known.type is None:
+                continue
+            merged = _Known(known.type, known.shape if known.shape is not None else original.shape)
+            self._known.setdefault(original, []).append(merged)
+
+
+class _InferenceCopy:
+    """A copy of a model for shape inference: unique names, no large tensors, function calls expanded."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._copy = model.clone()
+        self._pairs = list(zip(all_values(model.graph), all_values(self._copy.graph), strict=True))
+        self._replaced: dict[ir.Value, ir.Value] = {}
+        called: set[ir.OperatorIdentifier] = set()
+        for graph in list(all_graphs(self._copy.graph)):
+            self._expand_calls(graph, called)
+        self.uncalled = {
+            value
+            for identifier, function in model.functions.items()
+            if identifier not in called
+            for value in all_values(function.graph)
+        }
+        self._strip()
+        self._copy.functions.clear()
+
+    def names(self) -> Iterator[tuple[ir.Value, str]]:
+        """Each value of the model with its name in the copy."""
+        for original, copied in self._pairs:
+            name = self._replaced.get(copied, copied).name
+            if name:
+                yield original, name
+
+    def infer(self) -> dict[str, _Known]:
+        """Everything that shape inference finds out, by name."""
+        try:
+            proto = onnx.shape_inference.infer_shapes(ir.to_proto(self._copy), data_prop=True)
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+            logger.debug("shape inference knows nothing about this model: %s", error)
+            return {}
+        found: dict[str, _Known] = {}
+        _collect(proto.graph, found)
+        return found
+
+    def _expand_calls(self, graph: ir.Graph, called: set[ir.OperatorIdentifier]) -> None:
+        pending = list(graph)
+        while pending:
+            node = pending.pop()
+            function = self._model.functions.get(node.op_identifier())
+            if function is None:
+                continue
+            called.add(node.op_identifier())
+            version = self._model.graph.opset_imports.get("", 1)
+            if function.opset_imports.get("", version) == version:
+                pending += self._expand(graph, node, function)
+
+    def _expand(self, graph: ir.Graph, call: ir.Node, function: ir.Function) -> list[ir.Node]:
+        body = function.clone()
+        self._pairs += zip(all_values(function.graph), all_values(body.graph), strict=True)
+        for each in all_graphs(body.graph):
+            for node in each:
+                resolve_references(node, {**function.attributes, **call.attributes})
+        actuals = [*call.inputs, *[None] * len(body.inputs)]
+        for formal, actual in zip(body.inputs, actuals, strict=False):
+            for user, position in list(formal.uses()):
+                user.replace_input_with(position, actual)
+            if actual is not None:
+                self._replaced[formal] = actual
+        outputs = list(body.outputs)
+        nodes = list(body)
+        body.graph.outputs.clear()
+        body.graph.remove(nodes)
+        for old, new in zip(call.outputs, outputs, strict=False):
+            copy = ir.node("Identity", [self._replaced.get(new, new)])
+            nodes.append(copy)
+            ir.convenience.replace_all_uses_with(old, copy.outputs[0], replace_graph_outputs=True)
+            self._replaced[old] = copy.outputs[0]
+        graph.insert_before(call, nodes)
+        graph.remove(call)
+        return nodes
+
+    def _strip(self) -> None:
+        root = self._copy.graph
+        graphs = list(all_graphs(root))
+        for number, value in enumerate(list(_all_unique(graphs))):
+            if value.name == "":
+                continue
+            tensor = value.const_value
+            if tensor is not None:
+                value.type = value.type or ir.TensorType(tensor.dtype)
+                value.shape = value.shape or ir.Shape(tensor.shape.numpy())
+                value.const_value = None if tensor.nbytes > SMALL_BYTES else _copied(tensor)
+            value.name = f"v{number}"
+        for graph in graphs:
+            for value in list(graph.initializers.values()):
+                if value.const_value is None:
+                    graph.initializers.pop(str(value.name))
+                    if not value.is_graph_input():
+                        root.inputs.append(value)
+            for node in list(graph):
+                self._strip_constant(root, graph, node)
+
+    def _strip_constant(self, root: ir.Graph, graph: ir.Graph, node: ir.Node) -> None:
+        attribute = node.attributes.get("value")
+        if node.op_type != "Constant" or node.domain or attribute is None or attribute.is_ref():
+            return
+        tensor = attribute.as_tensor()
+        output = node.outputs[0]
+        if tensor.nbytes <= SMALL_BYTES or output.is_graph_output():
+            return
+        stand_in = ir.Value(
+            name=output.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy())
+        )
+        output.replace_all_uses_with(stand_in)
+        self._replaced[output] = stand_in
+        root.inputs.append(stand_in)
+        graph.remove(node)
+
+
+def _all_unique(graphs: list[ir.Graph]) -> Iterator[ir.Value]:
+    for graph in graphs:
+        yield from graph.inputs
+        yield from (value for value in list(graph.initializers.values()) if not value.is_graph_input())
+        for node in graph:
+            yield from node.outputs
+
+
+def _copied(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
+    # Renaming a value renames its tensor, and the tensor is shared with the model: show inference a copy.
+    try:
+        if tensor.dtype == ir.DataType.STRING:
+            return ir.tensor([bytes(each) for each in tensor.numpy().reshape(-1).tolist()])
+        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
+    except OSError as error:
+        logger.debug("the data of %r cannot be read for shape inference: %s", tensor.name, error)
+        return None
+
+
+def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
+    """Put the values `actuals` in place of a function's parameters; a parameter without a value goes away."""
+    for name, attribute in list(node.attributes.items()):
+        if not attribute.is_ref():
+            continue
+        actual = actuals.get(str(attribute.ref_attr_name))
+        if actual is None or (not actual.is_ref() and actual.value is None):
+            node.attributes.pop(name)
+        elif actual.is_ref():
+            node.attributes[name] = ir.RefAttr(name, str(actual.ref_attr_name), actual.type)
+        else:
+            node.attributes[name] = ir.Attr(name, actual.type, actual.value)
+
+
+def _collect(proto: onnx.GraphProto, found: dict[str, _Known]) -> None:
+    for info in (*proto.value_info, *proto.input, *proto.output):
+        if not info.type.WhichOneof("value"):
+            continue
+        type_ = ir.serde.deserialize_type_proto_for_type(info.type)
+        found[info.name] = _Known(type_, ir.serde.deserialize_type_proto_for_shape(info.type))
+    for tensor in proto.initializer:
+        type_ = ir.TensorType(ir.DataType(tensor.data_type))
+        found.setdefault(tensor.name, _Known(type_, ir.Shape(tensor.dims)))
+    for node in proto.node:
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _collect(graph, found)

@@ -1,0 +1,180 @@
+"""One node at one version step, as an adapter reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import OpsetError
+from rnnlower.opset import schema
+from rnnlower.opset.constants import Constants
+from rnnlower.opset.report import OpsetReport
+from rnnlower.opset.schema import Version
+from rnnlower.opset.types import ValueTypes, all_graphs, all_values
+
+__all__ = ["Session", "View", "describe"]
+
+
+@dataclasses.dataclass
+class Session:
+    """What all steps of one conversion share."""
+
+    model: ir.Model
+    types: ValueTypes
+    constants: Constants
+    report: OpsetReport
+    source: int
+    target: int
+    names: set[str] = dataclasses.field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for graph in [self.model.graph, *(function.graph for function in self.model.functions.values())]:
+            self.names.update(str(value.name) for value in all_values(graph))
+            for each in all_graphs(graph):
+                self.names.update(str(node.name) for node in each)
+
+    def fresh(self, base: str) -> str:
+        """A name that no value and no node of the model has yet; `base` itself where it is free."""
+        name, number = base, 0
+        while name in self.names:
+            number += 1
+            name = f"{base}_{number}"
+        self.names.add(name)
+        return name
+
+
+def describe(node: ir.Node) -> str:
+    """How messages name a node: by its name, or by its first output where it has none."""
+    if node.name:
+        return f"node {node.name!r} ({node.op_type})"
+    outputs = [value.name for value in node.outputs if value.name]
+    return (
+        f"the unnamed {node.op_type} that makes {outputs[0]!r}" if outputs else f"an unnamed {node.op_type}"
+    )
+
+
+class View:
+    """A node on its way from one version of its operator to the next one, up or down.
+
+    `opset` is the opset that emitted nodes are written for. It is the one the step leads to, except for an
+    operator that does not exist there: its replacement is written for the opset it comes from, and converted
+    after it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        graph: ir.Graph,
+        node: ir.Node,
+        versions: tuple[Version, Version | None],
+        opsets: tuple[int, int],
+        path: str,
+    ) -> None:
+        self.session = session
+        self.graph = graph
+        self.node = node
+        self.old, self.new = versions
+        self.source_opset, self.opset = opsets
+        self.path = path
+        if self.new is None:
+            self.opset = self.source_opset
+        self.target = session.target
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The attribute's value, else `default`, else the old version's default; refuses a parameter."""
+        attribute = self.node.attributes.get(name)
+        if attribute is None:
+            formal = self.old.attributes.get(name)
+            return default if default is not None or formal is None else formal.default
+        if attribute.is_ref():
+            self.refuse(
+                f"its attribute {name!r} is a parameter of the function it is in",
+                "inline the model's functions first",
+            )
+        return attribute.value
+
+    def has(self, name: str) -> bool:
+        """Whether the node carries the attribute `name`."""
+        return name in self.node.attributes
+
+    def input(self, position: int) -> ir.Value | None:
+        """The input at `position`, None when it is omitted."""
+        values = schema.present(self.node.inputs)
+        return values[position] if position < len(values) else None
+
+    def x(self, position: int = 0) -> ir.Value:
+        """The input at `position`, which the operator requires."""
+        value = self.input(position)
+        if value is None:
+            self.refuse(f"its required input {position} is missing")
+        return value
+
+    def output(self, position: int) -> ir.Value | None:
+        """The output at `position`, None when it is omitted."""
+        values = schema.present(self.node.outputs)
+        return values[position] if position < len(values) else None
+
+    def used(self, position: int) -> bool:
+        """Whether anything reads the output at `position`, graph outputs included."""
+        value = self.output(position)
+        return value is not None and (bool(value.uses()) or value.is_graph_output())
+
+    def array(self, value: ir.Value | None) -> np.ndarray | None:
+        """The contents of `value` when they are constant."""
+        return self.session.constants.array(value)
+
+    def ints(self, value: ir.Value | None) -> list[int] | None:
+        """The contents of `value` as a flat list of integers when they are constant."""
+        array = self.array(value)
+        return None if array is None else [int(each) for each in array.reshape(-1)]
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """The element type of `value` where it is known."""
+        return self.session.types.dtype(value)
+
+    def known_dtype(self, value: ir.Value) -> ir.DataType:
+        """The element type of `value`; refuses when it is not known."""
+        dtype = self.dtype(value)
+        if dtype is None:
+            self.refuse(f"the element type of {value.name!r} is not known", "declare it in value_info")
+        return dtype
+
+    def rank(self, value: ir.Value | None) -> int | None:
+        """The rank of `value` where it is known."""
+        return self.session.types.rank(value)
+
+    def known_rank(self, value: ir.Value) -> int:
+        """The rank of `value`; refuses when it is not known."""
+        rank = self.rank(value)
+        if rank is None:
+            self.refuse(f"the rank of {value.name!r} is not known", "declare the shape in value_info")
+        return rank
+
+    def shape(self, value: ir.Value | None) -> ir.Shape | None:
+        """The shape of `value` where it is known."""
+        return self.session.types.shape(value)
+
+    def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The shape of `value` when all its dimensions are numbers."""
+        shape = self.shape(value)
+        return shape.numpy() if shape is not None and shape.is_static() else None
+
+    def refuse(self, reason: str, remedy: str = "") -> NoReturn:
+        """Stop the conversion.
+
+        Raises:
+            OpsetError: always; it names the node, the version step, `reason` and what to do.
+        """
+        where = f" in {self.path}" if self.path else ""
+        if self.new is None:
+            step = f"{self.old} does not exist before opset {self.old.since}"
+            stay = f"ask for opset {self.old.since} or higher"
+        else:
+            step = f"{self.old} cannot become {self.new}"
+            stay = f"ask for opset {self.old.since} or higher" if self.new.since < self.old.since else ""
+            stay = stay or f"ask for an opset below {self.new.since}"
+        advice = f"{remedy}, or {stay}" if remedy else stay
+        raise OpsetError(f"{describe(self.node)}{where}: {step}: {reason}; {advice}")
