@@ -7,6 +7,8 @@ Before::
 After ``FreezeDimsPass(dims={"T": 16})``::
 
     main(float[16, B, 4] X) => (float[16, 1, B, 8] Y)
+
+What lies between inputs and outputs loses a shape that names the dimension: the sizes there follow from the inputs.
 """
 
 from __future__ import annotations
@@ -51,9 +53,13 @@ class FreezeDimsPass(ir.passes.InPlacePass):
         for value in values:
             assert value.shape is not None
             frozen = [sizes.get(_name(dim) or "", dim) for dim in value.shape]
-            if frozen != list(value.shape):
-                value.shape = ir.Shape(frozen)
-                modified = True
+            if frozen == list(value.shape):
+                continue
+            # Inside of a graph a name is only what an exporter thought: two sizes may share it.
+            is_interface = value.producer() is None or value.is_graph_output()
+            value.shape = ir.Shape(frozen) if is_interface else None
+            value.type = value.type if is_interface else None
+            modified = True
         return ir.passes.PassResult(model, modified)
 
     def _check_dims(self, values: Sequence[ir.Value]) -> None:

@@ -19,7 +19,7 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -28,8 +28,8 @@ from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, walk
-from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
-from rnnlower.sequence import lower_node
+from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
+from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
 __all__ = ["LowerRecurrentPass", "LoweredNode"]
@@ -66,6 +66,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         strategy: ``unroll``, ``scan`` or ``loop``.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
+        impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
+
+    Attributes:
+        lowered: What became of the nodes.
     """
 
     def __init__(
@@ -75,9 +79,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         *,
         unroll_factor: int = 1,
         semantics: Semantics = "ort",
+        impossible: Sequence[Located] = (),
     ) -> None:
         super().__init__()
         self._located = nodes
+        self._impossible = impossible
         self._strategy = strategy
         self._unroll_factor = unroll_factor
         self._semantics: Semantics = semantics
@@ -97,17 +103,21 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         ]
         private = _private_weights([node for _, node in parsed])
         names = NameSource(_all_names(model))
-        constants: dict = {}
+        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         for located, node in parsed:
             e = Emitter(model, opset, names, _arithmetic(node), constants)
-            outputs = lower_node(
-                e, node, Weights(private, _dtype(node)), self._strategy, self._unroll_factor
-            )
-            self.lowered.append(self._report(located, node, e))
-            _replace(node, outputs, e.nodes)
-        return ir.passes.PassResult(model, modified=bool(parsed))
+            weights = Weights(private, _dtype(node))
+            outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
+            self.lowered.append(self._report(located, e, node.direction, node.seq_length))
+            _replace(located.node, outputs, e.nodes)
+        for located in self._impossible:
+            e = Emitter(model, opset, names, ir.DataType.FLOAT, constants)
+            outputs = fail_like_node(e, located.node)
+            self.lowered.append(self._report(located, e, located.node.attributes.get_string("direction", "forward")))
+            _replace(located.node, outputs, e.nodes)
+        return ir.passes.PassResult(model, modified=bool(self.lowered))
 
-    def _report(self, located: Located, node: ResolvedNode, e: Emitter) -> LoweredNode:
+    def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
             sum(1 for _ in walk(attribute.as_graph()))
             for emitted in e.nodes
@@ -116,11 +126,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         )
         return LoweredNode(
             name=located.name,
-            op_type=node.op_type,
+            op_type=located.node.op_type,
             path=located.path,
-            direction=node.direction,
+            direction=direction,
             strategy=self._strategy,
-            steps=node.seq_length,
+            steps=steps,
             emitted_ops=len(e.nodes) + inner,
         )
 
@@ -155,14 +165,15 @@ def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
     }
 
 
-def _replace(node: ResolvedNode, outputs: dict[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
+def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
-    old = node.node
     graph = old.graph
     assert graph is not None
     graph.insert_before(old, emitted)
-    for name, new in outputs.items():
-        value = node.outputs[name]
+    for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
+        if name not in outputs:
+            continue
+        new = outputs[name]
         new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
         new.metadata_props.update(value.metadata_props)
         value.replace_all_uses_with(new, replace_graph_outputs=True)

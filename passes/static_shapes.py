@@ -16,15 +16,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.passes.cleanup import remove_orphans
+from rnnlower.passes.analysis import bare_copy, quiet_libraries
 from rnnlower.places import Located, is_recurrent, walk
 
 __all__ = ["StaticShapesPass"]
 
 _TAG = "rnnlower.analysis"
 _SMALL = 4096
+_RANK = 3
 
 
 class StaticShapesPass(ir.passes.InPlacePass):
@@ -38,12 +41,14 @@ class StaticShapesPass(ir.passes.InPlacePass):
 
     Attributes:
         unreachable: Those of the nodes that went with a branch that never runs.
+        impossible: Those whose X has not the rank it must have: a branch that fails if it is ever taken.
     """
 
     def __init__(self, nodes: Sequence[Located]) -> None:
         super().__init__()
         self._nodes = nodes
         self.unreachable: list[Located] = []
+        self.impossible: list[Located] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         analysis = _analyse(model)
@@ -53,9 +58,12 @@ class StaticShapesPass(ir.passes.InPlacePass):
             found = analysis.get(located.node)
             if X is None or found is None or X.is_graph_input():
                 continue
-            if X.shape is None or len(X.shape) == len(found):
-                X.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in found])
-                modified = True
+            if len(found) != _RANK and located.path:
+                # A branch that inputs of these shapes must not take need not make sense for them.
+                self.impossible.append(located)
+                continue
+            X.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in found])
+            modified = True
         for node, _ in list(walk(model.graph)):
             if node.op_type == "If" and node.domain == "" and node.graph is not None:
                 modified |= self._resolve(node, analysis)
@@ -94,8 +102,11 @@ def _analyse(model: ir.Model) -> _Analysis:
 
     for tag, (node, _) in enumerate(walk(model.graph)):
         node.meta[_TAG] = tag
-    copy = model.clone()
-    optimizer.optimize_ir(copy, input_size_limit=_SMALL, output_size_limit=_SMALL, inline=False)
+    copy = bare_copy(model)
+    with quiet_libraries():
+        optimizer.optimize_ir(
+            copy, input_size_limit=_SMALL, output_size_limit=_SMALL, should_fold=_should_fold, inline=False
+        )
     nodes = [node for node, _ in walk(copy.graph) if _TAG in node.meta]
     shapes = {
         node.meta[_TAG]: X.shape
@@ -103,6 +114,14 @@ def _analyse(model: ir.Model) -> _Analysis:
         if is_recurrent(node) and (X := node.inputs[0]) is not None and X.shape is not None
     }
     return _Analysis({node.meta[_TAG] for node in nodes}, shapes)
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """Also folds a small ConstantOfShape, as exporters build the amounts of a Pad with it; else the library's rules."""
+    if node.op_type != "ConstantOfShape" or node.domain:
+        return None
+    shape = ir.convenience.get_const_tensor(node.inputs[0]) if node.inputs[0] is not None else None
+    return True if shape is not None and int(np.prod(shape.numpy())) <= _SMALL else None
 
 
 def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:

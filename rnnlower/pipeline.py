@@ -14,6 +14,7 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass
@@ -109,23 +110,27 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
     for located in selected:
-        if not located.path.startswith("function:"):
-            parse_recurrent(located.node, located.opset, options.semantics, label=str(located))
+        parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
     _raise_opset(model, max(FIRST_OPSET, default_opset(model), options.opset or 0))
     InlineFunctionsPass(lambda node: _ORIGIN in node.meta)(model)
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
+    InferTypesPass()(model)
+    impossible: list[Located] = []
     if options.strategy == "unroll":
-        current = _with_static_lengths(model, current, options)
+        current, impossible = _with_static_lengths(model, current, options)
     needed = [
         minimum_opset(_parse(located, model, options.semantics), options.strategy, options.unroll_factor)
         for located in current
     ]
     _raise_opset(model, max([default_opset(model), *needed]))
-    current = _current(model)
     lowering = LowerRecurrentPass(
-        current, options.strategy, unroll_factor=options.unroll_factor, semantics=options.semantics
+        current,
+        options.strategy,
+        unroll_factor=options.unroll_factor,
+        semantics=options.semantics,
+        impossible=impossible,
     )
     lowering(model)
     LegacyConstantsPass()(model)
@@ -165,8 +170,10 @@ def _parse(located: Located, model: ir.Model, semantics: Semantics) -> ResolvedN
     return parse_recurrent(located.node, default_opset(model), semantics, label=str(located))
 
 
-def _with_static_lengths(model: ir.Model, current: Sequence[Located], options: LoweringOptions) -> list[Located]:
-    """The nodes that are to be unrolled, each of which then has a static length.
+def _with_static_lengths(
+    model: ir.Model, current: Sequence[Located], options: LoweringOptions
+) -> tuple[list[Located], list[Located]]:
+    """The nodes that are to be unrolled, each of which then has a static length, and the impossible ones.
 
     Raises:
         UnsupportedModelError: A length is not static.
@@ -176,13 +183,14 @@ def _with_static_lengths(model: ir.Model, current: Sequence[Located], options: L
         return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
 
     if not dynamic(current):
-        return list(current)
+        return list(current), []
     analysis = StaticShapesPass(current)
     analysis(model)
-    current = [located for located in current if located not in analysis.unreachable]
+    gone = analysis.unreachable + analysis.impossible
+    current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model))
-    return current
+    return current, analysis.impossible
 
 
 def _no_length(located: Located, model: ir.Model) -> str:
@@ -192,26 +200,40 @@ def _no_length(located: Located, model: ir.Model) -> str:
     dim = X.shape[layout] if X is not None and X.shape is not None else None
     named = isinstance(dim, ir.SymbolicDim) and dim.value is not None
     length = f"{str(dim)!r}" if named else "unknown"
-    remedy = f"--dim {dim}=16" if named else _input_remedy(model)
+    remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
     return (
         f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs a number. "
         f"Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
     )
 
 
-def _input_remedy(model: ir.Model) -> str:
-    """Options that fix what is dynamic about the model's inputs, for a length that depends on them."""
-    names = dict.fromkeys(
-        dim.value
-        for value in model.graph.inputs
-        for dim in value.shape or ()
-        if isinstance(dim, ir.SymbolicDim) and dim.value
-    )
-    unnamed = [
-        f"--input-shape {value.name}:{','.join('N' if not isinstance(d, int) or d < 0 else str(d) for d in value.shape)}"
-        for value in model.graph.inputs
-        if value.shape is not None
-        and any((isinstance(d, int) and d < 0) or (isinstance(d, ir.SymbolicDim) and not d.value) for d in value.shape)
-    ]
-    remedies = [f"--dim {name}=16" for name in names] + unnamed
+def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
+    """Options that fix what is dynamic about the inputs that lead to X."""
+    inputs = [value for value in model.graph.inputs if X is None or value in _sources(X)]
+    inputs = inputs or list(model.graph.inputs)
+    remedies: dict[str, None] = {}
+    for value in inputs:
+        dims = list(value.shape or ())
+        names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]
+        remedies.update({f"--dim {name}=16": None for name in names if name})
+        if None in names or any(isinstance(dim, int) and dim < 0 for dim in dims):
+            shape = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)
+            remedies[f"--input-shape {value.name}:{shape}"] = None
+        if value.shape is None:
+            remedies[f"--input-shape {value.name}:2,3,4"] = None
     return " or ".join(remedies) or "--dim T=16 or --input-shape NAME:2,3,4"
+
+
+def _sources(X: ir.Value) -> set[ir.Value]:
+    """The values that X depends on, through the nodes of its own and of outer graphs."""
+    seen: set[ir.Value] = set()
+    pending = [X]
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        producer = value.producer()
+        if producer is not None:
+            pending += [used for used in producer.inputs if used is not None]
+    return seen

@@ -19,7 +19,7 @@ from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_c
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
-__all__ = ["lower_node"]
+__all__ = ["fail_like_node", "lower_node"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,23 @@ def lower_node(
             finals = results.states[index::per_lane]
             outputs[name] = _state_output(e, node, axes, finals, [lane.states[index] for lane in lanes], mask)
     return outputs
+
+
+def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
+    """Emits what fails at run time and has no shape before: for a node whose X has not the rank it must have.
+
+    Such a node sits in a branch that inputs of the given shapes must not take; a runtime that infers shapes would
+    refuse the whole model for an honest lowering of it.
+    """
+    X = node.inputs[0]
+    assert X is not None
+    nonsense = e.op("Reshape", e.op("NonZero", X, since=9), e.integers(-1))
+    names = ("Y", "Y_h", "Y_c")
+    return {
+        name: e.op("Reshape", X, nonsense)
+        for name, out in zip(names, node.outputs, strict=False)
+        if out.uses() or out.is_graph_output()
+    }
 
 
 def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) -> Results:
@@ -189,10 +206,11 @@ def _initial_state(e: Emitter, node: ResolvedNode, name: str, direction: int) ->
     value = node.inputs.get(name)
     if value is None or _is_zero(value):
         return State(None, node.hidden_size)
-    axis = node.layout
     if node.num_directions > 1:
-        value = e.slice(value, [direction], [direction + 1], [axis])
-    return State(_to_arithmetic(e, node, e.squeeze(value, axis)), node.hidden_size)
+        value = e.slice(value, [direction], [direction + 1], [node.layout])
+    # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
+    rows = e.op("Reshape", value, e.integers(-1, node.hidden_size), since=5)
+    return State(_to_arithmetic(e, node, rows), node.hidden_size)
 
 
 def _is_zero(value: ir.Value) -> bool:
