@@ -7,9 +7,9 @@ read here: tensors refer to their file until somebody needs their numbers.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from rnnlower.errors import InvalidModelError, OptionError
 
-__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "load_model", "read_model", "staged", "to_proto"]
+__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "load_model", "Stage", "read_model", "staged", "to_proto"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -174,43 +174,54 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                 yield value.const_value
 
 
+@dataclasses.dataclass
+class Stage:
+    """A written model that has not reached its destination yet.
+
+    Attributes:
+        path: The file to look at.
+        accepted: Whether it is to be moved to its destination.
+    """
+
+    path: pathlib.Path
+    accepted: bool = False
+
+    def accept(self) -> None:
+        """Lets the model move to its destination when the block ends."""
+        self.accepted = True
+
+
 @contextlib.contextmanager
-def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[pathlib.Path]:
-    """Writes the model beside its destination; moves it there when the block ends without an exception.
+def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
+    """Writes the model beside its destination; moves it there at the end of the block if it has been accepted.
 
     Args:
         model: The model.
         output: Where it is to go.
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
-    Yields:
-        The file to look at before it is moved.
-
     Raises:
-        OptionError: The folder does not exist or cannot be written, or the model is too large for one file.
+        OptionError: The folder cannot be written, or the model is too large for one file.
     """
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
+    # References to data that stays where it is hold only in that folder.
+    keeps_data = not writes_data and any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
     try:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-    except OSError as error:
-        raise OptionError(f"{output.parent} cannot be written: {error.strerror}") from error
-    try:
-        # References to data that stays where it is hold only beside that data.
-        keeps_data = not writes_data and any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
-        path = output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name
-        try:
-            ir.save(model, path, external_data=data_file if writes_data else None)
-            yield path
-            if writes_data:
-                os.replace(folder / data_file, output.parent / data_file)
-            os.replace(path, output)
-        finally:
-            path.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
+            folder = pathlib.Path(name)
+            stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
+            try:
+                ir.save(model, stage.path, external_data=data_file if writes_data else None)
+                yield stage
+                if stage.accepted:
+                    if writes_data:
+                        os.replace(folder / data_file, output.parent / data_file)
+                    os.replace(stage.path, output)
+            finally:
+                stage.path.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:

@@ -69,12 +69,14 @@ class LoweringReport:
         opset: Version of the default domain of the result.
         ops_before: Number of nodes by operator in the source, subgraphs and functions included.
         ops_after: The same of the result.
+        notes: What the user should know beside it.
     """
 
     nodes: Sequence[LoweredNode]
     opset: int
     ops_before: Mapping[str, int]
     ops_after: Mapping[str, int]
+    notes: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON knows it."""
@@ -136,7 +138,11 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     LegacyConstantsPass()(model)
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
-    return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model))
+    notes = [
+        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; what replaces it fails as it would"
+        for located in impossible
+    ]
+    return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model), notes)
 
 
 def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Located]:
