@@ -58,13 +58,12 @@ class StaticShapesPass(ir.passes.InPlacePass):
             found = analysis.get(located.node)
             if X is None or found is None or X.is_graph_input():
                 continue
-            if X.shape is not None and len(X.shape) != len(found):
-                X.shape = None
             if len(found) != _RANK and located.path:
                 # A branch that inputs of these shapes must not take need not make sense for them.
                 self.impossible.append(located)
                 continue
-            named = [None] * _RANK if X.shape is None else list(X.shape)
+            agrees = X.shape is not None and len(X.shape) == len(found)
+            named = list(X.shape) if X.shape is not None and agrees else [None] * len(found)
             X.shape = ir.Shape(
                 [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
             )
