@@ -21,11 +21,11 @@ from rnnlower.verification.engines import (
     EngineName,
     NumpyEngine,
     Semantics,
+    inherited_fault,
     open_engine,
-    refused_as_invalid,
 )
 from rnnlower.verification.given import GivenInputs, read_inputs
-from rnnlower.verification.graph_facts import gather_facts
+from rnnlower.verification.graph_facts import facts_of_candidate, gather_facts
 from rnnlower.verification.interface import interface_problems
 from rnnlower.verification.models import HeldModel, ModelLike, hold
 from rnnlower.verification.result import OutputComparison, VerificationResult
@@ -37,6 +37,7 @@ __all__ = ["DEFAULT_TRIALS", "verify"]
 Array = NDArray[Any]
 Comparisons = dict[str, OutputComparison]
 DEFAULT_TRIALS = 6
+_LARGE_GRAPH = 10_000
 
 
 def verify(
@@ -91,7 +92,13 @@ class _Verification:
         self._reference, self._candidate = reference, candidate
         self._semantics: Semantics = semantics
         self._engine: EngineName | None = engine
-        self._facts = {m.role: gather_facts(m.proto) for m in (reference, candidate)}
+        self._facts = {
+            reference.role: gather_facts(reference.proto),
+            candidate.role: facts_of_candidate(candidate.proto),
+        }
+        small = [m for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
+        self._optimized = small[0] if small else None
+        self._empty_inputs = False
         self._engines: dict[str, str] = {}
         self._notes: list[str] = []
         self._problems: list[str] = []
@@ -141,7 +148,8 @@ class _Verification:
     def _open(self, model: HeldModel) -> Iterator[RunModel]:
         """Yield what runs ``model``; it turns to NumPy if onnxruntime finds out late that it lacks a kernel.
 
-        The reference's graph runs as it is written, the candidate's after onnxruntime's optimisations.
+        One graph runs as it is written, the other after onnxruntime's optimisations: the candidate's, unless
+        it is so large that optimising takes minutes (then the reference's).
         """
         engine: Engine
         engine, notes = open_engine(
@@ -149,8 +157,9 @@ class _Verification:
             self._facts[model.role],
             self._semantics,
             self._engine,
-            optimize=model is self._candidate,
-            excuse_invalid=lambda: model is self._reference or refused_as_invalid(self._reference),
+            optimize=model is self._optimized,
+            empty_inputs=self._empty_inputs,
+            excuse=lambda error: model is self._reference or inherited_fault(error, self._reference),
         )
         self._engines[model.role] = engine.name
         for note in notes:
@@ -184,6 +193,7 @@ class _Verification:
                     finished, skipped = generate_trials(run, maker, trials)
                 self._notes += skipped
                 return finished
+            self._empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
             with self._open(self._reference) as run:
                 return [Trial(number, feeds, run(feeds)) for number, feeds in enumerate(given)]
         except LoadError as error:

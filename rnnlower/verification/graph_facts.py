@@ -21,7 +21,7 @@ from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.verification.models import slim
 
-__all__ = ["Dim", "Facts", "Recurrent", "Uses", "dims_of", "gather_facts"]
+__all__ = ["Dim", "Facts", "Recurrent", "Uses", "dims_of", "facts_of_candidate", "gather_facts"]
 
 Dim = int | str | None
 Dims = tuple[Dim, ...]
@@ -120,6 +120,20 @@ def gather_facts(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | N
     tracer = _Tracer(inferred)
     tracer.run()
     return Facts(tracer.uses, tracer.recurrent, _random_outputs(model))
+
+
+def facts_of_candidate(model: onnx.ModelProto) -> Facts:
+    """Facts about recurrent nodes only; at no cost for a graph that has none, however large it is."""
+    nodes = [model.graph.node, *(function.node for function in model.functions)]
+    if any(map(_holds_recurrent, nodes)):
+        return gather_facts(model)
+    return Facts({}, [], set())
+
+
+def _holds_recurrent(nodes: Iterable[onnx.NodeProto]) -> bool:
+    return any(
+        node.op_type in RECURRENT or any(_holds_recurrent(a.g.node) for a in node.attribute) for node in nodes
+    )
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
