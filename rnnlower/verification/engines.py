@@ -13,7 +13,14 @@ from rnnlower.errors import RnnLowerError
 from rnnlower.reference import Evaluator
 from rnnlower.verification.graph_facts import RECURRENT, Facts, gather_facts
 from rnnlower.verification.models import HeldModel
-from rnnlower.verification.session import IsolatedSession, LacksKernelError, LoadError, RunError, Session
+from rnnlower.verification.session import (
+    IsolatedSession,
+    LacksKernelError,
+    LoadError,
+    RunError,
+    Session,
+    brief,
+)
 
 __all__ = [
     "Engine",
@@ -125,7 +132,7 @@ class OnnxRuntimeEngine:
         if key not in self._known_safe:
             facts = gather_facts(self._model.proto, shapes)
             for node in facts.recurrent:
-                known = node.x_dims is not None and all(isinstance(d, int) for d in node.x_dims[:2])
+                known = node.x_dims is not None and all(isinstance(d, int) and d > 0 for d in node.x_dims[:2])
                 if node.op_type in _ABORTING and not known:
                     return False
             self._known_safe.add(key)
@@ -179,5 +186,5 @@ def open_engine(
         except LoadError as error:
             if forced or not (isinstance(error, LacksKernelError) or excuse(error)):
                 raise
-            notes.append(f"the {model.role} does not run on onnxruntime: {error}")
+            notes.append(f"the {model.role} does not run on onnxruntime: {brief(error)}")
     return NumpyEngine(model, semantics), notes
