@@ -116,7 +116,8 @@ def _normalize_domain(model: ir.Model) -> None:
 
 
 def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> None:
-    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
+    releases = onnx.helper.OP_SET_ID_VERSION_MAP.items()
+    needed = min(ir_version for (domain, opset), ir_version in releases if domain == "ai.onnx" and opset >= target)
     if new_initializers:
         needed = max(needed, FREE_INITIALIZERS_IR)
     model.ir_version = max(model.ir_version, needed)

@@ -40,10 +40,11 @@ def _elementwise(step: Step) -> None:
 
 
 def of_booleans(step: Step) -> None:
-    """The largest of booleans is the largest of their integers."""
+    """The largest of booleans is the largest of their integers; of none at all it is False, the smallest True."""
     if step.dtype(step.x()) == ir.DataType.BOOL:
+        zero = step.const(0, ir.DataType.INT32)
         step.set_input(0, step.cast(step.x(), ir.DataType.INT32))
-        step.wrap_output(0, lambda y: step.cast(y, ir.DataType.BOOL), raw_dtype=ir.DataType.INT32)
+        step.wrap_output(0, lambda y: step.emit("Greater", y, zero), raw_dtype=ir.DataType.INT32)
 
 
 def not_of_integers(step: Step) -> None:
