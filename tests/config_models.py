@@ -55,7 +55,8 @@ def build(config: Config) -> onnx.ModelProto:
     graph_inputs = _graph_inputs(config)
     x = "X"
     if config.x_dims == "unknown_rank":
-        x = main.add("Reshape", ["X", "X_shape"], "X_shaped")
+        exact = {"allowzero": 1} if config.opset >= 14 else {}
+        x = main.add("Reshape", ["X", "X_shape"], "X_shaped", **exact)
     values, constants = {"X": x}, config.constants()
     for name, how in config.provisions.items():
         # What the graph's inputs feed, and a Loop's first state, cannot live in the body.

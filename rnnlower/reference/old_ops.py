@@ -3,8 +3,8 @@
 Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis``, Gemm, PRelu, Cast,
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
-(which trains only if it has more outputs than Y, and is_test, where it exists, is 0); at every opset
-ConvTranspose with groups.
+(which trains only if it has more outputs than Y, and is_test, where it exists, is 0); DequantizeLinear up
+to opset 18; ConvTranspose with groups at every opset.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -237,6 +237,23 @@ class _BatchNormalization(_OldOp):
         return (y, *running, used_mean.astype(x.dtype), used_var.astype(x.dtype))
 
 
+class _DequantizeLinear(_OldOp):
+    op_schema = get_schema("DequantizeLinear", 13, "")
+
+    def _run(
+        self, x: Array, scale: Array, zero_point: Array | None = None, axis: int = 1, **attributes: Any
+    ) -> tuple[Array]:
+        def spread(values: Array) -> Array:
+            # One value for the whole tensor, or one for each slice along the axis.
+            shape = [-1 if a == axis % x.ndim else 1 for a in range(x.ndim)]
+            return values.reshape(shape if values.size > 1 else ())
+
+        shifted = x.astype(np.float32)
+        if zero_point is not None:
+            shifted = shifted - spread(zero_point.astype(np.float32))
+        return (np.asarray(shifted * spread(scale)).astype(scale.dtype),)
+
+
 class _ConvTranspose(ConvTranspose):
     """onnx's own, group by group: it gets groups wrong."""
 
@@ -288,6 +305,7 @@ OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
     "LogSoftmax": (1, 12, _of(_OverMatrix, _log_softmax)),
     "Hardmax": (1, 12, _of(_OverMatrix, _hardmax)),
     "BatchNormalization": (1, 13, _BatchNormalization),
+    "DequantizeLinear": (10, 18, _DequantizeLinear),
     "ConvTranspose": (1, 10**6, _ConvTranspose),
 }
 

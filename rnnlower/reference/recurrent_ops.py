@@ -12,6 +12,9 @@ row with sequence_lens = 0  final states are 0                      final states
 ThresholdedRelu             default alpha 0; 0 at x == alpha        default alpha 1; x at x == alpha
 Affine                      defaults 0, 0                           defaults 1, 0
 ScaledTanh                  defaults 0, 0                           none: refused without alpha and beta
+activation names            LSTM, GRU: case does not matter         as written in the text
+clip = 0                    RNN clips to 0; LSTM, GRU: refused      clips to 0
+clip < 0                    RNN: no clip; LSTM, GRU: refused        refused
 ==========================  ======================================  =====================================
 
 Softplus is computed without overflow under both. An empty sequence (T = 0) counts as ``sequence_lens = 0``.
@@ -59,12 +62,12 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
 
     def __init__(self, onnx_node: NodeProto, run_params: dict[str, Any], schema: Any = None) -> None:
         self.where = f"{onnx_node.op_type} node {onnx_node.name or ', '.join(onnx_node.output)!r}"
-        version = run_params["opsets"].get("", 1)
-        known = known_attributes(onnx_node.op_type, version)
+        self.version: int = run_params["opsets"].get("", 1)
+        known = known_attributes(onnx_node.op_type, self.version)
         for attribute in onnx_node.attribute:
             if attribute.name not in known:
                 raise UnsupportedModelError(
-                    f"{self.where}: no attribute {attribute.name!r} in {onnx_node.op_type} at opset {version}"
+                    f"{self.where}: at opset {self.version} it has no attribute {attribute.name!r}"
                 )
         super().__init__(onnx_node, run_params, schema)
 
@@ -152,8 +155,8 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
 
     def _directions(self, direction: str | None) -> list[bool]:
         """Whether each direction runs backwards. GRU-1's schema spells its default "foward"."""
-        known = {"forward": [False], "foward": [False], "reverse": [True], "bidirectional": [False, True]}
-        if direction is None:
+        known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+        if direction is None or (direction == "foward" and self.op_type == "GRU" and self.version < 3):
             return [False]
         if direction not in known:
             raise UnsupportedModelError(f"{self.where}: unknown direction {direction!r}")
@@ -174,7 +177,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             attributes.get("activation_alpha") or (),
             attributes.get("activation_beta") or (),
             semantics=self.semantics,
-            ignore_case=self.ignore_case,
+            ignore_case=self.ignore_case and self.semantics == "ort",
             where=self.where,
         )
         return [resolved[d * per_direction : (d + 1) * per_direction] for d in range(num_directions)]
@@ -182,9 +185,12 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
     def _clip(self, threshold: float | None) -> Bound:
         if threshold is None:
             return lambda x: x
-        if threshold < 0 or (threshold == 0 and self.op_type != "RNN") or np.isnan(threshold):
-            raise UnsupportedModelError(f"{self.where}: clip must be positive, not {float(threshold)}")
         bound = float(threshold)
+        ort = self.semantics == "ort"
+        if ort and self.op_type == "RNN" and bound < 0:
+            return lambda x: x
+        if not (bound > 0 or (bound == 0 and not (ort and self.op_type != "RNN"))):
+            raise UnsupportedModelError(f"{self.where}: clip must be positive, not {bound}")
         return lambda x: np.clip(x, -bound, bound)
 
     def _check_shapes(

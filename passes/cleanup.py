@@ -1,0 +1,43 @@
+"""Removal of what a rewrite has left without a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+__all__ = ["remove_orphans"]
+
+
+def remove_orphans(values: Iterable[ir.Value]) -> None:
+    """Removes the values that nobody reads, and what then nobody reads because of it.
+
+    Only what is given and what leads to it: dead code that the model had before stays. Graph inputs stay, with
+    their initializers, and so do graph outputs.
+    """
+    pending = list(dict.fromkeys(values))
+    while pending:
+        value = pending.pop()
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        producer = value.producer()
+        if producer is None:
+            if value.is_initializer():
+                assert value.graph is not None
+                value.graph.initializers.pop(value.name)
+            continue
+        if producer.graph is None or any(out.uses() or out.is_graph_output() for out in producer.outputs):
+            continue
+        inputs = [used for used in _read_by(producer) if used is not None]
+        producer.graph.remove(producer, safe=True)
+        pending += inputs
+
+
+def _read_by(node: ir.Node) -> list[ir.Value | None]:
+    """The inputs of a node and of the nodes in its subgraphs."""
+    values = list(node.inputs)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            for inner in attribute.as_graph().all_nodes():
+                values += inner.inputs
+    return values

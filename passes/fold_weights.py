@@ -1,0 +1,197 @@
+"""Computes the weights of recurrent nodes that constants determine.
+
+Before::
+
+    c = Concat<axis=0>(Slice(weight, ...), Slice(weight, ...))
+    W = Unsqueeze(c, 0)
+    Y = LSTM(X, W, ...)
+
+After::
+
+    W = <initializer of the main graph>
+    Y = LSTM(X, W, ...)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import InvalidModelError
+from rnnlower.passes.cleanup import remove_orphans
+
+__all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
+
+WEIGHT_INPUTS = (1, 2, 3, 7)
+"""The positions of W, R, B and P."""
+
+_FOLDABLE = frozenset(
+    "Add Cast Concat Constant ConstantOfShape DequantizeLinear Div Expand Flatten Gather Identity Mul Neg Pad"
+    " Reshape Shape Slice Split Squeeze Sub Tile Transpose Unsqueeze".split()
+)
+
+_SLACK_BYTES = 1024
+
+
+class FoldWeightsPass(ir.passes.InPlacePass):
+    """Replaces computed weights of the given nodes by initializers of the main graph.
+
+    A weight whose constant is larger than what it is computed from (DequantizeLinear of an int8 tensor), or whose
+    sources something else needs too, stays computed: folding it would store it twice.
+
+    Args:
+        nodes: The recurrent nodes whose weights are looked at.
+    """
+
+    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+        super().__init__()
+        self._nodes = list(nodes)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Folds.
+
+        Raises:
+            InvalidModelError: A constant weight cannot be computed.
+        """
+        cones = _closed(
+            {
+                value: cone
+                for node in self._nodes
+                for value in (node.inputs[i] for i in WEIGHT_INPUTS if i < len(node.inputs))
+                if value is not None and (cone := _cone(value))
+            }
+        )
+        folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+        modified = False
+        for value, cone in cones.items():
+            array = _evaluate(model, value, cone)
+            if array.nbytes > cone.source_bytes() + _SLACK_BYTES:
+                continue
+            key = (array.dtype.str, array.shape, array.tobytes())
+            if key not in folded:
+                folded[key] = _new_initializer(model, value, array)
+            for node, index in tuple(value.uses()):
+                node.replace_input_with(index, folded[key])
+            remove_orphans([value])
+            modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cone:
+    """The nodes that compute a value, in order, and the initializers they read."""
+
+    nodes: Sequence[ir.Node]
+    sources: Sequence[ir.Value]
+
+    def source_bytes(self) -> int:
+        tensors = [value.const_value for value in self.sources]
+        tensors += [node.attributes["value"].as_tensor() for node in self.nodes if "value" in node.attributes]
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def _cone(value: ir.Value) -> _Cone | None:
+    """What computes the value, if it is computed and constants alone determine it."""
+    nodes: list[ir.Node] = []
+    sources: list[ir.Value] = []
+
+    def visit(value: ir.Value) -> bool:
+        producer = value.producer()
+        if producer is None:
+            sources.append(value)
+            return value.const_value is not None and not value.is_graph_input()
+        if producer in nodes:
+            return True
+        foldable = producer.domain == "" and producer.op_type in _FOLDABLE
+        if not foldable or not all(visit(used) for used in producer.inputs if used is not None):
+            return False
+        nodes.append(producer)
+        return True
+
+    return _Cone(nodes, list(dict.fromkeys(sources))) if visit(value) and nodes else None
+
+
+def _closed(cones: dict[ir.Value, _Cone]) -> dict[ir.Value, _Cone]:
+    """The cones that nothing outside of them reads, so that folding them frees their sources."""
+    while True:
+        inside = {node for cone in cones.values() for node in cone.nodes}
+        leaking = [
+            value
+            for value, cone in cones.items()
+            for inner in (*cone.sources, *(out for node in cone.nodes for out in node.outputs))
+            if inner not in cones
+            and (inner.is_graph_output() or any(user not in inside for user, _ in inner.uses()))
+        ]
+        leaking += [value for value in cones if value.is_graph_output()]
+        if not leaking:
+            return cones
+        cones = {value: cone for value, cone in cones.items() if value not in leaking}
+
+
+def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
+    """The value, by onnx's reference implementation of the operators."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    names = {used: f"v{number}" for number, used in enumerate(dict.fromkeys(_values(cone)))}
+    nodes = []
+    for node in cone.nodes:
+        proto = ir.to_proto(node)
+        del proto.input[:], proto.output[:]
+        proto.input.extend("" if used is None else names[used] for used in node.inputs)
+        proto.output.extend(names[out] for out in node.outputs)
+        nodes.append(proto)
+    graph = onnx.helper.make_graph(
+        nodes,
+        "constant_weight",
+        [onnx.helper.make_tensor_value_info(names[source], int(source.const_value.dtype), None) for source in cone.sources if source.const_value is not None],
+        [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
+    )
+    opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
+    evaluator = ReferenceEvaluator(
+        onnx.helper.make_model(graph, opset_imports=[opset]),
+        new_ops=[_dequantize_linear()] if opset.version < 19 else None,
+    )
+    feeds = {names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None}
+    try:
+        (array,) = evaluator.run(None, feeds)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InvalidModelError(f"the constant weight {value.name!r} cannot be computed: {error}") from error
+    return np.asarray(array)
+
+
+def _dequantize_linear() -> type:
+    """DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
+    from onnx.reference.op_run import OpRun
+
+    class DequantizeLinear(OpRun):
+        op_domain = ""
+
+        def _run(self, x, scale, zero_point=None, axis=1):  # type: ignore[no-untyped-def]
+            if scale.ndim == 1:
+                shape = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
+                scale = scale.reshape(shape)
+                zero_point = None if zero_point is None else zero_point.reshape(shape)
+            shifted = x.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
+            return (shifted.astype(scale.dtype) * scale,)
+
+    return DequantizeLinear
+
+
+def _values(cone: _Cone) -> Sequence[ir.Value]:
+    values = [used for node in cone.nodes for used in (*node.inputs, *node.outputs)]
+    return [value for value in values if value is not None]
+
+
+def _new_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> ir.Value:
+    """An initializer of the main graph under the value's name, or one like it where the main graph has that."""
+    name = value.name or "weight"
+    while name in model.graph.initializers:
+        name += "_"
+    tensor = ir.Tensor(array, name=name)
+    initializer = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.register_initializer(initializer)
+    return initializer

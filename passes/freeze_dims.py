@@ -1,0 +1,110 @@
+"""Symbolic dimensions and shapes of inputs, fixed by the user.
+
+Before::
+
+    main(float[T, B, 4] X) => (float[T, 1, B, 8] Y)
+
+After ``FreezeDimsPass(dims={"T": 16})``::
+
+    main(float[16, B, 4] X) => (float[16, 1, B, 8] Y)
+
+What lies between inputs and outputs loses a shape that names the dimension: the sizes there follow from the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.errors import OptionError
+
+__all__ = ["FreezeDimsPass"]
+
+
+class FreezeDimsPass(ir.passes.InPlacePass):
+    """Gives numbers to symbolic dimensions, wherever they appear.
+
+    Args:
+        dims: Sizes by the dimension's name.
+        input_shapes: Shapes by the graph input's name. A symbolic dimension that such a shape gives a number
+            has it everywhere.
+    """
+
+    def __init__(
+        self, dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        super().__init__()
+        self._dims = dict(dims or {})
+        self._input_shapes = dict(input_shapes or {})
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Freezes.
+
+        Raises:
+            OptionError: A name that the model does not have, or a size that contradicts it or another option.
+        """
+        values = [value for value in _values(model) if value.shape is not None]
+        self._check_dims(values)
+        sizes = dict(self._dims)
+        for name, shape in self._input_shapes.items():
+            self._bind(model, name, shape, sizes)
+        modified = bool(self._input_shapes)
+        for value in values:
+            assert value.shape is not None
+            frozen = [sizes.get(_name(dim) or "", dim) for dim in value.shape]
+            if frozen == list(value.shape):
+                continue
+            # Inside of a graph a name is only what an exporter thought: two sizes may share it.
+            is_interface = value.producer() is None or value.is_graph_output()
+            value.shape = ir.Shape(frozen) if is_interface else None
+            value.type = value.type if is_interface else None
+            modified = True
+        return ir.passes.PassResult(model, modified)
+
+    def _check_dims(self, values: Sequence[ir.Value]) -> None:
+        known = sorted({name for value in values for dim in value.shape or () if (name := _name(dim))})
+        for name, size in self._dims.items():
+            if name not in known:
+                raise OptionError(
+                    f"the model has no dimension named {name!r}; it has {', '.join(known) or 'no symbolic dimension'}"
+                )
+            if size < 0:
+                raise OptionError(f"dimension {name!r} cannot have the size {size}")
+
+    def _bind(self, model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> None:
+        """Sets the shape of an input and notes what it says about named dimensions."""
+        inputs = {value.name: value for value in model.graph.inputs}
+        if name not in inputs:
+            known = ", ".join(str(known) for known in inputs)
+            raise OptionError(f"the model has no input named {name!r}; it has {known}")
+        value = inputs[name]
+        old: Sequence[int | ir.SymbolicDim | None] = [None] * len(shape) if value.shape is None else list(value.shape)
+        if len(old) != len(shape):
+            raise OptionError(f"input {name!r} has rank {len(old)}, but the shape given has {len(shape)} sizes")
+        for axis, (size, dim) in enumerate(zip(shape, old, strict=True)):
+            symbol = _name(dim)
+            bound = sizes.get(symbol, size) if symbol else dim if isinstance(dim, int) and dim >= 0 else size
+            if size < 0 or bound != size:
+                raise OptionError(f"input {name!r} cannot have the size {size} on axis {axis}: the model says {bound}")
+            # Exporters write "?" for whatever they do not know, so it names nothing.
+            if symbol and symbol != "?":
+                sizes[symbol] = size
+        value.shape = ir.Shape(list(shape))
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Every value of the model, outputs and values of functions included."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from graph.inputs
+        yield from graph.initializers.values()
+        for node in graph:
+            yield from node.outputs
+        yield from graph.outputs
+    for function in model.functions.values():
+        for node in function.all_nodes():
+            yield from node.outputs
+
+
+def _name(dim: int | ir.SymbolicDim | None) -> str | None:
+    return dim.value if isinstance(dim, ir.SymbolicDim) else None

@@ -1,0 +1,193 @@
+"""Rewrites LSTM, GRU and RNN nodes into primitive operators.
+
+Before::
+
+    Y, Y_h = GRU<hidden_size=H>(X, W, R, B)
+
+After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
+
+    x2d = Reshape(X, [-1, I])
+    x_zr = Gemm<transB=1>(x2d, W_zr, Wb_zr + Rb_zr)
+    x_h = Gemm<transB=1>(x2d, W_h, Wb_h + Rb_h)
+    x_zr_0, x_zr_1, ... = Split(x_zr)
+    ...
+    y = Concat(h_0, h_1, ...)
+    Y = Reshape(y, [T, 1, B, H])
+    Y_h = Unsqueeze(h_last, 0)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.emitter import Emitter, NameSource
+from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.passes.cleanup import remove_orphans
+from rnnlower.passes.fold_weights import WEIGHT_INPUTS
+from rnnlower.places import Located, default_opset, walk
+from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
+from rnnlower.sequence import fail_like_node, lower_node
+from rnnlower.weights import Weights
+
+__all__ = ["LowerRecurrentPass", "LoweredNode"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredNode:
+    """What became of one node.
+
+    Attributes:
+        name: Name of the node that was lowered.
+        op_type: LSTM, GRU or RNN.
+        path: Where it lived.
+        direction: forward, reverse or bidirectional.
+        strategy: unroll, scan or loop.
+        steps: Static number of time steps, or ``None``.
+        emitted_ops: Number of nodes in its place, those of bodies included.
+    """
+
+    name: str
+    op_type: str
+    path: str
+    direction: str
+    strategy: str
+    steps: int | None
+    emitted_ops: int
+
+
+class LowerRecurrentPass(ir.passes.InPlacePass):
+    """Lowers the given nodes, which must be in the main graph or its subgraphs.
+
+    Args:
+        nodes: The nodes.
+        strategy: ``unroll``, ``scan`` or ``loop``.
+        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        semantics: Which reading wins where the text and onnxruntime differ.
+        impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
+
+    Attributes:
+        lowered: What became of the nodes.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Located],
+        strategy: str,
+        *,
+        unroll_factor: int = 1,
+        semantics: Semantics = "ort",
+        impossible: Sequence[Located] = (),
+    ) -> None:
+        super().__init__()
+        self._located = nodes
+        self._impossible = impossible
+        self._strategy = strategy
+        self._unroll_factor = unroll_factor
+        self._semantics: Semantics = semantics
+        self.lowered: list[LoweredNode] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Lowers.
+
+        Raises:
+            InvalidModelError: A node breaks the operator's text.
+            UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
+        """
+        opset = default_opset(model)
+        parsed = [
+            (located, parse_recurrent(located.node, opset, self._semantics, label=str(located)))
+            for located in self._located
+        ]
+        private = _private_weights([node for _, node in parsed])
+        names = NameSource(_all_names(model))
+        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        for located, node in parsed:
+            e = Emitter(model, opset, names, _arithmetic(node), constants)
+            weights = Weights(private, _dtype(node))
+            outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
+            self.lowered.append(self._report(located, e, node.direction, node.seq_length))
+            _replace(located.node, outputs, e.nodes)
+        for located in self._impossible:
+            e = Emitter(model, opset, names, ir.DataType.FLOAT, constants)
+            outputs = fail_like_node(e, located.node)
+            self.lowered.append(self._report(located, e, located.node.attributes.get_string("direction", "forward")))
+            _replace(located.node, outputs, e.nodes)
+        return ir.passes.PassResult(model, modified=bool(self.lowered))
+
+    def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
+        inner = sum(
+            sum(1 for _ in walk(attribute.as_graph()))
+            for emitted in e.nodes
+            for attribute in emitted.attributes.values()
+            if attribute.type == ir.AttributeType.GRAPH
+        )
+        return LoweredNode(
+            name=located.name,
+            op_type=located.node.op_type,
+            path=located.path,
+            direction=direction,
+            strategy=self._strategy,
+            steps=steps,
+            emitted_ops=len(e.nodes) + inner,
+        )
+
+
+def _dtype(node: ResolvedNode) -> ir.DataType:
+    if node.dtype is None:
+        raise UnsupportedModelError(
+            f"{node.op_type} node {node.node.name!r}: the types of its inputs are unknown; add type information to the model"
+        )
+    return node.dtype
+
+
+def _arithmetic(node: ResolvedNode) -> ir.DataType:
+    """The type to compute in: runtimes move bfloat16 but hardly compute with it."""
+    dtype = _dtype(node)
+    return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
+
+
+def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
+    """Constant weights that nothing but the given nodes reads, and those only as weights."""
+    lowered = {node.node for node in nodes}
+    weights = {node.node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.node.inputs)}
+    return {
+        value
+        for value in weights
+        if value is not None
+        and value.const_value is not None
+        and value.is_initializer()
+        and not value.is_graph_input()
+        and not value.is_graph_output()
+        and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())
+    }
+
+
+def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
+    """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
+    graph = old.graph
+    assert graph is not None
+    graph.insert_before(old, emitted)
+    for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
+        if name not in outputs:
+            continue
+        new = outputs[name]
+        new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
+        new.metadata_props.update(value.metadata_props)
+        value.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.name, value.name = value.name, None
+    inputs = [value for value in old.inputs if value is not None]
+    graph.remove(old, safe=True)
+    remove_orphans(inputs)
+
+
+def _all_names(model: ir.Model) -> set[str]:
+    """The names of all values of the main graph and its subgraphs."""
+    names: set[str] = set()
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for graph in graphs:
+        names.update(value.name for value in (*graph.inputs, *graph.initializers.values()) if value.name)
+        names.update(out.name for node in graph for out in node.outputs if out.name)
+    return names

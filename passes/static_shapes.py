@@ -1,0 +1,153 @@
+"""Static lengths for the nodes that are to be unrolled, where shapes have to be computed to know them.
+
+Before (with ``X`` fixed at ``[1, 576]``)::
+
+    x = Conv(Reshape(X, Concat(Shape(X), ...)), ...)   # float[?, ?, ?]
+    Y = LSTM(Transpose(x), W, R)
+
+After::
+
+    x = Conv(Reshape(X, Concat(Shape(X), ...)), ...)
+    Y = LSTM(Transpose(x), W, R)                       # its X is float[4, 1, 128]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.passes.cleanup import remove_orphans
+from rnnlower.passes.analysis import bare_copy, quiet_libraries
+from rnnlower.places import Located, is_recurrent, walk
+
+__all__ = ["StaticShapesPass"]
+
+_TAG = "rnnlower.analysis"
+_SMALL = 4096
+_RANK = 3
+
+
+class StaticShapesPass(ir.passes.InPlacePass):
+    """Notes the shape of X that follows from the model's inputs, by folding constants on a copy of the model.
+
+    An If that the shapes decide gives way to the branch that runs, when a node to be unrolled is in it: the
+    other branch never runs, and nothing says how long its sequences would be.
+
+    Args:
+        nodes: The recurrent nodes whose X is looked at, in the main graph or its subgraphs.
+
+    Attributes:
+        unreachable: Those of the nodes that went with a branch that never runs.
+        impossible: Those whose X has not the rank it must have: a branch that fails if it is ever taken.
+    """
+
+    def __init__(self, nodes: Sequence[Located]) -> None:
+        super().__init__()
+        self._nodes = nodes
+        self.unreachable: list[Located] = []
+        self.impossible: list[Located] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        analysis = _analyse(model)
+        modified = False
+        for located in self._nodes:
+            X = located.node.inputs[0]
+            found = analysis.get(located.node)
+            if X is None or found is None or X.is_graph_input():
+                continue
+            if len(found) != _RANK and located.path:
+                # A branch that inputs of these shapes must not take need not make sense for them.
+                self.impossible.append(located)
+                continue
+            agrees = X.shape is not None and len(X.shape) == len(found)
+            named = list(X.shape) if X.shape is not None and agrees else [None] * len(found)
+            X.shape = ir.Shape(
+                [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
+            )
+            modified = True
+        for node, _ in list(walk(model.graph)):
+            if node.op_type == "If" and node.domain == "" and node.graph is not None:
+                modified |= self._resolve(node, analysis)
+        return ir.passes.PassResult(model, modified)
+
+    def _resolve(self, node: ir.Node, analysis: _Analysis) -> bool:
+        """Replaces an If by the one branch that the analysis kept, if a node to be unrolled is in it."""
+        if node.meta[_TAG] in analysis.alive:
+            return False
+        branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+        inner = [[inner for inner, _ in walk(branch)] for branch in branches]
+        wanted = {located.node for located in self._nodes}
+        if not any(wanted & set(nodes) for nodes in inner):
+            return False
+        alive = [any(inside.meta[_TAG] in analysis.alive for inside in nodes) for nodes in inner]
+        if sum(alive) != 1:
+            return False
+        _inline_branch(node, branches[alive.index(True)])
+        self.unreachable += [located for located in self._nodes if located.node in inner[alive.index(False)]]
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Analysis:
+    """What folding constants on a copy has shown, by the tags of the nodes."""
+
+    alive: set[int]
+    x_shapes: dict[int, ir.Shape]
+
+    def get(self, node: ir.Node) -> ir.Shape | None:
+        return self.x_shapes.get(node.meta[_TAG])
+
+
+def _analyse(model: ir.Model) -> _Analysis:
+    from onnxscript import optimizer
+
+    for tag, (node, _) in enumerate(walk(model.graph)):
+        node.meta[_TAG] = tag
+    copy = bare_copy(model)
+    with quiet_libraries():
+        optimizer.optimize_ir(
+            copy, input_size_limit=_SMALL, output_size_limit=_SMALL, should_fold=_should_fold, inline=False
+        )
+    nodes = [node for node, _ in walk(copy.graph) if _TAG in node.meta]
+    shapes = {
+        node.meta[_TAG]: X.shape
+        for node in nodes
+        if is_recurrent(node) and (X := node.inputs[0]) is not None and X.shape is not None
+    }
+    return _Analysis({node.meta[_TAG] for node in nodes}, shapes)
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """Also folds a small ConstantOfShape, as exporters build the amounts of a Pad with it; else the library's rules."""
+    if node.op_type != "ConstantOfShape" or node.domain:
+        return None
+    shape = ir.convenience.get_const_tensor(node.inputs[0]) if node.inputs[0] is not None else None
+    return True if shape is not None and int(np.prod(shape.numpy())) <= _SMALL else None
+
+
+def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:
+    """Puts the nodes of a branch in the place of the If; the If's outputs keep their names."""
+    graph = node.graph
+    assert graph is not None
+    inner = list(branch)
+    for value in list(branch.initializers.values()):
+        branch.initializers.pop(value.name)
+        graph.register_initializer(value)
+    results = list(branch.outputs)
+    branch.outputs.clear()
+    branch.remove(inner)
+    graph.insert_before(node, inner)
+    for old, result in zip(node.outputs, results, strict=True):
+        identity = ir.node("Identity", [result])
+        graph.insert_before(node, identity)
+        new = identity.outputs[0]
+        new.type, new.shape, name = old.type, old.shape, old.name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name, new.name = None, name
+    condition = node.inputs[0]
+    graph.remove(node, safe=True)
+    if condition is not None:
+        remove_orphans([condition])

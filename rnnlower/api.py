@@ -1,0 +1,110 @@
+"""The public functions. A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.inspection import RecurrentNode, inspect_model
+from rnnlower.model_io import ModelLike, load_model, to_proto
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.pipeline import LoweringOptions, lower_model
+from rnnlower.recurrent import Semantics
+
+__all__ = ["convert", "inspect", "loop", "scan", "unroll"]
+
+
+def unroll(
+    model: ModelLike,
+    *,
+    opset: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    nodes: Sequence[str] | None = None,
+    semantics: Semantics = "ort",
+) -> onnx.ModelProto | ir.Model:
+    """Rewrites LSTM, GRU and RNN nodes into straight-line primitive ops.
+
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        opset: Default-domain opset of the result; left out: the source's, raised only as far as the ops need.
+        dims: Sizes of symbolic dimensions, by name.
+        input_shapes: Shapes of graph inputs, by name.
+        nodes: Shell wildcards; only nodes whose name matches one are rewritten.
+        semantics: Which reading wins where the ONNX text and onnxruntime differ, ``ort`` or ``spec``.
+
+    Raises:
+        OptionError: An option does not fit the model.
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+        UnsupportedModelError: A node asks for what is refused, or has no static sequence length.
+        OpsetError: The model cannot be moved to the opset.
+    """
+    return _lower(model, LoweringOptions("unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics))
+
+
+def scan(
+    model: ModelLike,
+    *,
+    opset: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    nodes: Sequence[str] | None = None,
+    unroll_factor: int = 1,
+    semantics: Semantics = "ort",
+) -> onnx.ModelProto | ir.Model:
+    """Rewrites each LSTM, GRU and RNN node into primitive ops around one Scan.
+
+    Args:
+        unroll_factor: Time steps in an iteration; what does not fill one runs in a second Scan.
+
+    The other arguments and the errors are those of `unroll`; the sequence length may be dynamic.
+    """
+    options = LoweringOptions("scan", opset, dims or {}, input_shapes or {}, nodes, unroll_factor, semantics)
+    return _lower(model, options)
+
+
+def loop(
+    model: ModelLike,
+    *,
+    opset: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    nodes: Sequence[str] | None = None,
+    unroll_factor: int = 1,
+    semantics: Semantics = "ort",
+) -> onnx.ModelProto | ir.Model:
+    """Rewrites each LSTM, GRU and RNN node into primitive ops around one Loop.
+
+    The arguments and the errors are those of `scan`.
+    """
+    options = LoweringOptions("loop", opset, dims or {}, input_shapes or {}, nodes, unroll_factor, semantics)
+    return _lower(model, options)
+
+
+def convert(model: ModelLike, *, opset: int) -> onnx.ModelProto | ir.Model:
+    """Moves the model to another version of the default domain, up or down.
+
+    Raises:
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+        OpsetError: The model says something that this version cannot say.
+    """
+    own = load_model(model)
+    ConvertOpsetPass(opset)(own)
+    return own if isinstance(model, ir.Model) else to_proto(own)
+
+
+def inspect(model: ModelLike) -> list[RecurrentNode]:
+    """The model's recurrent nodes.
+
+    Raises:
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+    """
+    return inspect_model(load_model(model))
+
+
+def _lower(model: ModelLike, options: LoweringOptions) -> onnx.ModelProto | ir.Model:
+    own = load_model(model)
+    lower_model(own, options)
+    return own if isinstance(model, ir.Model) else to_proto(own)

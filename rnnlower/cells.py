@@ -1,0 +1,135 @@
+"""The step equations of LSTM, GRU and RNN: one time step of one direction.
+
+A step gets the hoisted input products ``X W^T + bias`` of its gates, each ``[batch, gates * hidden_size]``, and
+the state, each ``[batch, hidden_size]``; a state of ``None`` is zero and costs nothing. Gates that share an
+activation stand in one group, so that one product and one activation serve them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.activations import ACTIVATIONS, emit_activation
+from rnnlower.emitter import Emitter
+from rnnlower.recurrent import Activation, ResolvedNode
+
+__all__ = ["CELLS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GateGroup:
+    """Neighbouring gates that share an activation; `first` and `last` count rows in units of hidden_size."""
+
+    gates: str
+    first: int
+    last: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CellParameters:
+    """What the steps of one direction share.
+
+    Attributes:
+        node: The recurrent node.
+        activations: f, g, h of this direction.
+        R: Recurrence weights by group, each ``[gates * hidden_size, hidden_size]``.
+        recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
+        peepholes: LSTM's P by gate, each ``[hidden_size]``.
+    """
+
+    node: ResolvedNode
+    activations: Sequence[Activation]
+    R: Mapping[str, ir.Value]
+    recurrent_bias: ir.Value | None
+    peepholes: Mapping[str, ir.Value]
+
+    def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
+        """The direction's activation number `index` (0 is f), behind the clip where the node has one."""
+        if clipped and self.node.clip is not None:
+            x = e.clip(x, -self.node.clip, self.node.clip)
+        return emit_activation(e, self.activations[index], x, self.node.semantics)
+
+    def product(self, e: Emitter, group: str, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value:
+        """``h R^T + x`` for a group of gates."""
+        return x[group] if h is None else e.gemm(h, self.R[group], x[group])
+
+
+CellStep = Callable[
+    [Emitter, CellParameters, Mapping[str, ir.Value], Sequence[ir.Value | None]], list[ir.Value]
+]
+"""``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
+
+
+def gate_groups(node: ResolvedNode) -> tuple[GateGroup, ...]:
+    """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
+    if node.op_type == "LSTM":
+        return (GateGroup("io", 0, 2) if node.input_forget else GateGroup("iof", 0, 3), GateGroup("c", 3, 4))
+    if node.op_type == "GRU":
+        return GateGroup("zr", 0, 2), GateGroup("h", 2, 3)
+    return (GateGroup("i", 0, 1),)
+
+
+def lstm_step(
+    e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
+) -> list[ir.Value]:
+    """``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
+    h, c = state
+    group = gate_groups(p.node)[0].gates
+    gates = p.product(e, group, x, h)
+
+    def peephole(gate: ir.Value, letter: str, cell_state: ir.Value | None) -> ir.Value:
+        if cell_state is not None:
+            gate = e.op("Add", gate, e.op("Mul", cell_state, p.peepholes[letter]))
+        return p.activate(e, 0, gate)
+
+    if not p.peepholes:
+        gates = p.activate(e, 0, gates)
+    gate = dict(zip(group, e.split_evenly(gates, len(group), axis=1), strict=True))
+    if p.peepholes:
+        gate |= {letter: peephole(gate[letter], letter, c) for letter in group if letter != "o"}
+    new_c = e.op("Mul", gate["i"], p.activate(e, 1, p.product(e, "c", x, h)))
+    if c is not None:
+        f = e.op("Sub", e.scalar(1.0), gate["i"]) if p.node.input_forget else gate["f"]
+        new_c = e.op("Add", e.op("Mul", f, c), new_c)
+    if p.peepholes:
+        gate["o"] = peephole(gate["o"], "o", new_c)
+    # The text clips the input of every activation; onnxruntime leaves C(t) in front of h as it is.
+    squashed = p.activate(e, 2, new_c, clipped=p.node.semantics == "spec")
+    return [e.op("Mul", gate["o"], squashed), new_c]
+
+
+def gru_step(
+    e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
+) -> list[ir.Value]:
+    """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
+    (h,) = state
+    z, r = e.split_evenly(p.activate(e, 0, p.product(e, "zr", x, h)), 2, axis=1)
+    hidden = x["h"]
+    if p.node.linear_before_reset:
+        linear = p.recurrent_bias if h is None else e.gemm(h, p.R["h"], p.recurrent_bias)
+        if linear is not None:
+            hidden = e.op("Add", hidden, e.op("Mul", r, linear))
+    elif h is not None:
+        hidden = p.product(e, "h", x, e.op("Mul", r, h))
+    candidate = p.activate(e, 1, hidden)
+    if h is None:
+        return [e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)]
+    if ACTIVATIONS[p.activations[1].name].bounded:
+        return [e.op("Add", candidate, e.op("Mul", z, e.op("Sub", h, candidate)))]
+    # A large candidate would swallow H in the shorter form's difference.
+    kept = e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)
+    return [e.op("Add", kept, e.op("Mul", z, h))]
+
+
+def rnn_step(
+    e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
+) -> list[ir.Value]:
+    """``H = f(X W^T + H R^T + Wb + Rb)`` (RNN-1 to 22)."""
+    (h,) = state
+    return [p.activate(e, 0, p.product(e, "i", x, h))]
+
+
+CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}

@@ -1,0 +1,298 @@
+"""Primitive operators in the form that the model's opset wants, with constants and names.
+
+An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
+the opset (attributes or inputs) and refuses an opset that has none: `Requirement` says beforehand which opset
+a lowering needs, so that such a refusal is a bug and not a user's mistake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import OpsetError
+
+__all__ = ["Dim", "Emitter", "NameSource"]
+
+Dim = int | ir.Value
+"""A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class NameSource:
+    """Short names that no value of the model has, in any of its graphs."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._prefix = next(
+            prefix
+            for length in itertools.count(1)
+            for prefix in ("r" * length,)
+            if not any(name.startswith(prefix) for name in self._taken)
+        )
+        self._counter = itertools.count()
+
+    def short(self) -> str:
+        """A generated name: a straight-line graph has thousands of them, so a few bytes each."""
+        number = next(self._counter)
+        digits = ""
+        while True:
+            number, digit = divmod(number, 36)
+            digits = _DIGITS[digit] + digits
+            if not number:
+                return self._prefix + digits
+
+    def like(self, wanted: str) -> str:
+        """The wanted name, with a number behind it where it is taken."""
+        name = next(
+            candidate
+            for number in itertools.count()
+            if (candidate := f"{wanted}_{number}" if number else wanted) not in self._taken
+        )
+        self._taken.add(name)
+        return name
+
+
+class Emitter:
+    """Appends nodes to a list that the caller inserts into a graph.
+
+    Args:
+        model: The model; constants become initializers of its main graph, which every subgraph sees.
+        opset: Version of the default domain whose forms are emitted.
+        names: Source of fresh names.
+        dtype: Floating-point type of the arithmetic.
+        constants: Constants that exist already, by type, shape and bytes.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        opset: int,
+        names: NameSource,
+        dtype: ir.DataType,
+        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value],
+    ) -> None:
+        self.model = model
+        self.opset = opset
+        self.names = names
+        self.dtype = dtype
+        self.nodes: list[ir.Node] = []
+        self._constants = constants
+
+    def body(self) -> Emitter:
+        """An emitter for a subgraph, which sees this one's values."""
+        return Emitter(self.model, self.opset, self.names, self.dtype, self._constants)
+
+    def with_dtype(self, dtype: ir.DataType) -> Emitter:
+        """An emitter into the same place with another type of arithmetic."""
+        other = self.body()
+        other.dtype = dtype
+        other.nodes = self.nodes
+        return other
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        since: int = 1,
+        **attributes: int | float | str | Sequence[int] | ir.Graph,
+    ) -> ir.Value:
+        """Emits a node with one output."""
+        return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
+
+    def ops(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        outputs: int,
+        since: int = 1,
+        **attributes: int | float | str | Sequence[int] | ir.Graph,
+    ) -> Sequence[ir.Value]:
+        """Emits a node with several outputs.
+
+        Raises:
+            OpsetError: The operator does not exist at this opset.
+        """
+        if self.opset < since:
+            raise OpsetError(f"{op_type} needs opset {since}, but the result is to have opset {self.opset}")
+        node = ir.Node(
+            "",
+            op_type,
+            inputs,
+            ir.convenience.convert_attributes(attributes),
+            outputs=[ir.Value(name=self.names.short()) for _ in range(outputs)],
+            name="",
+        )
+        self.nodes.append(node)
+        return node.outputs
+
+    def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
+        """An initializer with this content, shared with equal ones."""
+        return self.tensor_constant(ir.Tensor(array), name)
+
+    def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
+        """An initializer that holds the tensor; external tensors stay external."""
+        key = (tensor.dtype, tuple(tensor.shape.numpy()), _content_key(tensor))
+        if key not in self._constants:
+            value = ir.Value(
+                name=self.names.like(name) if name else self.names.short(),
+                shape=ir.Shape(tensor.shape.numpy()),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+            tensor.name = value.name
+            self.model.graph.register_initializer(value)
+            self._constants[key] = value
+        return self._constants[key]
+
+    def scalar(self, number: float) -> ir.Value:
+        """A constant of shape ``[]`` in the type of the arithmetic."""
+        return self.constant(np.array(number, dtype=self.dtype.numpy()))
+
+    def integers(self, *numbers: int) -> ir.Value:
+        """A constant of shape ``[len(numbers)]`` and type int64."""
+        return self.constant(np.array(numbers, dtype=np.int64))
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self.op("Cast", value, to=dtype.value)
+
+    def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Reshape to the given sizes, of which one may be left to inference: that is decided here."""
+        unknown = [dim for dim in dims if not isinstance(dim, int)]
+        if len(unknown) == 1 and all(dim > 0 for dim in dims if isinstance(dim, int)):
+            dims = [dim if isinstance(dim, int) else -1 for dim in dims]
+        # Without it a size of 0 means "as the input's", which below opset 14 the callers have to live with.
+        exact = {"allowzero": 1} if len(unknown) > 1 and self.opset >= 14 else {}
+        return self.op("Reshape", value, self.size_vector(dims), since=5, **exact)
+
+    def size_vector(self, dims: Sequence[Dim]) -> ir.Value:
+        """An int64 value that holds the sizes, each of them exactly."""
+        pieces: list[ir.Value] = []
+        for known, group in itertools.groupby(dims, lambda dim: isinstance(dim, int)):
+            if known:
+                pieces.append(self.integers(*(dim for dim in group if isinstance(dim, int))))
+            else:
+                pieces.extend(dim for dim in group if isinstance(dim, ir.Value))
+        return self.concat(pieces, 0)
+
+    def dim(self, value: ir.Value, axis: int) -> ir.Value:
+        """The size of an axis at run time, int64 of shape ``[1]``."""
+        return self.slice(self.op("Shape", value), [axis], [axis + 1], [0])
+
+    def dim_arithmetic(self, op_type: str, dim: Dim, other: Dim) -> Dim:
+        """``dim`` Add, Sub, Mul or Div ``other``; a number where both are."""
+        if isinstance(dim, int) and isinstance(other, int):
+            return {"Add": dim + other, "Sub": dim - other, "Mul": dim * other, "Div": dim // max(other, 1)}[op_type]
+        operands = [self.integers(size) if isinstance(size, int) else size for size in (dim, other)]
+        return self.op(op_type, *operands)
+
+    def slice(
+        self, value: ir.Value, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int]
+    ) -> ir.Value:
+        """``value[start:end]`` on each of the axes."""
+        if self.opset < 10:
+            if not all(isinstance(bound, int) for bound in (*starts, *ends)):
+                raise OpsetError(f"Slice at run-time positions needs opset 10, not {self.opset}")
+            static = {"starts": list(starts), "ends": list(ends), "axes": list(axes)}
+            return self.op("Slice", value, **static)  # type: ignore[arg-type]
+        return self.op("Slice", value, self.size_vector(starts), self.size_vector(ends), self.integers(*axes))
+
+    def flip(self, value: ir.Value, axis: int) -> ir.Value:
+        """Reverses an axis."""
+        lowest = np.iinfo(np.int64).min
+        return self.op(
+            "Slice",
+            value,
+            self.integers(-1),
+            self.integers(lowest),
+            self.integers(axis),
+            self.integers(-1),
+            since=10,
+        )
+
+    def split(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
+        """Splits an axis into parts of the given sizes."""
+        if len(sizes) == 1:
+            return [value]
+        if len(set(sizes)) == 1:
+            return self.split_evenly(value, len(sizes), axis)
+        if self.opset < 13:
+            return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
+        return self.ops("Split", value, self.integers(*sizes), outputs=len(sizes), axis=axis)
+
+    def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim = 1) -> Sequence[ir.Value]:
+        """Splits an axis into equal parts, each of the given size where that may be 0 at run time."""
+        if parts == 1:
+            return [value]
+        attributes = {"axis": axis} if axis else {}
+        if self.opset < 18:
+            return self.ops("Split", value, outputs=parts, **attributes)
+        if isinstance(size, int):
+            return self.ops("Split", value, outputs=parts, num_outputs=parts, **attributes)
+        # Split-18's num_outputs refuses an empty axis, explicit sizes do not.
+        sizes = self.op("Expand", size, self.integers(parts))
+        return self.ops("Split", value, sizes, outputs=parts, **attributes)
+
+    def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
+        return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
+    def squeeze(self, value: ir.Value, axis: int) -> ir.Value:
+        if self.opset < 13:
+            return self.op("Squeeze", value, axes=[axis])
+        return self.op("Squeeze", value, self.integers(axis))
+
+    def unsqueeze(self, value: ir.Value, axis: int) -> ir.Value:
+        if self.opset < 13:
+            return self.op("Unsqueeze", value, axes=[axis])
+        return self.op("Unsqueeze", value, self.integers(axis))
+
+    def transpose(self, value: ir.Value, perm: Sequence[int]) -> ir.Value:
+        return self.op("Transpose", value, perm=list(perm))
+
+    def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None) -> ir.Value:
+        """``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``."""
+        if c is None and self.opset < 11:
+            c = self.scalar(0.0)
+        return self.op("Gemm", a, b, c, transB=1) if c is not None else self.op("Gemm", a, b, transB=1)
+
+    def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
+        if self.dtype == ir.DataType.DOUBLE and self.opset < 12:
+            # Clip-12 is the first with a float64 kernel in onnxruntime.
+            above = self.op("Max", value, self.scalar(low), since=8)
+            return self.op("Min", above, self.scalar(high), since=8)
+        if self.opset < 11:
+            return self.op("Clip", value, min=low, max=high)
+        return self.op("Clip", value, self.scalar(low), self.scalar(high))
+
+    def where(self, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+        return self.op("Where", condition, then, otherwise, since=9)
+
+    def arange(self, count: Dim) -> ir.Value:
+        """``0, 1, ..., count - 1`` as int32 of shape ``[count]``."""
+        if isinstance(count, int):
+            return self.constant(np.arange(count, dtype=np.int32))
+        if self.opset < 11:
+            ones = self.op("ConstantOfShape", count, since=9, value=ir.Tensor(np.ones(1, np.int64)))  # type: ignore[arg-type]
+            return self.cast(self.squeeze(self.op("NonZero", ones, since=9), 0), ir.DataType.INT32)
+        scalars = [self.constant(np.array(bound, np.int64)) for bound in (0, 1)]
+        numbers = self.op("Range", scalars[0], self.squeeze(count, 0), scalars[1])
+        return self.cast(numbers, ir.DataType.INT32)
+
+    def zeros(self, dims: Sequence[Dim]) -> ir.Value:
+        """A tensor of zeros in the type of the arithmetic."""
+        if all(isinstance(dim, int) for dim in dims):
+            return self.constant(np.zeros([int(dim) for dim in dims], self.dtype.numpy()))  # type: ignore[arg-type]
+        zero = ir.Tensor(np.zeros(1, self.dtype.numpy()))
+        return self.op("ConstantOfShape", self.size_vector(dims), since=9, value=zero)  # type: ignore[arg-type]
+
+
+def _content_key(tensor: ir.TensorProtocol) -> bytes:
+    if isinstance(tensor, ir.ExternalTensor):
+        return f"{tensor.path}:{tensor.offset}:{tensor.length}".encode()
+    return hashlib.sha256(tensor.tobytes()).digest()
+

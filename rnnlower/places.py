@@ -1,0 +1,81 @@
+"""Where nodes live: the main graph, subgraphs at any depth, functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from rnnlower.recurrent import RECURRENT_OPS
+
+__all__ = ["Located", "default_opset", "find_recurrent", "is_recurrent", "walk"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Located:
+    """A node with its address.
+
+    Attributes:
+        node: The node.
+        name: Its name, or for an unnamed node one made of operator and position that no other node has.
+        path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a function.
+        opset: The version of the default domain that holds there.
+    """
+
+    node: ir.Node
+    name: str
+    path: str
+    opset: int
+
+    def __str__(self) -> str:
+        return f"{self.path}/{self.name}" if self.path else self.name
+
+
+def is_recurrent(node: ir.Node) -> bool:
+    """Whether the node is an LSTM, GRU or RNN of the default domain."""
+    return node.domain == "" and node.op_type in RECURRENT_OPS
+
+
+def default_opset(model: ir.Model) -> int:
+    """The version of the default domain; a model that imports none means version 1."""
+    return model.opset_imports.get("", 1)
+
+
+def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Node, str]]:
+    """All nodes of a graph and of its subgraphs with their paths, in the order of the graph."""
+    for index, node in enumerate(graph):
+        yield node, path
+        for attribute in node.attributes.values():
+            if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                continue
+            subgraphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
+            for number, subgraph in enumerate(subgraphs):
+                name = node.name or f"{node.op_type}_{index}"
+                suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
+                inner = f"{name}/{suffix}"
+                yield from walk(subgraph, f"{path}/{inner}" if path else inner)
+
+
+def find_recurrent(model: ir.Model) -> list[Located]:
+    """Every recurrent node of the model, functions included."""
+    opset = default_opset(model)
+    found = [(node, path, opset) for node, path in walk(model.graph) if is_recurrent(node)]
+    for function in model.functions.values():
+        path = f"function:{function.domain}::{function.name}"
+        found += [
+            (node, inner, function.opset_imports.get("", opset))
+            for node, inner in walk(function, path)
+            if is_recurrent(node)
+        ]
+    taken = {node.name for node, _, _ in found}
+    located = []
+    for index, (node, path, node_opset) in enumerate(found):
+        name = node.name
+        if not name:
+            name = f"{node.op_type}_{index}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        located.append(Located(node, name, path, node_opset))
+    return located

@@ -1,0 +1,75 @@
+"""What a strategy takes and gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.emitter import Dim, Emitter
+from rnnlower.timeseries import Axes, TimeSeries
+
+__all__ = ["Recurrence", "Results", "State", "Step", "Strategy"]
+
+Step = Callable[
+    [Emitter, Sequence[ir.Value], Sequence[ir.Value | None]], tuple[list[ir.Value], list[ir.Value]]
+]
+"""``(emitter, inputs of this step, state) -> (new state, outputs of this step)``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """A state's initial value ``[batch, width]``; ``None`` is zero."""
+
+    initial: ir.Value | None
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrence:
+    """A step and what it runs over.
+
+    Attributes:
+        axes: The number of steps, and the rows of each step's inputs and outputs.
+        state_rows: The rows of the states: the batch, also where one step stands for several.
+        inputs: The inputs of a step; each says in which order its steps are taken.
+        states: The initial states.
+        step: Emits one step.
+        output_widths: The widths of the step's outputs; their rows are those of the inputs.
+        output_reverse: For each output whether the first step's value belongs at the end.
+    """
+
+    axes: Axes
+    state_rows: Dim
+    inputs: Sequence[TimeSeries]
+    states: Sequence[State]
+    step: Step
+    output_widths: Sequence[int]
+    output_reverse: Sequence[bool]
+
+    def state_dims(self) -> list[list[Dim]]:
+        """The sizes of the states."""
+        return [[self.state_rows, state.width] for state in self.states]
+
+    def output_dims(self) -> list[list[Dim]]:
+        """The sizes of the step's outputs."""
+        return [[self.axes.batch, width] for width in self.output_widths]
+
+    def initial_values(self, e: Emitter) -> list[ir.Value]:
+        """The initial states with zeros written out, for operators that carry them."""
+        return [
+            e.zeros([self.state_rows, state.width]) if state.initial is None else state.initial
+            for state in self.states
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The outputs over time, in the order of the inputs' positions, and the final states."""
+
+    outputs: list[TimeSeries]
+    states: list[ir.Value]
+
+
+Strategy = Callable[[Emitter, Recurrence], Results]

@@ -1,0 +1,87 @@
+"""Weights of a recurrent node, direction by direction and gate by gate.
+
+A constant weight that only recurrent nodes read becomes new constants: rows of the stored tensor, without a copy
+and, for external data, without reading it. Any other weight is cut up by Slice and Squeeze, so that a weight that
+something else needs too is not stored twice and a weight that comes at run time works as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.emitter import Emitter
+
+__all__ = ["Weights"]
+
+
+class Weights:
+    """Cuts weights into the pieces that the steps want.
+
+    Args:
+        private: The values that may be replaced by constants cut from them: initializers nobody else reads.
+        dtype: The type the weights are stored in; pieces come in the type of the emitter's arithmetic.
+    """
+
+    def __init__(self, private: Container[ir.Value], dtype: ir.DataType) -> None:
+        self._private = private
+        self._dtype = dtype
+
+    def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
+        """Rows `first` to `last` of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
+        tensor = self._constant(value)
+        if tensor is not None:
+            rows = _rows(tensor, direction, first, last)
+            return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
+        return self._in_dtype(e, self._sliced(e, value, direction, first, last))
+
+    def vector(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
+        """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``."""
+        array = self._array(e, value)
+        if array is not None:
+            return e.constant(array[direction, first:last], name=value.name or "")
+        return self._in_dtype(e, self._sliced(e, value, direction, first, last))
+
+    def bias_sum(
+        self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, offset: int
+    ) -> ir.Value:
+        """``Wb + Rb`` of the rows `first` to `last`, where Rb starts `offset` behind Wb: ``[last - first]``."""
+        array = self._array(e, value)
+        if array is not None:
+            wide = array[direction].astype(np.promote_types(np.float32, e.dtype.numpy()))
+            total = wide[first:last] + wide[offset + first : offset + last]
+            return e.constant(total.astype(e.dtype.numpy()), name=value.name or "")
+        parts = [self.vector(e, value, direction, shift + first, shift + last) for shift in (0, offset)]
+        return e.op("Add", *parts)
+
+    def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:
+        return value.const_value if value in self._private else None
+
+    def _array(self, e: Emitter, value: ir.Value) -> np.ndarray | None:
+        tensor = self._constant(value)
+        return None if tensor is None else tensor.numpy().astype(e.dtype.numpy())
+
+    def _sliced(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
+        return e.squeeze(e.slice(value, [direction, first], [direction + 1, last], [0, 1]), 0)
+
+    def _in_dtype(self, e: Emitter, value: ir.Value) -> ir.Value:
+        return value if self._dtype == e.dtype else e.cast(value, e.dtype)
+
+
+def _rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> ir.TensorProtocol:
+    _, rows, columns = tensor.shape.numpy()
+    shape = ir.Shape([last - first, columns])
+    if not isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(tensor.numpy()[direction, first:last], dtype=tensor.dtype, shape=shape)
+    row_size = columns * tensor.dtype.itemsize
+    return ir.ExternalTensor(
+        tensor.location,
+        (tensor.offset or 0) + int((direction * rows + first) * row_size),
+        int((last - first) * row_size),
+        tensor.dtype,
+        shape=shape,
+        name=tensor.name or "",
+        base_dir=tensor.base_dir,
+    )
