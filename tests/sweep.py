@@ -1,6 +1,6 @@
 """Random recurrent models through every strategy, judged by the oracle. The large run on demand:
 
-    python tests/sweep.py --count 20000 --seed 1
+python tests/sweep.py --count 20000 --seed 1
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ STRATEGIES = ("unroll", "scan", "loop")
 TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 1e-9, "bfloat16": 4e-2}
 
 
-def lower(config: Config, strategy: str, inputs: dict[str, np.ndarray], rng: np.random.Generator, semantics: str) -> onnx.ModelProto:
+def lower(
+    config: Config, strategy: str, inputs: dict[str, np.ndarray], rng: np.random.Generator, semantics: str
+) -> onnx.ModelProto:
     """The config's model, lowered; a dynamic length is fixed where the strategy wants one."""
     model = config.build()
     options = {"semantics": semantics}
@@ -72,9 +74,7 @@ def _to_numpy(value: onnxruntime.OrtValue) -> np.ndarray:
     return bits.view(ml_dtypes.bfloat16).reshape(value.shape())
 
 
-def differences(
-    expected: dict[str, np.ndarray], actual: dict[str, np.ndarray], dtype: str
-) -> list[str]:
+def differences(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray], dtype: str) -> list[str]:
     """What is wrong, a line an output."""
     wrong = []
     tolerance = TOLERANCES[dtype]
