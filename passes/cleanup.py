@@ -12,8 +12,8 @@ __all__ = ["remove_orphans"]
 def remove_orphans(values: Iterable[ir.Value]) -> None:
     """Removes the values that nobody reads, and what then nobody reads because of it.
 
-    Only what is given and what leads to it: dead code that the model had before stays. Graph inputs stay, with
-    their initializers, and so do graph outputs.
+    Only what is given and what leads to it: dead code that the model had before stays. Graph inputs stay,
+    with their initializers, and so do graph outputs.
     """
     pending = list(dict.fromkeys(values))
     while pending:
@@ -24,6 +24,7 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
         if producer is None:
             if value.is_initializer():
                 assert value.graph is not None
+                assert value.name is not None
                 value.graph.initializers.pop(value.name)
             continue
         if producer.graph is None or any(out.uses() or out.is_graph_output() for out in producer.outputs):

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.analysis import bare_copy, quiet_libraries
+from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.places import Located, is_recurrent, walk
 
 __all__ = ["StaticShapesPass"]
@@ -121,7 +121,7 @@ def _analyse(model: ir.Model) -> _Analysis:
 
 
 def _should_fold(node: ir.Node) -> bool | None:
-    """Also folds a small ConstantOfShape, as exporters build the amounts of a Pad with it; else the library's rules."""
+    """Also folds a small ConstantOfShape, with which exporters build the amounts of a Pad."""
     if node.op_type != "ConstantOfShape" or node.domain:
         return None
     shape = ir.convenience.get_const_tensor(node.inputs[0]) if node.inputs[0] is not None else None
@@ -133,8 +133,8 @@ def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:
     graph = node.graph
     assert graph is not None
     inner = list(branch)
-    for value in list(branch.initializers.values()):
-        branch.initializers.pop(value.name)
+    for name, value in list(branch.initializers.items()):
+        branch.initializers.pop(name)
         graph.register_initializer(value)
     results = list(branch.outputs)
     branch.outputs.clear()
@@ -144,9 +144,9 @@ def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:
         identity = ir.node("Identity", [result])
         graph.insert_before(node, identity)
         new = identity.outputs[0]
-        new.type, new.shape, name = old.type, old.shape, old.name
+        new.type, new.shape = old.type, old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        old.name, new.name = None, name
+        new.name, old.name = old.name, None
     condition = node.inputs[0]
     graph.remove(node, safe=True)
     if condition is not None:

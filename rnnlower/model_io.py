@@ -1,7 +1,7 @@
 """Reading and writing models.
 
-A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind. External data is never
-read here: tensors refer to their file until somebody needs their numbers.
+A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind.
+External data is never read here: tensors refer to their file until somebody needs their numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from rnnlower.errors import InvalidModelError, OptionError
 
-__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "load_model", "Stage", "read_model", "staged", "to_proto"]
+__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -45,8 +45,8 @@ def read_model(path: pathlib.Path) -> ir.Model:
     """Reads a file, without its external data.
 
     Raises:
-        InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing, too short or
-            outside of the model's folder.
+        InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
+            too short or outside of the model's folder.
     """
     try:
         proto = onnx.load_model(path, load_external_data=False)
@@ -77,7 +77,8 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
 def _check_names(model: ir.Model, label: str) -> None:
     """Every value that is read must exist, once; nodes that come before what they read are put in order."""
     try:
-        for graph in (model.graph, *model.functions.values()):
+        graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+        for graph in graphs:
             if not _is_sorted(graph):
                 graph.sort()
     except ValueError as error:
@@ -91,7 +92,10 @@ def _is_sorted(graph: ir.Graph | ir.Function) -> bool:
     seen: set[ir.Node] = set()
     for node in graph:
         producers = (value.producer() for value in node.inputs if value is not None)
-        if any(producer is not None and producer.graph is node.graph and producer not in seen for producer in producers):
+        if any(
+            producer is not None and producer.graph is node.graph and producer not in seen
+            for producer in producers
+        ):
             return False
         seen.add(node)
     return all(_is_sorted(subgraph) for node in graph for subgraph in _subgraphs(node))
@@ -193,7 +197,7 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
-    """Writes the model beside its destination; moves it there at the end of the block if it has been accepted.
+    """Writes the model beside its destination; moves it there at the end of the block if accepted.
 
     Args:
         model: The model.
@@ -225,12 +229,14 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
-    """Whether tensors go into a data file of the result's own; brings them into memory where there is to be none."""
+    """Whether tensors go into a data file of the result's own; embeds them where there is to be none."""
     external = [tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor)]
     too_large = _size(model) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
     if mode == "never":
         if _size(model) > _PROTOBUF_LIMIT:
-            raise OptionError("the model is larger than 2 GB, which one file cannot hold; leave out --external-data never")
+            raise OptionError(
+                "the model is larger than 2 GB, which one file cannot hold; leave out --external-data never"
+            )
         _embed_external_data(model)
         return False
     if mode == "always" or too_large:

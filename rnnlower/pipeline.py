@@ -35,7 +35,8 @@ class LoweringOptions:
 
     Attributes:
         strategy: ``unroll``, ``scan`` or ``loop``.
-        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as needed.
+        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as
+            needed.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of graph inputs.
         nodes: Shell wildcards; only nodes whose name matches one are lowered. ``None``: all.
@@ -57,7 +58,9 @@ class LoweringOptions:
         if self.semantics not in ("ort", "spec"):
             raise OptionError(f"the semantics are {self.semantics!r}; they must be 'ort' or 'spec'")
         if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
-            raise OptionError(f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}")
+            raise OptionError(
+                f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +93,7 @@ class LoweringReport:
 
 def count_ops(model: ir.Model) -> dict[str, int]:
     """Number of nodes by operator, subgraphs and functions included."""
-    graphs = [model.graph, *model.functions.values()]
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     counter = collections.Counter(
         f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         for graph in graphs
@@ -139,7 +142,8 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
     notes = [
-        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; what replaces it fails as it would"
+        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
+        "what replaces it fails as it would"
         for located in impossible
     ]
     return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model), notes)
@@ -153,7 +157,9 @@ def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Lo
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
     return [
-        located for located in found if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
+        located
+        for located in found
+        if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
     ]
 
 
@@ -208,8 +214,8 @@ def _no_length(located: Located, model: ir.Model) -> str:
     length = f"{str(dim)!r}" if named else "unknown"
     remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
     return (
-        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs a number. "
-        f"Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
+        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs "
+        f"a number. Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
     )
 
 

@@ -116,7 +116,10 @@ def _normalize_domain(model: ir.Model) -> None:
 
 
 def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> None:
-    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
+    releases = onnx.helper.OP_SET_ID_VERSION_MAP.items()
+    needed = min(
+        ir_version for (domain, opset), ir_version in releases if domain == "ai.onnx" and opset >= target
+    )
     if new_initializers:
         needed = max(needed, FREE_INITIALIZERS_IR)
     model.ir_version = max(model.ir_version, needed)
@@ -171,7 +174,7 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
 
 
 def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbour: int, path: str) -> None:
-    if not _is_default(session, node):
+    if node.graph is None or not _is_default(session, node):
         return
     old = _version(node, opset, path)
     new = version_at(node.op_type, neighbour)
@@ -183,20 +186,20 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
     step = Step(session, graph, node, (old, new), (opset, neighbour), path)
     if new is None and adapter is None:
         step.refuse("there is nothing older that says the same")
-    before = (dict(node.attributes), list(node.inputs), list(node.outputs))
+    before = _state(node)
+    inputs = [value for value in node.inputs if value is not None]
     if adapter is not None:
         adapter(step)
     if node.graph is not None and new is not None:
         _settle(step, new)
         _judge(step, new)
-    if adapter is not None and (
-        step.emitted or before != (dict(node.attributes), list(node.inputs), list(node.outputs))
-    ):
-        assert row is not None
+    if row is not None and (step.emitted or before != _state(node)):
         _note(session, step, row)
     if step.emits_for_source:
         for emitted in list(step.emitted):
             _cross_emitted(session, graph, emitted, opset, neighbour, path)
+    for value in inputs:
+        _drop_unused(value)
 
 
 def _cross_emitted(
@@ -212,6 +215,27 @@ def _cross_emitted(
     for body in bodies:
         for inner in list(body):
             _cross(session, body, inner, opset, neighbour, path)
+
+
+def _state(node: ir.Node) -> tuple[object, ...]:
+    names = [None if value is None else value.name for value in node.outputs]
+    return (dict(node.attributes), list(node.inputs), names)
+
+
+def _drop_unused(value: ir.Value) -> None:
+    """Take away the node behind an input that nothing reads any more, and what only that node read."""
+    node = value.producer()
+    if node is None or node.domain or node.graph is None:
+        return
+    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    if any(each.type in graphs for each in node.attributes.values()):
+        return
+    if any(each.uses() or each.is_graph_output() for each in node.outputs):
+        return
+    inputs = [each for each in node.inputs if each is not None]
+    node.graph.remove(node, safe=True)
+    for each in inputs:
+        _drop_unused(each)
 
 
 def _settle(step: Step, new: Version) -> None:

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from rnnlower.errors import OpsetError
-from rnnlower.opset.types import all_graphs
+from rnnlower.opset.constants import Constants
+from rnnlower.opset.types import ValueTypes, all_graphs
 from rnnlower.opset.view import Session
 
 __all__ = ["inline_all"]
@@ -37,6 +38,9 @@ def inline_all(session: Session, move: Move) -> None:
     except (ValueError, ir.passes.PassError) as error:
         raise OpsetError(f"the functions of the model cannot be inlined: {error}") from error
     model.functions.clear()
+    # The inlined bodies are new values, of which nothing is known yet.
+    session.types = ValueTypes(model)
+    session.constants = Constants(model, session.types)
     report.notes.append(f"opset {session.target} has no functions: {len(report.inlined)} were inlined")
 
 

@@ -62,7 +62,7 @@ def dft_down(step: Step) -> None:
     """A constant axis becomes an attribute."""
     axis = [-2] if step.input(2) is None else step.ints(step.input(2))
     if axis is None:
-        step.refuse("its axis is computed while the model runs, DFT-17 wants an attribute")
+        step.refuse("its axis is not constant, DFT-17 wants an attribute")
     step.set("axis", positive_axis(step, axis[0]))
     step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
 

@@ -21,15 +21,15 @@ from rnnlower.verification.engines import (
     EngineName,
     NumpyEngine,
     Semantics,
+    inherited_fault,
     open_engine,
-    refused_as_invalid,
 )
 from rnnlower.verification.given import GivenInputs, read_inputs
-from rnnlower.verification.graph_facts import gather_facts
+from rnnlower.verification.graph_facts import facts_of_candidate, gather_facts
 from rnnlower.verification.interface import interface_problems
 from rnnlower.verification.models import HeldModel, ModelLike, hold
 from rnnlower.verification.result import OutputComparison, VerificationResult
-from rnnlower.verification.session import LacksKernelError, LoadError, RunError
+from rnnlower.verification.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.trials import RunModel, Trial, generate_trials, input_maker
 
 __all__ = ["DEFAULT_TRIALS", "verify"]
@@ -37,6 +37,7 @@ __all__ = ["DEFAULT_TRIALS", "verify"]
 Array = NDArray[Any]
 Comparisons = dict[str, OutputComparison]
 DEFAULT_TRIALS = 6
+_LARGE_GRAPH = 10_000
 
 
 def verify(
@@ -91,7 +92,13 @@ class _Verification:
         self._reference, self._candidate = reference, candidate
         self._semantics: Semantics = semantics
         self._engine: EngineName | None = engine
-        self._facts = {m.role: gather_facts(m.proto) for m in (reference, candidate)}
+        self._facts = {
+            reference.role: gather_facts(reference.proto),
+            candidate.role: facts_of_candidate(candidate.proto),
+        }
+        small = [m for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
+        self._optimized = small[0] if small else None
+        self._empty_inputs = False
         self._engines: dict[str, str] = {}
         self._notes: list[str] = []
         self._problems: list[str] = []
@@ -112,6 +119,8 @@ class _Verification:
             return self._result(0, {})
         tolerances = self._tolerances(atol, rtol)
         pairs = self._run_candidate(finished)
+        if not pairs and not self._problems:
+            raise UnverifiableError(f"the candidate ran on no inputs: {'; '.join(self._notes)}")
         compared = [(trial, outputs, self._compare(trial, outputs, tolerances)) for trial, outputs in pairs]
         if atol is None and rtol is None:
             compared = self._excuse_rounding(compared, tolerances, seed)
@@ -119,7 +128,7 @@ class _Verification:
         for trial, _, comparisons in compared:
             for name, comparison in comparisons.items():
                 merged[name] = merge(merged.get(name), comparison, trial.number)
-        return self._result(len(finished), merged)
+        return self._result(len(pairs), merged)
 
     def _result(self, trials: int, comparisons: Comparisons) -> VerificationResult:
         outputs = tuple(comparisons.values())
@@ -141,7 +150,8 @@ class _Verification:
     def _open(self, model: HeldModel) -> Iterator[RunModel]:
         """Yield what runs ``model``; it turns to NumPy if onnxruntime finds out late that it lacks a kernel.
 
-        The reference's graph runs as it is written, the candidate's after onnxruntime's optimisations.
+        One graph runs as it is written, the other after onnxruntime's optimisations: the candidate's, unless
+        it is so large that optimising takes minutes (then the reference's).
         """
         engine: Engine
         engine, notes = open_engine(
@@ -149,8 +159,9 @@ class _Verification:
             self._facts[model.role],
             self._semantics,
             self._engine,
-            optimize=model is self._candidate,
-            excuse_invalid=lambda: model is self._reference or refused_as_invalid(self._reference),
+            optimize=model is self._optimized,
+            empty_inputs=self._empty_inputs,
+            excuse=lambda error: model is self._reference or inherited_fault(error, self._reference),
         )
         self._engines[model.role] = engine.name
         for note in notes:
@@ -163,7 +174,7 @@ class _Verification:
             except LacksKernelError as error:
                 if self._engine is not None or isinstance(engine, NumpyEngine):
                     raise
-                self._note(f"the {model.role} does not run on onnxruntime: {error}")
+                self._note(f"the {model.role} does not run on onnxruntime: {brief(error)}")
                 engine.close()
                 engine = NumpyEngine(model, self._semantics)
                 self._engines[model.role] = engine.name
@@ -180,16 +191,20 @@ class _Verification:
         try:
             if given is None:
                 maker = input_maker(graph, self._candidate.proto.graph, self._facts["reference"], seed)
+                self._empty_inputs = maker.plan.has_empty_inputs
                 with self._open(self._reference) as run:
                     finished, skipped = generate_trials(run, maker, trials)
                 self._notes += skipped
                 return finished
+            self._empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
             with self._open(self._reference) as run:
                 return [Trial(number, feeds, run(feeds)) for number, feeds in enumerate(given)]
         except LoadError as error:
-            raise UnverifiableError(f"no engine runs the reference: {error}") from error
+            raise UnverifiableError(f"no engine runs the reference: {brief(error)}") from error
         except RunError as error:
-            raise UnverifiableError(f"the reference does not run on the given inputs: {error}") from error
+            raise UnverifiableError(
+                f"the reference does not run on the given inputs: {brief(error)}"
+            ) from error
 
     def _run_candidate(self, finished: list[Trial]) -> list[tuple[Trial, dict[str, Any]]]:
         """The candidate's outputs; that it does not load or run is a problem of its own."""
@@ -198,16 +213,29 @@ class _Verification:
         try:
             with self._open(self._candidate) as run:
                 for trial in finished:
-                    pairs.append((trial, run({k: v for k, v in trial.feeds.items() if k in accepted})))
+                    feeds = {k: v for k, v in trial.feeds.items() if k in accepted}
+                    try:
+                        pairs.append((trial, run(feeds)))
+                    except RunError as error:
+                        if not self._is_recorded_shape(error):
+                            raise
+                        self._note(f"trial {trial.number}: the candidate does not run: {brief(error)}")
         except LacksKernelError as error:
-            raise UnverifiableError(f"no engine runs the candidate: {error}") from error
+            raise UnverifiableError(f"no engine runs the candidate: {brief(error)}") from error
         except LoadError as error:
-            self._problems.append(f"the candidate does not load: {error}")
+            self._problems.append(f"the candidate does not load: {brief(error)}")
         except RunError as error:
-            self._problems.append(f"the candidate does not run where the reference does: {error}")
+            self._problems.append(f"the candidate does not run where the reference does: {brief(error)}")
         if self._engines.get("candidate") == NumpyEngine.name:
             self._check_candidate()
         return pairs
+
+    def _is_recorded_shape(self, error: RunError) -> bool:
+        """Whether onnxruntime objects to a shape recorded in the model, as it may to the reference's.
+
+        Only NumPy ran the reference then, and it does not look at such records.
+        """
+        return RECORDED_SHAPE in str(error) and self._engines["reference"] == NumpyEngine.name
 
     def _check_candidate(self) -> None:
         """What NumPy evaluates may still break the ONNX specification (the reference may do so, too)."""
@@ -266,7 +294,7 @@ class _Verification:
                     if comparisons[name].equal:
                         self._note(
                             f"trial {trial.number}, output {name!r}: within what rounding the inputs changes "
-                            f"in the reference (up to {noise[name].max():.3g} allowed)"
+                            f"in the reference (up to {noise[name].max():.3g} allowed), or overflowing"
                         )
                     else:
                         # One difference decides; the other trials need no second look.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -10,9 +11,16 @@ from numpy.typing import NDArray
 
 from rnnlower.errors import RnnLowerError
 from rnnlower.reference import Evaluator
-from rnnlower.verification.graph_facts import Facts, gather_facts
+from rnnlower.verification.graph_facts import RECURRENT, Facts, gather_facts
 from rnnlower.verification.models import HeldModel
-from rnnlower.verification.session import IsolatedSession, LacksKernelError, LoadError, RunError, Session
+from rnnlower.verification.session import (
+    IsolatedSession,
+    LacksKernelError,
+    LoadError,
+    RunError,
+    Session,
+    brief,
+)
 
 __all__ = [
     "Engine",
@@ -28,6 +36,7 @@ EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]
 
 _FIRST_VERSION = 7
+_ABORTING = ("LSTM", "GRU")
 _NO_KERNEL: dict[int | None, str] = {
     onnx.TensorProto.DOUBLE: "float64",
     onnx.TensorProto.BFLOAT16: "bfloat16",
@@ -46,7 +55,7 @@ _EVALUATION_FAILURES = (
 )
 
 
-def reasons_against_onnxruntime(facts: Facts, semantics: Semantics) -> list[str]:
+def reasons_against_onnxruntime(facts: Facts, semantics: Semantics, empty_inputs: bool = False) -> list[str]:
     """Why onnxruntime's native kernels cannot stand for the model's recurrent nodes; empty if they can."""
     reasons = []
     for node in facts.recurrent:
@@ -61,6 +70,8 @@ def reasons_against_onnxruntime(facts: Facts, semantics: Semantics) -> list[str]
             reasons.append(f"{label}: {_NO_KERNEL[node.elem_type]} has no kernel")
         elif any(name.lower() == "softplus" for name in node.activations):
             reasons.append(f"{label}: the native Softplus overflows")
+        elif empty_inputs and node.op_type in _ABORTING:
+            reasons.append(f"{label}: the native kernel aborts on zero-length time or batch")
     return reasons
 
 
@@ -94,7 +105,7 @@ class OnnxRuntimeEngine:
     def __init__(self, model: HeldModel, facts: Facts, optimize: bool) -> None:
         self._model = model
         self._optimize = optimize
-        self._aborts = any(node.op_type in ("LSTM", "GRU") for node in facts.recurrent)
+        self._aborts = any(node.op_type in _ABORTING for node in facts.recurrent)
         self._known_safe: set[tuple[Any, ...]] = set()
         # Making a session is always safe; only running one may abort.
         self._session: Session | IsolatedSession | None = Session(model.for_session(), optimize)
@@ -121,8 +132,8 @@ class OnnxRuntimeEngine:
         if key not in self._known_safe:
             facts = gather_facts(self._model.proto, shapes)
             for node in facts.recurrent:
-                known = node.x_dims is not None and all(isinstance(d, int) for d in node.x_dims[:2])
-                if node.op_type != "RNN" and not known:
+                known = node.x_dims is not None and all(isinstance(d, int) and d > 0 for d in node.x_dims[:2])
+                if node.op_type in _ABORTING and not known:
                     return False
             self._known_safe.add(key)
         return True
@@ -131,10 +142,18 @@ class OnnxRuntimeEngine:
 Engine = OnnxRuntimeEngine | NumpyEngine
 
 
-def refused_as_invalid(model: HeldModel) -> bool:
-    """Whether onnxruntime calls ``model`` invalid, rather than lacking an implementation for it."""
+_NAMED_NODE = re.compile(r"""In Node, \("([^"]*)"|in node \(([^)]*)\)""")
+
+
+def inherited_fault(error: LoadError, reference: HeldModel) -> bool:
+    """Whether ``error`` names a node that ``reference``, which onnxruntime refuses too, also holds."""
+    found = _NAMED_NODE.search(str(error))
+    name = (found.group(1) or found.group(2)) if found else ""
+    names = {node.name for node in reference.proto.graph.node if node.op_type not in RECURRENT}
+    if not name or name not in names:
+        return False
     try:
-        Session(model.for_session(), optimize=False)
+        Session(reference.for_session(), optimize=False)
     except LacksKernelError:
         return False
     except LoadError:
@@ -149,22 +168,23 @@ def open_engine(
     forced: EngineName | None,
     *,
     optimize: bool,
-    excuse_invalid: Callable[[], bool],
+    empty_inputs: bool,
+    excuse: Callable[[LoadError], bool],
 ) -> tuple[Engine, list[str]]:
     """The engine for ``model``, and notes on what was tried before.
 
-    ``excuse_invalid`` says whether NumPy may still evaluate what onnxruntime calls an invalid model.
+    ``excuse`` says whether NumPy may still evaluate what onnxruntime calls an invalid model.
 
     Raises:
         LoadError: the engine refuses the model, or no engine has an implementation for it.
     """
-    reasons = reasons_against_onnxruntime(facts, semantics)
+    reasons = reasons_against_onnxruntime(facts, semantics, empty_inputs)
     notes: list[str] = []
     if forced != "rnnlower-reference" and (forced or not reasons):
         try:
             return OnnxRuntimeEngine(model, facts, optimize), notes
         except LoadError as error:
-            if forced or not (isinstance(error, LacksKernelError) or excuse_invalid()):
+            if forced or not (isinstance(error, LacksKernelError) or excuse(error)):
                 raise
-            notes.append(f"the {model.role} does not run on onnxruntime: {error}")
+            notes.append(f"the {model.role} does not run on onnxruntime: {brief(error)}")
     return NumpyEngine(model, semantics), notes

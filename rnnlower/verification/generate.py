@@ -74,9 +74,9 @@ class InputMaker:
     ) -> Array:
         if use.lengths:
             limit = min(self._limit(d, recipe, shapes) for d in use.lengths)
-            return _lengths(rng, shape, max(limit >> (attempt // 4), 1), trial).astype(dtype)
+            return _lengths(rng, shape, max(limit >> (attempt // 4), min(limit, 1)), trial).astype(dtype)
         if use.indices:
-            limits = [self._size(d, recipe) for d in use.indices]
+            limits = [self.plan.size_of(d, recipe) for d in use.indices]
             limit = min(size or _UNKNOWN_LIMIT for size in limits)
             return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
         if dtype == np.bool_:
@@ -93,13 +93,8 @@ class InputMaker:
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
         return rng.choice(np.array(["", "a", "B c", "word"], dtype=object), shape)
 
-    def _size(self, dim: Dim, recipe: Recipe) -> int | None:
-        if isinstance(dim, str):
-            return self.plan.size_of_name(dim, recipe)
-        return dim
-
     def _limit(self, dim: Dim, recipe: Recipe, shapes: Sizes) -> int:
-        size = self._size(dim, recipe)
+        size = self.plan.size_of(dim, recipe)
         if size is not None:
             return size
         # Unknown where X comes from: no sequence is longer than the shortest of these.
@@ -113,7 +108,7 @@ def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, trial
     flat = lengths.reshape(-1)
     special = [limit, 0, 1, max(limit - 1, 0)]
     if flat.size == 1:
-        flat[0] = (limit - 1, limit, 0, 1, limit // 2)[trial % 5] if limit > 1 else (1, 0)[trial % 2]
+        flat[0] = (limit - 1, limit, 0, 1, limit // 2)[trial % 5] if limit > 1 else (limit, 0)[trial % 2]
     else:
         for index in range(min(flat.size, 2)):
             flat[index] = special[(trial + index) % len(special)]

@@ -21,7 +21,17 @@ from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.verification.models import slim
 
-__all__ = ["Dim", "Facts", "Recurrent", "Uses", "dims_of", "gather_facts"]
+__all__ = [
+    "Dim",
+    "Dims",
+    "Facts",
+    "Recurrent",
+    "Uses",
+    "dims_of",
+    "facts_of_candidate",
+    "gather_facts",
+    "unnamed_dim",
+]
 
 Dim = int | str | None
 Dims = tuple[Dim, ...]
@@ -61,7 +71,10 @@ class Uses:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A native recurrent node: where it is, and what decides whether an engine runs it."""
+    """A native recurrent node: where it is, and what decides whether an engine runs it.
+
+    ``state_dims`` are the sizes that its sequence_lens and initial states are known to have.
+    """
 
     name: str
     op_type: str
@@ -70,16 +83,23 @@ class Recurrent:
     layout: int
     activations: tuple[str, ...]
     x_dims: Dims | None
-    in_function: bool
+    state_dims: tuple[int, ...]
 
 
 @dataclass
 class Facts:
-    """``uses`` by graph input, the recurrent nodes, and the outputs that depend on random operators."""
+    """What a graph says.
 
-    uses: dict[str, Uses]
-    recurrent: list[Recurrent]
-    random_outputs: set[str]
+    ``uses`` by graph input; the recurrent nodes; the outputs that depend on random operators; dimensions that
+    recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
+    """
+
+    uses: dict[str, Uses] = field(default_factory=dict)
+    recurrent: list[Recurrent] = field(default_factory=list)
+    random_outputs: set[str] = field(default_factory=set)
+    equal_dims: list[tuple[Dim, Dim]] = field(default_factory=list)
+    batches: set[str] = field(default_factory=set)
+    lengths: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -88,7 +108,12 @@ class _Scope:
     dims: MutableMapping[str, Dims]
     types: MutableMapping[str, int]
     values: MutableMapping[str, NDArray[Any]]
-    in_function: bool = False
+    bound: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+
+    def attributes(self, node: onnx.NodeProto) -> dict[str, onnx.AttributeProto]:
+        """The attributes of ``node``, those that refer to a function's replaced by what the call gives."""
+        given = {a.name: self.bound.get(a.ref_attr_name) if a.ref_attr_name else a for a in node.attribute}
+        return {name: attribute for name, attribute in given.items() if attribute is not None}
 
     def child(self) -> _Scope:
         return _Scope(
@@ -96,7 +121,7 @@ class _Scope:
             ChainMap({}, self.dims),
             ChainMap({}, self.types),
             ChainMap({}, self.values),
-            self.in_function,
+            self.bound,
         )
 
 
@@ -112,6 +137,7 @@ def gather_facts(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | N
             del value.type.tensor_type.shape.dim[:]
             for size in shapes[value.name]:
                 value.type.tensor_type.shape.dim.add(dim_value=size)
+        _name_dims(value)
     if shapes:
         _forget_shapes(inferred.graph)
     # Shape inference is a help here, not a judge: without it fewer limits are known.
@@ -119,21 +145,49 @@ def gather_facts(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | N
         inferred = infer_shapes(inferred, data_prop=True)
     tracer = _Tracer(inferred)
     tracer.run()
-    return Facts(tracer.uses, tracer.recurrent, _random_outputs(model))
+    tracer.facts.random_outputs = _random_outputs(model)
+    return tracer.facts
+
+
+def facts_of_candidate(model: onnx.ModelProto) -> Facts:
+    """Facts about recurrent nodes only; at no cost for a graph that has none, however large it is."""
+    nodes = [model.graph.node, *(function.node for function in model.functions)]
+    if any(map(_holds_recurrent, nodes)):
+        return gather_facts(model)
+    return Facts()
+
+
+def _holds_recurrent(nodes: Iterable[onnx.NodeProto]) -> bool:
+    return any(
+        node.op_type in RECURRENT or any(_holds_recurrent(a.g.node) for a in node.attribute) for node in nodes
+    )
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
-    """The dimensions of a value: sizes, names or None; -1 and 0 count as unknown. None without a shape."""
+    """The dimensions of a value: sizes, names, or None for unknown (also -1). None without a shape."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
     dims: list[Dim] = []
     for d in tensor.shape.dim:
-        if d.HasField("dim_value") and d.dim_value > 0:
+        if d.HasField("dim_value") and d.dim_value >= 0:
             dims.append(d.dim_value)
         else:
             dims.append(d.dim_param if d.dim_param.strip("?") else None)
     return tuple(dims)
+
+
+def unnamed_dim(name: str, axis: int) -> str:
+    """The name by which a nameless dimension of input ``name`` goes here."""
+    return f"?{name}:{axis}"
+
+
+def _name_dims(value: onnx.ValueInfoProto) -> None:
+    """Name the nameless dimensions of an input, so that shape inference tells where they turn up."""
+    dims = dims_of(value) or ()
+    for axis, (dim, proto) in enumerate(zip(dims, value.type.tensor_type.shape.dim, strict=False)):
+        if dim is None:
+            proto.dim_param = unnamed_dim(value.name, axis)
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
@@ -151,14 +205,13 @@ class _Tracer:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
         self._functions = {(f.domain, f.name): f for f in model.functions}
-        self.uses: dict[str, Uses] = {}
-        self.recurrent: list[Recurrent] = []
+        self.facts = Facts()
 
     def run(self) -> None:
         opset = _default_opset(self._model.opset_import)
         initialized = {i.name for i in self._model.graph.initializer}
         names = [i.name for i in self._model.graph.input if i.name not in initialized]
-        self.uses = {name: Uses() for name in names}
+        self.facts.uses = {name: Uses() for name in names}
         taint: Taint = {name: frozenset([name]) for name in names}
         self._graph(self._model.graph, _Scope(opset, {}, {}, {}), taint)
 
@@ -188,10 +241,10 @@ class _Tracer:
                 self._record(node, scope)
             for index, name in enumerate(node.input):
                 if taint.get(name):
-                    self._use(node, index, [self.uses[origin] for origin in taint[name]], scope)
+                    self._use(node, index, [self.facts.uses[origin] for origin in taint[name]], scope)
             function = self._functions.get((node.domain, node.op_type))
             if function is not None:
-                results = self._call(function, node, taint)
+                results = self._call(function, node, scope, taint)
             else:
                 results = self._results(node, scope, taint)
             for name, origins in zip(node.output, results, strict=False):
@@ -211,11 +264,12 @@ class _Tracer:
             scope.values[node.output[0]] = scope.values[node.input[0]]
 
     def _record(self, node: onnx.NodeProto, scope: _Scope) -> None:
-        attributes = {a.name: a for a in node.attribute}
+        attributes = scope.attributes(node)
         elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
         # sequence_lens is the one input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
-        self.recurrent.append(
+        self._relate(node, attributes, scope)
+        self.facts.recurrent.append(
             Recurrent(
                 name=node.name or node.output[0],
                 op_type=node.op_type,
@@ -227,24 +281,44 @@ class _Tracer:
                     for s in (attributes["activations"].strings if "activations" in attributes else ())
                 ),
                 x_dims=scope.dims.get(node.input[0]),
-                in_function=scope.in_function,
+                state_dims=tuple(
+                    d for name in node.input[4:7] for d in scope.dims.get(name, ()) if isinstance(d, int)
+                ),
             )
         )
 
+    def _relate(self, node: onnx.NodeProto, attributes: Mapping[str, Any], scope: _Scope) -> None:
+        """Note which dimensions of the node's inputs are the same."""
+        batch_first = "layout" in attributes and attributes["layout"].i
+        state = "NDH" if batch_first else "DNH"
+        letters = ("NTI" if batch_first else "TNI", "D.I", "D.H", "D.", "N", state, state, "D.")
+        seen: dict[str, list[Dim]] = {}
+        for name, axes in zip(node.input, letters, strict=False):
+            dims = scope.dims.get(name)
+            if name and dims is not None and len(dims) == len(axes):
+                for letter, dim in zip(axes, dims, strict=True):
+                    seen.setdefault(letter, []).append(dim)
+        seen.pop(".", None)
+        for letter, (first, *others) in seen.items():
+            self.facts.equal_dims += [(first, other) for other in others]
+            roles = {"N": self.facts.batches, "T": self.facts.lengths}.get(letter, set())
+            roles.update(dim for dim in (first, *others) if isinstance(dim, str))
+
     def _use(self, node: onnx.NodeProto, index: int, uses: list[Uses], scope: _Scope) -> None:
         op_type = node.op_type
-        axis = next((a.i for a in node.attribute if a.name == "axis"), None)
+        attributes = scope.attributes(node)
+        axis = attributes["axis"].i if "axis" in attributes else 0
         for use in uses:
             if op_type in RECURRENT and index == 4:
-                layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
-                use.lengths.append(_axis_size(scope, node.input[0], layout))
+                time_axis = attributes["layout"].i if "layout" in attributes else 0
+                use.lengths.append(_axis_size(scope, node.input[0], time_axis))
             elif op_type == "ReverseSequence" and index == 1:
-                time_axis = next((a.i for a in node.attribute if a.name == "time_axis"), 0)
+                time_axis = attributes["time_axis"].i if "time_axis" in attributes else 0
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))
             elif op_type in RECURRENT and index in (1, 2, 3, 7):
                 use.is_weight = True
             elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
-                use.indices.append(_axis_size(scope, node.input[0], axis or 0))
+                use.indices.append(_axis_size(scope, node.input[0], axis))
             elif op_type in ("GatherND", "ScatterND") and index == 1:
                 use.indices.append(_axis_size(scope, node.input[0], 0))
             elif op_type == "OneHot" and index == 0:
@@ -274,11 +348,18 @@ class _Tracer:
             return bodies[0][1:]
         return [a.union(*rest) for a, *rest in zip(*bodies, strict=False)]
 
-    def _call(self, function: onnx.FunctionProto, node: onnx.NodeProto, taint: Taint) -> list[Origins]:
-        scope = _Scope(_default_opset(function.opset_import), {}, {}, {}, in_function=True)
+    def _call(
+        self, function: onnx.FunctionProto, node: onnx.NodeProto, outer: _Scope, taint: Taint
+    ) -> list[Origins]:
+        bound = {a.name: a for a in function.attribute_proto} | outer.attributes(node)
+        scope = _Scope(_default_opset(function.opset_import), {}, {}, {}, bound)
         inner: Taint = {}
         for formal, actual in zip(function.input, node.input, strict=False):
             inner[formal] = taint.get(actual, frozenset())
+            if actual in outer.dims:
+                scope.dims[formal] = outer.dims[actual]
+            if actual in outer.types:
+                scope.types[formal] = outer.types[actual]
         self._nodes(function.node, scope, inner)
         return [inner.get(name, frozenset()) for name in function.output]
 

@@ -63,7 +63,7 @@ class VerificationResult:
     """Truthy when the two models agree on every trial.
 
     ``engines`` says what ran the ``"reference"`` and the ``"candidate"``; ``trials`` counts the sets of
-    inputs on which the reference ran; ``skipped`` says what was not compared and why; ``problems`` are the
+    inputs on which both ran; ``skipped`` says what was not compared and why; ``problems`` are the
     differences that no single output shows (an output that is missing, a model that does not run).
     """
 

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IsolatedSession", "LacksKernelError", "LoadError", "RunError", "Session"]
+__all__ = ["IsolatedSession", "LacksKernelError", "LoadError", "RunError", "Session", "brief"]
 
 Array = NDArray[Any]
 
@@ -31,6 +31,9 @@ _LACKING = (
     "ONNX Runtime only *guarantees* support",
     "Unsupported model IR version",
 )
+_LONGEST, _HEAD = 500, 100
+# How it says that a value inside the model has another shape than the model records for it.
+RECORDED_SHAPE = "pre-allocated output OrtValues"
 _MAX_THREADS = 4
 
 
@@ -44,6 +47,15 @@ class LacksKernelError(LoadError):
 
 class RunError(Exception):
     """The model does not run on these inputs."""
+
+
+def brief(error: Exception) -> str:
+    """The error's text, cut in the middle if it is long.
+
+    What went wrong stands last, behind every subgraph on the way and a position in onnxruntime's source.
+    """
+    text = str(error)
+    return text if len(text) <= _LONGEST else f"{text[:_HEAD]} ... {text[-(_LONGEST - _HEAD) :]}"
 
 
 class Session:
@@ -116,7 +128,7 @@ def _to_array(value: Any) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _load_error(error: Exception) -> LoadError:

@@ -8,15 +8,15 @@ the next.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rnnlower.errors import UnverifiableError, VerificationError
-from rnnlower.verification.graph_facts import Dim, Dims
+from rnnlower.verification.graph_facts import Dim, Dims, unnamed_dim
 
 __all__ = ["Recipe", "ShapePlan", "Sizes"]
 
-Position = tuple[str, int]
 Sizes = dict[str, tuple[int, ...]]
 
 _BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$|^bsz$", re.IGNORECASE)
@@ -24,6 +24,7 @@ _BATCHES = (2, 3, 1, 4, 2, 5)
 _LENGTHS = (5, 8, 1, 11, 3, 6)
 # Tried in this order until the reference runs.
 _SCALES = (5, 64, 512, 16, 256, 33, 1024, 128, 7, 576, 100, 160, 257, 1600, 4096, 9, 16000)
+_RARE_BATCHES = (3, 4, 5, 6, 8, 16, 32)
 _TIES = ("named", "first", "last", "all")
 _MAX_ELEMENTS = 2**23
 
@@ -32,8 +33,8 @@ _MAX_ELEMENTS = 2**23
 class Recipe:
     """How to size the dynamic dimensions.
 
-    ``tie`` says which unnamed dimensions agree: none beyond the names, the first (or the last) of every input
-    with one another, or all.
+    ``tie`` says which unnamed dimensions agree: none beyond what is known, the first (or the last) of every
+    input with one another, or all.
     """
 
     tie: str
@@ -43,16 +44,28 @@ class Recipe:
 
 @dataclass
 class ShapePlan:
-    """The dimensions of all inputs, merged from both models, and a search for sizes."""
+    """The dimensions of all inputs, merged from both models, and a search for sizes.
 
-    dims: dict[str, Dims]
+    Every dimension of ``dims`` is a size or a name; those that have none in the model are named after their
+    place. ``batches`` and ``lengths`` are the names that are known to be one or the other.
+    """
+
+    dims: Mapping[str, Dims]
+    batches: frozenset[str] = frozenset()
+    lengths: frozenset[str] = frozenset()
     hints: Sequence[int] = ()
-    _names: dict[str, int] = field(default_factory=dict)
+    _same: dict[str, Dim] = field(default_factory=dict)
     _good: Recipe | None = None
 
     @classmethod
     def merge(
-        cls, reference: Mapping[str, Dims | None], candidate: Mapping[str, Dims | None], hints: Sequence[int]
+        cls,
+        reference: Mapping[str, Dims | None],
+        candidate: Mapping[str, Dims | None],
+        equal_dims: Iterable[tuple[Dim, Dim]] = (),
+        batches: Iterable[str] = (),
+        lengths: Iterable[str] = (),
+        hints: Sequence[int] = (),
     ) -> ShapePlan:
         """Dimensions that hold for both models: a size in one fixes the name that the other gives it.
 
@@ -60,24 +73,36 @@ class ShapePlan:
             VerificationError: the models fix a dimension to different sizes, or an input's rank differs.
             UnverifiableError: neither model says what rank an input has.
         """
-        merged: dict[str, Dims] = {}
-        fixed: dict[str, int] = {}
-        for name, dims in reference.items():
+        dims: dict[str, Dims] = {}
+        same: dict[str, Dim] = {}
+        for name, own in reference.items():
             other = candidate.get(name)
-            dims = dims if dims is not None else other
-            if dims is None:
+            own = own if own is not None else other
+            if own is None:
                 raise UnverifiableError(f"input {name!r} has no known rank: give --inputs")
-            merged[name] = _merge_dims(name, dims, dims if other is None else other, fixed)
-        resolved = {
-            name: tuple(fixed.get(d, d) if isinstance(d, str) else d for d in dims)
-            for name, dims in merged.items()
-        }
-        return cls(resolved, tuple(dict.fromkeys(hints)), fixed)
+            dims[name] = tuple(unnamed_dim(name, axis) if d is None else d for axis, d in enumerate(own))
+            if other is not None:
+                _adopt_sizes(name, dims[name], other, same)
+        for first, second in equal_dims:
+            _equate(first, second, same)
+        resolved = {name: tuple(_find(d, same) for d in own) for name, own in dims.items()}
+        return cls(
+            resolved,
+            frozenset(d for d in (_find(name, same) for name in batches) if isinstance(d, str)),
+            frozenset(d for d in (_find(name, same) for name in lengths) if isinstance(d, str)),
+            tuple(dict.fromkeys(hint for hint in hints if hint > 0)),
+            same,
+        )
+
+    @property
+    def has_empty_inputs(self) -> bool:
+        """Whether the models fix a dimension to zero."""
+        return any(d == 0 for dims in self.dims.values() for d in dims)
 
     @property
     def is_dynamic(self) -> bool:
         """Whether any dimension is left to choose."""
-        return any(not isinstance(d, int) for dims in self.dims.values() for d in dims)
+        return bool(self._names)
 
     def proposals(self, trial: int) -> Iterator[Recipe]:
         """Recipes for one trial, the most varied first, those known to work last."""
@@ -95,13 +120,15 @@ class ShapePlan:
         yield varied
         if not self.is_dynamic:
             return
-        ties = _TIES if any(d is None for dims in self.dims.values() for d in dims) else _TIES[:1]
+        ties = _TIES if any(map(_is_unnamed, self._names)) else _TIES[:1]
         for tie in ties:
             yield from (Recipe(tie, batch, length) for length in _SCALES[:3] for batch in (2, 1))
         for hint in self.hints:
             yield from (Recipe(tie, batch, hint) for tie in ties for batch in (2, 1, hint))
+            yield from (Recipe(tie, hint, length) for tie in ties for length in _SCALES[:2])
         for length in _SCALES[3:]:
             yield from (Recipe(tie, batch, length) for tie in ties for batch in (2, 1))
+        yield from (Recipe(tie, batch, _SCALES[0]) for tie in ties for batch in _RARE_BATCHES)
 
     def worked(self, recipe: Recipe) -> None:
         """Remember that the reference ran with ``recipe``; the first one that did is kept."""
@@ -111,67 +138,85 @@ class ShapePlan:
     def sizes(self, recipe: Recipe) -> Sizes | None:
         """A shape for every input, or None if that would be too large to try."""
         shapes: Sizes = {}
-        unnamed = 0
         for name, dims in self.dims.items():
-            shape: list[int] = []
-            open_axes = [axis for axis, d in enumerate(dims) if d is None]
-            for axis, d in enumerate(dims):
-                if isinstance(d, int):
-                    shape.append(d)
-                elif isinstance(d, str):
-                    shape.append(self.size_of_name(d, recipe))
-                else:
-                    shape.append(self._unnamed_size(recipe, axis, open_axes, unnamed))
-                    unnamed += 1
-            shapes[name] = tuple(shape)
+            shapes[name] = tuple(d if isinstance(d, int) else self.size_of(d, recipe) or 0 for d in dims)
             elements = 1
-            for size in shape:
+            for size in shapes[name]:
                 elements *= size
-            if elements > _MAX_ELEMENTS and any(not isinstance(d, int) for d in dims):
+            if elements > _MAX_ELEMENTS and any(isinstance(d, str) for d in dims):
                 return None
         return shapes
 
-    def size_of_name(self, name: str, recipe: Recipe) -> int:
-        """The size that ``recipe`` gives a named dimension (of any value, not just of inputs)."""
-        if name in self._names:
-            return self._names[name]
-        names = [d for dims in self.dims.values() for d in dims if isinstance(d, str)]
-        if self._is_batch(name, names):
+    def size_of(self, dim: Dim, recipe: Recipe) -> int | None:
+        """The size that ``recipe`` gives a dimension, of any value; None if no input decides it."""
+        found = _find(dim, self._same)
+        if not isinstance(found, str):
+            return found
+        if found not in self._names:
+            return None
+        if _is_unnamed(found) and recipe.tie != "named":
+            if recipe.tie == "all":
+                return recipe.length
+            return recipe.batch if found in self._ends[recipe.tie == "last"] else recipe.length
+        if self._is_batch(found):
             return recipe.batch
-        # Other names differ from one another, so that a mix-up shows.
-        lengths = [n for n in dict.fromkeys(names) if not self._is_batch(n, names)]
-        offset = lengths.index(name) if name in lengths else 0
-        return recipe.length + (offset if recipe.tie == "named" else 0)
+        # Lengths differ from one another, so that a mix-up shows.
+        return recipe.length + (self._length_order.index(found) if recipe.tie == "named" else 0)
 
-    def _is_batch(self, name: str, names: Sequence[str]) -> bool:
-        if any(_BATCH_NAME.search(n) for n in names):
-            return bool(_BATCH_NAME.search(name))
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str)))
+
+    @cached_property
+    def _length_order(self) -> list[str]:
+        return [name for name in self._names if not self._is_batch(name)]
+
+    @cached_property
+    def _ends(self) -> tuple[set[str], set[str]]:
+        """The first, and the last, unnamed dimension of every input."""
+        unnamed = [[d for d in dims if isinstance(d, str) and _is_unnamed(d)] for dims in self.dims.values()]
+        return {names[0] for names in unnamed if names}, {names[-1] for names in unnamed if names}
+
+    def _is_batch(self, name: str) -> bool:
+        if name in self.batches or name in self.lengths:
+            return name in self.batches
+        if any(_BATCH_NAME.search(n) for n in self._names if not _is_unnamed(n)):
+            return bool(_BATCH_NAME.search(name)) and not _is_unnamed(name)
         firsts = {dims[0] for dims in self.dims.values() if len(dims) > 1}
-        return name in firsts and len(set(names)) > 1
-
-    @staticmethod
-    def _unnamed_size(recipe: Recipe, axis: int, open_axes: Sequence[int], count: int) -> int:
-        if recipe.tie == "all":
-            return recipe.length
-        if recipe.tie == "first":
-            return recipe.batch if axis == open_axes[0] else recipe.length
-        if recipe.tie == "last":
-            return recipe.batch if axis == open_axes[-1] else recipe.length
-        return recipe.batch if axis == 0 else recipe.length + count
+        return name in firsts and (len(self._names) > 1 or _is_unnamed(name))
 
 
-def _merge_dims(name: str, first: Dims, second: Dims, fixed: dict[str, int]) -> Dims:
-    if len(first) != len(second):
-        raise VerificationError(
-            f"input {name!r} has rank {len(first)} in one model and {len(second)} in the other"
-        )
-    merged: list[Dim] = []
-    for axis, (a, b) in enumerate(zip(first, second, strict=True)):
-        if isinstance(a, int) and isinstance(b, int) and a != b:
-            raise VerificationError(f"input {name!r}, axis {axis}: size {a} in one model, {b} in the other")
-        if isinstance(b, int) and isinstance(a, str):
-            if fixed.setdefault(a, b) != b:
-                raise VerificationError(f"dimension {a!r} is fixed to both {fixed[a]} and {b}")
-            a = b
-        merged.append(a if a is not None else b)
-    return tuple(merged)
+def _is_unnamed(name: str) -> bool:
+    return name.startswith("?")
+
+
+def _adopt_sizes(name: str, own: Dims, other: Dims, same: dict[str, Dim]) -> None:
+    """Let the candidate's sizes hold for the reference's names."""
+    if len(own) != len(other):
+        raise VerificationError(f"input {name!r} has rank {len(own)} in one model, {len(other)} in the other")
+    for axis, (a, b) in enumerate(zip(own, other, strict=True)):
+        if isinstance(b, int) and _find(a, same) != b:
+            if isinstance(_find(a, same), int):
+                raise VerificationError(
+                    f"input {name!r}, axis {axis}: size {_find(a, same)} in one model, {b} in the other"
+                )
+            _equate(a, b, same)
+
+
+def _find(dim: Dim, same: Mapping[str, Dim]) -> Dim:
+    while isinstance(dim, str) and dim in same:
+        dim = same[dim]
+    return dim
+
+
+def _equate(first: Dim, second: Dim, same: dict[str, Dim]) -> None:
+    """Make two dimensions one; what contradicts is left alone, the model will tell."""
+    a, b = _find(first, same), _find(second, same)
+    if isinstance(a, str) and isinstance(b, str) and a != b:
+        # The name that the model gives wins over one made up for a place.
+        loser, winner = (a, b) if _is_unnamed(a) else (b, a)
+        same[loser] = winner
+    elif isinstance(a, str) and isinstance(b, int):
+        same[a] = b
+    elif isinstance(a, int) and isinstance(b, str):
+        same[b] = a

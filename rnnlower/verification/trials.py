@@ -13,7 +13,7 @@ from rnnlower.errors import UnverifiableError
 from rnnlower.verification.generate import InputMaker
 from rnnlower.verification.graph_facts import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
-from rnnlower.verification.session import RunError
+from rnnlower.verification.session import RunError, brief
 from rnnlower.verification.shapes import ShapePlan
 
 __all__ = ["RunModel", "Trial", "generate_trials", "input_maker"]
@@ -48,7 +48,9 @@ def input_maker(
     # Sizes that the graph itself mentions are good guesses where arbitrary ones fail.
     hints = [d for value in reference.output for d in dims_of(value) or () if isinstance(d, int)]
     hints += [d for node in facts.recurrent for d in node.x_dims or () if isinstance(d, int)]
-    plan = ShapePlan.merge({value.name: dims_of(value) for value in values}, others, hints)
+    hints += [d for node in facts.recurrent for d in node.state_dims]
+    own = {value.name: dims_of(value) for value in values}
+    plan = ShapePlan.merge(own, others, facts.equal_dims, facts.batches, facts.lengths, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     return InputMaker(types, facts.uses, plan, seed)
 
@@ -95,7 +97,7 @@ def _first_that_runs(run: RunModel, maker: InputMaker, number: int) -> tuple[Tri
             try:
                 outputs = run(feeds)
             except RunError as error:
-                reason = f"{error} (shapes {shapes})"
+                reason = f"{brief(error)} (shapes {shapes})"
             else:
                 maker.plan.worked(recipe)
                 return Trial(number, feeds, outputs), ""
