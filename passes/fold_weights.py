@@ -194,10 +194,13 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
 
 def _dequantize_linear() -> type:
     """DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
+    from onnx.defs import get_schema
     from onnx.reference.op_run import OpRun
 
     class DequantizeLinear(OpRun):
         op_domain = ""
+        # Else the evaluator passes the attributes of the newest version.
+        op_schema = get_schema("DequantizeLinear", 13, "")
 
         def _run(self, x, scale, zero_point=None, axis=1):  # type: ignore[no-untyped-def]
             if scale.ndim == 1:
