@@ -144,7 +144,8 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
     notes = [
-        f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes and went with its branch"
+        f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
+        "and went with its branch"
         for located in unreachable
     ]
     notes += [
