@@ -27,6 +27,9 @@ __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
 LAST_OPSET = 26
 _ORIGIN = "rnnlower.origin"
+_MOST_STEPS = 200_000
+_NODES_A_STEP = 10
+_BYTES_A_STEP = 420
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +216,7 @@ def _with_static_lengths(
         return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
 
     if not dynamic(current):
+        _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
         return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
@@ -220,7 +224,20 @@ def _with_static_lengths(
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model))
+    _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
     return current, analysis.unreachable, analysis.impossible
+
+
+def _check_cost(nodes: Mapping[str, ResolvedNode]) -> None:
+    """Refuses to unroll what would take all memory long before it is a file."""
+    for name, node in nodes.items():
+        steps = (node.seq_length or 0) * node.num_directions
+        if steps > _MOST_STEPS:
+            raise UnsupportedModelError(
+                f"{node.op_type} node {name!r}: unrolling {steps:,} steps makes about "
+                f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
+                f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
+            )
 
 
 def _no_length(located: Located, model: ir.Model) -> str:
