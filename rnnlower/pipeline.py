@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -117,7 +117,8 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     for located in selected:
         parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
-    _raise_opset(model, max(FIRST_OPSET, default_opset(model), options.opset or 0))
+    _raise_opset(model, options.opset or 0)
+    _leave_old_opsets(model)
     InlineFunctionsPass(lambda node: _ORIGIN in node.meta)(model)
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
@@ -166,6 +167,17 @@ def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Lo
 def _raise_opset(model: ir.Model, opset: int) -> None:
     if opset > default_opset(model):
         ConvertOpsetPass(opset)(model)
+
+
+def _leave_old_opsets(model: ir.Model) -> None:
+    """Moves a model that is older than the lowering can write to the first opset that can say what it says."""
+    refusals = []
+    for opset in range(FIRST_OPSET, LAST_OPSET + 1):
+        try:
+            return _raise_opset(model, opset)
+        except OpsetError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _current(model: ir.Model) -> list[Located]:
