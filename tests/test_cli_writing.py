@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import generate
 import onnx
 import pytest
 from cli_helpers import rnnlower, save
@@ -12,6 +13,7 @@ from judge import STRATEGIES, recurrent_left
 from onnx.external_data_helper import convert_model_to_external_data
 from small_models import recurrent_model, weights
 
+MODELS = Path(generate.__file__).parent
 FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -113,8 +115,8 @@ def test_external_data_with_output_equal_to_the_model(tmp_path: Path) -> None:
 
 
 def test_external_data_always_and_never(tmp_path: Path) -> None:
-    path, out = save(recurrent_model(), tmp_path), tmp_path / "out.onnx"
-    rnnlower("scan", path, "-o", out, "--external-data", "always")
+    out = tmp_path / "out.onnx"
+    rnnlower("scan", MODELS / "streaming_lstm_stack.onnx", "-o", out, "--external-data", "always")
     assert set(externals(out).values()) == {"out.onnx.data"}
     (tmp_path / "out.onnx.data").unlink()
     rnnlower("scan", model_with_data(tmp_path), "-o", out, "--external-data", "never")
