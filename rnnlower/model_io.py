@@ -73,15 +73,28 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
+    _check_tensors(model, label)
     _check_names(model, label)
     return model
 
 
 def _root_cause(error: BaseException) -> BaseException:
     """The error below those that only tell what was being read."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
     return error
+
+
+def _check_tensors(model: ir.Model, label: str) -> None:
+    """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
+    for value in _initializers(model):
+        tensor = value.const_value
+        raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
+        if tensor is not None and raw and len(raw) != tensor.nbytes:
+            raise InvalidModelError(
+                f"{label} is not a valid ONNX model: initializer {value.name!r} has {len(raw)} bytes, "
+                f"but its shape {list(tensor.shape)} takes {tensor.nbytes}"
+            )
 
 
 def _check_names(model: ir.Model, label: str) -> None:

@@ -224,10 +224,18 @@ def test_missing_file_and_folder(command: str, tmp_path: Path) -> None:
         assert path.name in rnnlower(command, *arguments, code=3).stderr
 
 
-def test_future_opset(tmp_path: Path) -> None:
+def test_initializer_with_too_few_bytes(tmp_path: Path) -> None:
     model = cell_with("LSTM")
-    model.opset_import[0].version = 99
-    refused(save(model, tmp_path), "99")
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == "B")
+    tensor.raw_data = tensor.raw_data[:-4]
+    refused(save(model, tmp_path), "'B'", "124 bytes")
+
+
+@pytest.mark.parametrize("opset", [27, 99])
+def test_future_opset(opset: int, tmp_path: Path) -> None:
+    model = cell_with("LSTM")
+    model.opset_import[0].version = opset
+    refused(save(model, tmp_path), f"opset {opset}", "--opset 26")
 
 
 def test_function_attribute_that_no_call_sets(tmp_path: Path) -> None:

@@ -186,8 +186,10 @@ def test_external_data_of_a_constant_node(tmp_path: Path) -> None:
     convert_model_to_external_data(model, location="weights.bin", size_threshold=0, convert_attribute=True)
     path = save(model, tmp_path)
     rnnlower("scan", path, "-o", tmp_path / "out.onnx")
+    assert {name[0] for name in externals(tmp_path / "out.onnx")} == {"R"}
+    (tmp_path / "out.onnx").unlink()
     (tmp_path / "weights.bin").write_bytes(b"")
-    refused(path, "weights.bin")
+    refused(path, "attribute 'value' of Constant node", "weights.bin")
 
 
 def test_unreadable_output_folder(tmp_path: Path) -> None:
