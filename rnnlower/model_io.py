@@ -37,7 +37,9 @@ def load_model(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
         return model.clone(deep_copy=True)
     if isinstance(model, onnx.ModelProto):
-        return _from_proto(model, "the model")
+        own = _from_proto(model, "the model")
+        _check_external_data(own, pathlib.Path())
+        return own
     return read_model(pathlib.Path(model))
 
 
@@ -58,6 +60,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _check_external_data(model, path.parent)
+    _embed_attribute_data(model, path.parent)
     return model
 
 
@@ -67,11 +70,31 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     try:
         model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"{label} is not a valid ONNX model: {error}") from error
+        raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
+    _check_tensors(model, label)
     _check_names(model, label)
     return model
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error below those that only tell what was being read."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    return error
+
+
+def _check_tensors(model: ir.Model, label: str) -> None:
+    """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
+    for value in _initializers(model):
+        tensor = value.const_value
+        raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
+        if tensor is not None and raw and len(raw) != tensor.nbytes:
+            raise InvalidModelError(
+                f"{label} is not a valid ONNX model: initializer {value.name!r} has {len(raw)} bytes, "
+                f"but its shape {list(tensor.shape)} takes {tensor.nbytes}"
+            )
 
 
 def _check_names(model: ir.Model, label: str) -> None:
@@ -135,22 +158,53 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
 
 def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
     root = folder.resolve()
+    tensors = [(f"initializer {value.name!r}", value.const_value) for value in _initializers(model)]
+    tensors += [
+        (f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", attribute.as_tensor())
+        for node, attribute in _tensor_attributes(model)
+    ]
+    for owner, tensor in tensors:
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        label = f"{owner}: its external data {str(tensor.location)!r}"
+        path = (root / tensor.location).resolve()
+        if not path.is_relative_to(root):
+            raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
+        if not path.is_file():
+            raise InvalidModelError(f"{label} is missing; put the file beside the model")
+        length = tensor.nbytes if tensor.length is None else tensor.length
+        if length != tensor.nbytes:
+            raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
+        if path.stat().st_size < (tensor.offset or 0) + length:
+            raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+
+
+def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
+    """Brings the external data of attributes into memory: they are few, and hardly a tool expects them outside."""
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.base_dir = folder
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy().copy()))
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    """The initializers of all graphs, those in functions included."""
+    for function in model.functions.values():
+        for graph in function.subgraphs():
+            yield from graph.initializers.values()
     for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            label = f"initializer {value.name!r}: its external data {str(tensor.location)!r}"
-            path = (root / tensor.location).resolve()
-            if not path.is_relative_to(root):
-                raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
-            if not path.is_file():
-                raise InvalidModelError(f"{label} is missing; put the file beside the model")
-            length = tensor.nbytes if tensor.length is None else tensor.length
-            if length != tensor.nbytes:
-                raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
-            if path.stat().st_size < (tensor.offset or 0) + length:
-                raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+        yield from graph.initializers.values()
+
+
+def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
+    """The attributes that hold a tensor, in all graphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            for attribute in node.attributes.values():
+                if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                    yield node, attribute
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -161,10 +215,9 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def _embed_external_data(model: ir.Model) -> None:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+    for value in _initializers(model):
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
 
 
 def _size(model: ir.Model) -> int:
@@ -172,10 +225,9 @@ def _size(model: ir.Model) -> int:
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
+    for value in _initializers(model):
+        if value.const_value is not None:
+            yield value.const_value
 
 
 @dataclasses.dataclass

@@ -114,6 +114,11 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
+    if options.opset is None and default_opset(model) > LAST_OPSET:
+        raise UnsupportedModelError(
+            f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
+            f"ask for a lower one (--opset {LAST_OPSET})"
+        )
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
