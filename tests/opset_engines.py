@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import onnxruntime
 
 from rnnlower.reference import evaluate
 
-__all__ = ["all_operators", "default_opset", "outcomes", "same"]
+__all__ = ["RANDOM", "agree", "all_operators", "default_opset", "outcomes", "run_ort", "same"]
 
 onnxruntime.set_default_logger_severity(4)
 LAST_ORT_OPSET = 26
@@ -105,9 +105,9 @@ def same(first: Any, second: Any) -> bool:
     return np.allclose(a.astype(wide), b.astype(wide), rtol=relative, atol=relative / 10, equal_nan=True)
 
 
-def agree(found: Mapping[str, Sequence[Any]], expected: Sequence[Any]) -> dict[str, bool]:
-    """For each engine, whether its outputs are the expected ones."""
+def agree(found: Mapping[str, list[Any]], expected: Mapping[str, list[Any]]) -> dict[str, bool]:
+    """For each engine, whether its outputs are those expected of it."""
     return {
-        engine: len(outputs) == len(expected) and all(map(same, outputs, expected))
+        engine: len(outputs) == len(expected[engine]) and all(map(same, outputs, expected[engine]))
         for engine, outputs in found.items()
     }

@@ -10,7 +10,7 @@ import argparse
 import collections
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -50,31 +50,35 @@ class Sweep:
     def run_case(self, case: Case) -> None:
         """Down to every version that one of the case's operators had, and from each of them up again."""
         random = bool(all_operators(case.model) & RANDOM)
-        right = agree(outcomes(case.model, case.feeds, slowly=True), case.outputs)
-        trusted = {engine for engine, good in right.items() if good or random}
-        if not trusted:
-            self.counts["sources that nothing runs as expected"] += 1
+        found = outcomes(case.model, case.feeds, slowly=True)
+        if not found:
+            self.counts["sources that nothing runs"] += 1
             return
+        right = agree(found, dict.fromkeys(found, case.outputs))
+        # An engine that does not give what onnx's test expects of the source is asked to repeat itself.
+        expected = {engine: case.outputs if right[engine] or random else own for engine, own in found.items()}
         self.counts["sources"] += 1
         source = default_opset(case.model)
         boundaries = sorted({v for op in all_operators(case.model) for v in versions(op) if v > 1})
-        for model in self._downwards(case, source, boundaries, trusted):
+        for model in self._downwards(case, source, boundaries, expected):
             lowered = default_opset(model)
             higher = [v for v in boundaries if v > lowered]
             for target in sorted({*higher[:1], *(end for end in ENDS if end > lowered)}):
-                self._convert(case, model, target, trusted)
+                self._convert(case, model, target, expected)
 
     def _downwards(
-        self, case: Case, source: int, boundaries: list[int], trusted: set[str]
+        self, case: Case, source: int, boundaries: list[int], expected: Mapping[str, list[Any]]
     ) -> Iterator[onnx.ModelProto]:
         yield case.model
         for target in sorted((v - 1 for v in boundaries if v <= source), reverse=True):
-            model = self._convert(case, case.model, target, trusted)
+            model = self._convert(case, case.model, target, expected)
             if model is None:
                 return
             yield model
 
-    def _convert(self, case: Case, model: onnx.ModelProto, target: int, trusted: set[str]) -> Any:
+    def _convert(
+        self, case: Case, model: onnx.ModelProto, target: int, expected: Mapping[str, list[Any]]
+    ) -> Any:
         source = default_opset(model)
         label = f"{case.name} {default_opset(case.model)}->{source}->{target}"
         work = ir.from_proto(model)
@@ -93,22 +97,23 @@ class Sweep:
             if _valid(model):
                 self._problem("invalid", label, str(error))
                 return converted
-        self._compare(case, converted, label, trusted)
+        self._compare(case, converted, label, expected)
         return converted
 
-    def _compare(self, case: Case, converted: onnx.ModelProto, label: str, trusted: set[str]) -> None:
+    def _compare(
+        self, case: Case, converted: onnx.ModelProto, label: str, expected: Mapping[str, list[Any]]
+    ) -> None:
         found = outcomes(converted, case.feeds)
-        if not set(found) & trusted:
+        if not set(found) & set(expected):
             found = outcomes(converted, case.feeds, slowly=True)
-        verdicts = agree(found, case.outputs)
-        judged = {engine: good for engine, good in verdicts.items() if engine in trusted}
+        verdicts = agree(found, {engine: expected.get(engine, case.outputs) for engine in found})
         if all_operators(case.model) & RANDOM:
             self.counts["random"] += 1
         elif not verdicts:
             self.counts["run by no engine"] += 1
         elif not any(verdicts.values()):
             self._problem("wrong", label, str(verdicts))
-        elif all(judged.values()):
+        elif all(verdicts.values()):
             self.counts["right"] += 1
         else:
             self.counts["right by one engine, wrong by another"] += 1

@@ -25,6 +25,7 @@ __all__ = [
     "misfit",
     "operators",
     "present",
+    "type_misfit",
     "type_string",
     "version_at",
     "versions",
@@ -191,7 +192,7 @@ def misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version
     return (
         _attribute_misfit(node, version)
         or _arity_misfit(node, version)
-        or _type_misfit(node, version, types_of, previous)
+        or type_misfit(node, version, types_of, previous)
     )
 
 
@@ -224,7 +225,10 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
     return None
 
 
-def _type_misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None) -> str | None:
+def type_misfit(
+    node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None
+) -> str | None:
+    """The part of `misfit` that looks at element types."""
     variables: dict[str, tuple[Parameter, frozenset[str]]] = {}
     unknown: list[tuple[Parameter, ir.Value]] = []
     older = (previous.inputs, previous.outputs) if previous else ((), ())
