@@ -97,14 +97,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
         opset = default_opset(model)
-        parsed = [
-            (located, parse_recurrent(located.node, opset, self._semantics, label=str(located)))
-            for located in self._located
-        ]
-        private = _private_weights([node for _, node in parsed])
+        for located in self._located:
+            self._parse(located, opset)
+        private = _private_weights([located.node for located in self._located])
         names = NameSource(_all_names(model))
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located, node in parsed:
+        for located in self._located:
+            # Anew: an input may be an output of a node that has just been replaced.
+            node = self._parse(located, opset)
             e = Emitter(model, opset, names, _arithmetic(node), constants)
             weights = Weights(private, _dtype(node))
             outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
@@ -118,6 +118,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             )
             _replace(located.node, outputs, e.nodes)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
+
+    def _parse(self, located: Located, opset: int) -> ResolvedNode:
+        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
@@ -152,10 +155,10 @@ def _arithmetic(node: ResolvedNode) -> ir.DataType:
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
-def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
+def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
     """Constant weights that nothing but the given nodes reads, and those only as weights."""
-    lowered = {node.node for node in nodes}
-    weights = {node.node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.node.inputs)}
+    lowered = set(nodes)
+    weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
     return {
         value
         for value in weights

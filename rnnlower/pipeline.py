@@ -168,14 +168,15 @@ def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Lo
     if patterns is None:
         return list(found)
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(located.name, pattern) for located in found):
+        if not any(_matches(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
-    return [
-        located
-        for located in found
-        if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
-    ]
+    return [located for located in found if any(_matches(located, pattern) for pattern in patterns)]
+
+
+def _matches(located: Located, pattern: str) -> bool:
+    """A name matches itself too, although its brackets say something else in a pattern."""
+    return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:
