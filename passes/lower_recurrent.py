@@ -27,7 +27,7 @@ from rnnlower.emitter import Emitter, NameSource
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
-from rnnlower.places import Located, default_opset, walk
+from rnnlower.places import Located, default_opset, value_names, walk
 from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
@@ -100,7 +100,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         for located in self._located:
             self._parse(located, opset)
         private = _private_weights([located.node for located in self._located])
-        names = NameSource(_all_names(model))
+        names = NameSource(value_names(model))
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         for located in self._located:
             # Anew: an input may be an output of a node that has just been replaced.
@@ -187,13 +187,3 @@ def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir
     inputs = [value for value in old.inputs if value is not None]
     graph.remove(old, safe=True)
     remove_orphans(inputs)
-
-
-def _all_names(model: ir.Model) -> set[str]:
-    """The names of all values of the main graph and its subgraphs."""
-    names: set[str] = set()
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for graph in graphs:
-        names.update(value.name for value in (*graph.inputs, *graph.initializers.values()) if value.name)
-        names.update(out.name for node in graph for out in node.outputs if out.name)
-    return names
