@@ -16,10 +16,10 @@ FIRST_OPSET = 7
 def minimum_opset(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> int:
     """The lowest opset in which the lowering of a node can be written."""
     looped = strategy != "unroll"
-    states = ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]
-    zero_state = not all(name in node.inputs for name in states)
+    states = [node.initial_state(name) for name in node.state_names]
+    zero_state = None in states
     may_be_empty = (
-        node.semantics == "ort" and not node.seq_length and any(name in node.inputs for name in states)
+        node.semantics == "ort" and not node.seq_length and any(state is not None for state in states)
     )
     reasons = {
         "Scan-9": 9 if strategy == "scan" else 0,

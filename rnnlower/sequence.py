@@ -187,10 +187,7 @@ def _lane(
         products.append(
             _input_product(e, node, axes, X, W, bias, last - first, node.reversed_directions[direction])
         )
-    states = [
-        _initial_state(e, node, name, direction)
-        for name in ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]
-    ]
+    states = [_initial_state(e, node, name, direction) for name in node.state_names]
     return Lane(parameters, groups, products, states, node.reversed_directions[direction])
 
 
@@ -215,20 +212,14 @@ def _input_product(
 
 
 def _initial_state(e: Emitter, node: ResolvedNode, name: str, direction: int) -> State:
-    value = node.inputs.get(name)
-    if value is None or _is_zero(value):
+    value = node.initial_state(name)
+    if value is None:
         return State(None, node.hidden_size)
     if node.num_directions > 1:
         value = e.slice(value, [direction], [direction + 1], [node.layout])
     # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
     rows = e.op("Reshape", value, e.integers(-1, node.hidden_size), since=5)
     return State(_to_arithmetic(e, node, rows), node.hidden_size)
-
-
-def _is_zero(value: ir.Value) -> bool:
-    """Whether the value is a constant of zeros that no caller can override."""
-    tensor = ir.convenience.get_const_tensor(value)
-    return tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
 
 
 def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
