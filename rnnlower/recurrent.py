@@ -192,7 +192,7 @@ class ResolvedNode:
         return ("initial_h", "initial_c") if self.op_type == "LSTM" else ("initial_h",)
 
     def initial_state(self, name: str) -> ir.Value | None:
-        """An initial state; ``None`` where it is absent or a constant of zeros that no caller can override."""
+        """An initial state; ``None`` where it is absent or a constant of zeros."""
         value = self.inputs.get(name)
         if value is None:
             return None
