@@ -175,6 +175,7 @@ def _lower(
     _check_external_data(external_data)
     with report.progress("lowering", quiet):
         lowered = read_model(model)
+        source_size = model.stat().st_size
         lowering = lower_model(lowered, options)
     for note in lowering.notes:
         _say(f"rnnlower: note: {note}", quiet)
@@ -195,7 +196,7 @@ def _lower(
         typer.echo(json.dumps(result))
     elif not quiet:
         report.print_lowering(lowering, verification, verbose=verbose)
-    _finish(verification, output, quiet or json_)
+    _finish(verification, output, source_size, quiet or json_)
 
 
 def _write(
@@ -222,16 +223,18 @@ def _write(
 
 
 def _verify(reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any]) -> VerificationResult:
-    from rnnlower.verification import DEFAULT_TRIALS, verify
+    from rnnlower.verification import verify
 
-    return verify(reference, candidate, **settings | {"trials": settings["trials"] or DEFAULT_TRIALS})
+    return verify(reference, candidate, **settings)
 
 
-def _finish(verification: VerificationResult | None, output: pathlib.Path, quiet: bool) -> None:
+def _finish(
+    verification: VerificationResult | None, output: pathlib.Path, source_size: int, quiet: bool
+) -> None:
     if verification is not None and not verification:
         typer.echo(f"rnnlower: error: the result differs from the source; {output} was not written", err=True)
         raise typer.Exit(DIFFERENT)
-    _say(f"rnnlower: wrote {output}", quiet)
+    _say(f"rnnlower: wrote {output} ({output.stat().st_size:,} bytes; the source has {source_size:,})", quiet)
 
 
 def _lowering_command(strategy: str) -> Callable[..., None]:
@@ -276,6 +279,7 @@ def convert(
     _check_external_data(external_data)
     with report.progress("converting", quiet):
         converted = read_model(model)
+        source_size = model.stat().st_size
         conversion = convert_opset(converted, opset)
     for note in conversion.notes:
         _say(f"rnnlower: note: {note}", quiet)
@@ -290,7 +294,7 @@ def convert(
         typer.echo(json.dumps(result))
     elif not quiet:
         report.print_conversion(conversion, verification)
-    _finish(verification, output, quiet or json_)
+    _finish(verification, output, source_size, quiet or json_)
 
 
 @app.command()

@@ -180,7 +180,7 @@ def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
-    """Brings the external data of attributes into memory: they are few, and hardly a tool expects them outside."""
+    """Brings the external data of attributes into memory: hardly a tool expects it outside."""
     for node, attribute in list(_tensor_attributes(model)):
         tensor = attribute.as_tensor()
         if isinstance(tensor, ir.ExternalTensor):

@@ -27,6 +27,9 @@ __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
 LAST_OPSET = 26
 _ORIGIN = "rnnlower.origin"
+_MOST_STEPS = 200_000
+_NODES_A_STEP = 10
+_BYTES_A_STEP = 420
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +131,10 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
     InferTypesPass()(model)
+    unreachable: list[Located] = []
     impossible: list[Located] = []
     if options.strategy == "unroll":
-        current, impossible = _with_static_lengths(model, current, options)
+        current, unreachable, impossible = _with_static_lengths(model, current, options)
     needed = [
         minimum_opset(_parse(located, model, options.semantics), options.strategy, options.unroll_factor)
         for located in current
@@ -148,6 +152,11 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
     notes = [
+        f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
+        "and went with its branch"
+        for located in unreachable
+    ]
+    notes += [
         f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
         "what replaces it fails as it would"
         for located in impossible
@@ -175,7 +184,7 @@ def _raise_opset(model: ir.Model, opset: int) -> None:
 
 
 def _leave_old_opsets(model: ir.Model) -> None:
-    """Moves a model that is older than the lowering can write to the first opset that can say what it says."""
+    """Moves a model older than the lowering can write to the first opset that can say what it says."""
     refusals = []
     for opset in range(FIRST_OPSET, LAST_OPSET + 1):
         try:
@@ -201,8 +210,8 @@ def _parse(located: Located, model: ir.Model, semantics: Semantics) -> ResolvedN
 
 def _with_static_lengths(
     model: ir.Model, current: Sequence[Located], options: LoweringOptions
-) -> tuple[list[Located], list[Located]]:
-    """The nodes that are to be unrolled, each of which then has a static length, and the impossible ones.
+) -> tuple[list[Located], list[Located], list[Located]]:
+    """The nodes to be unrolled, each of which then has a static length; the unreachable, the impossible.
 
     Raises:
         UnsupportedModelError: A length is not static.
@@ -212,14 +221,28 @@ def _with_static_lengths(
         return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
 
     if not dynamic(current):
-        return list(current), []
+        _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+        return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
     gone = analysis.unreachable + analysis.impossible
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model))
-    return current, analysis.impossible
+    _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+    return current, analysis.unreachable, analysis.impossible
+
+
+def _check_cost(nodes: Mapping[str, ResolvedNode]) -> None:
+    """Refuses to unroll what would take all memory long before it is a file."""
+    for name, node in nodes.items():
+        steps = (node.seq_length or 0) * node.num_directions
+        if steps > _MOST_STEPS:
+            raise UnsupportedModelError(
+                f"{node.op_type} node {name!r}: unrolling {steps:,} steps makes about "
+                f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
+                f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
+            )
 
 
 def _no_length(located: Located, model: ir.Model) -> str:

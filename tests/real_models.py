@@ -2,8 +2,9 @@
 
     python tests/real_models.py FOLDER
 
-Beside ``x.onnx`` may lie ``../real_io/x*.npz`` with ``in::NAME`` and ``out::NAME`` arrays, or ``test_data_set_*``
-folders of the ONNX standard; without either, source and result are run on generated inputs.
+Beside ``x.onnx`` may lie ``../real_io/x*.npz`` with ``in::NAME`` and ``out::NAME`` arrays, or
+``test_data_set_*`` folders of the ONNX standard; without either, source and result are run on generated
+inputs.
 """
 
 from __future__ import annotations

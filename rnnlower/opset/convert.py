@@ -16,7 +16,16 @@ from rnnlower.errors import OpsetError
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import Adaptation, OpsetReport
-from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET, TypesOf, Version, form_misfit, misfit, version_at
+from rnnlower.opset.schema import (
+    MAX_OPSET,
+    MIN_OPSET,
+    TypesOf,
+    Version,
+    form_misfit,
+    misfit,
+    type_misfit,
+    version_at,
+)
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import ROWS
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
@@ -183,6 +192,9 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
     low, high = sorted((old.since, new.since if new else 0))
     row = ROWS.get((node.op_type, low, high))
     adapter = None if row is None else row.up if neighbour > opset else row.down
+    if new is not None and neighbour > opset and _is_written_for(node, old, new):
+        adapter = None
+        session.report.notes.append(f"{describe(node)} was written as {new} already, in opset {opset}")
     step = Step(session, graph, node, (old, new), (opset, neighbour), path)
     if neighbour > opset and new is not None and _is_ahead(step, new):
         session.report.notes.append(f"{describe(node)} is written as {new} has it, and stays as it is")
@@ -218,6 +230,15 @@ def _cross_emitted(
     for body in bodies:
         for inner in list(body):
             _cross(session, body, inner, opset, neighbour, path)
+
+
+def _is_written_for(node: ir.Node, old: Version, new: Version) -> bool:
+    """Whether a node has the form of the newer version and not of its own: some writers mixed them up."""
+    return misfit(node, old, _no_types) is not None and misfit(node, new, _no_types) is None
+
+
+def _no_types(value: ir.Value) -> frozenset[str]:
+    return frozenset()
 
 
 def _state(node: ir.Node) -> tuple[object, ...]:
@@ -262,8 +283,14 @@ def _settle(step: Step, new: Version) -> None:
 def _judge(step: Step, new: Version) -> None:
     types = step.session.types
     uncalled = any(types.is_uncalled(value) for value in step.node.outputs)
-    types_of: TypesOf = (lambda value: frozenset()) if uncalled else types.types
+    types_of: TypesOf = _no_types if uncalled else types.types
     reason = misfit(step.node, new, types_of, None if uncalled else step.old)
+    if reason and new.since > step.old.since and misfit(step.node, new, _no_types) is None:
+        # The form is right, so the types are wrong. If they always were, this step is not what is in the way.
+        before = type_misfit(step.node, step.old, types_of)
+        if before:
+            step.session.report.notes.append(f"{describe(step.node)} was not valid before: {before}")
+            return
     if reason:
         step.refuse(reason)
 

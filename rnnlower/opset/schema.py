@@ -26,6 +26,7 @@ __all__ = [
     "misfit",
     "operators",
     "present",
+    "type_misfit",
     "type_string",
     "version_at",
     "versions",
@@ -189,7 +190,7 @@ def misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version
     `types_of(value)` gives the types that a value may have, empty where nothing is known. With `previous`,
     the version that the node comes from, an unknown type is a reason too where `version` allows fewer types.
     """
-    return form_misfit(node, version) or _type_misfit(node, version, types_of, previous)
+    return form_misfit(node, version) or type_misfit(node, version, types_of, previous)
 
 
 def form_misfit(node: ir.Node, version: Version) -> str | None:
@@ -226,7 +227,10 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
     return None
 
 
-def _type_misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None) -> str | None:
+def type_misfit(
+    node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None
+) -> str | None:
+    """The part of `misfit` that looks at element types."""
     variables: dict[str, tuple[Parameter, frozenset[str]]] = {}
     unknown: list[tuple[Parameter, ir.Value]] = []
     older = (previous.inputs, previous.outputs) if previous else ((), ())
