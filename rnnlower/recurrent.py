@@ -186,6 +186,20 @@ class ResolvedNode:
     def num_directions(self) -> int:
         return len(self.reversed_directions)
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The inputs that hold the initial states."""
+        return ("initial_h", "initial_c") if self.op_type == "LSTM" else ("initial_h",)
+
+    def initial_state(self, name: str) -> ir.Value | None:
+        """An initial state; ``None`` where it is absent or a constant of zeros."""
+        value = self.inputs.get(name)
+        if value is None:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        is_zero = tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
+        return None if is_zero else value
+
     def used(self, output: str) -> bool:
         """Whether anything reads the output."""
         value = self.outputs.get(output)
