@@ -171,6 +171,13 @@ def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
     }
 
 
+def _inherit(old: ir.Node, new: ir.Node | None) -> None:
+    """Hands on what the model says about a node; thousands of nodes of its steps go without."""
+    assert new is not None
+    new.metadata_props.update(old.metadata_props)
+    new.doc_string = old.doc_string
+
+
 def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
     graph = old.graph
@@ -182,6 +189,8 @@ def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir
         new = outputs[name]
         new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
         new.metadata_props.update(value.metadata_props)
+        new.meta.update(value.meta)
+        _inherit(old, new.producer())
         value.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name, value.name = value.name, None
     inputs = [value for value in old.inputs if value is not None]

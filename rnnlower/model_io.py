@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
 from rnnlower.passes.analysis import quiet_libraries
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
@@ -35,6 +35,7 @@ def load_model(model: ModelLike) -> ir.Model:
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
+        UnsupportedModelError: It holds what would be lost: training_info or sparse tensors.
     """
     if isinstance(model, ir.Model):
         return _own_copy(model)
@@ -54,6 +55,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
             too short or outside of the model's folder.
+        UnsupportedModelError: The model holds what would be lost: training_info or sparse tensors.
     """
     try:
         proto = onnx.load_model(path, load_external_data=False)
@@ -78,22 +80,63 @@ def _own_copy(model: ir.Model) -> ir.Model:
             value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
         elif tensor is not None:
             value.const_value = copy.copy(tensor)
+    _settle_opsets(own, "the model")
     return own
 
 
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    _refuse_unread(proto, label)
     try:
         with quiet_libraries():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
-    if "" not in model.opset_imports:
-        model.opset_imports[""] = 1
+    _settle_opsets(model, label)
     _check_tensors(model, label)
     _check_names(model, label)
     return model
+
+
+def _refuse_unread(proto: onnx.ModelProto, label: str) -> None:
+    """What `ir` would leave out without a word."""
+    if proto.training_info:
+        raise UnsupportedModelError(f"{label} has training_info, which is not supported; remove it")
+
+    def visit(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
+        if isinstance(graph, onnx.GraphProto) and graph.sparse_initializer:
+            name = graph.sparse_initializer[0].values.name
+            raise UnsupportedModelError(
+                f"{label}{where} has the sparse_initializer {name!r}, which is not supported; store it dense"
+            )
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.type in (attribute.SPARSE_TENSOR, attribute.SPARSE_TENSORS):
+                    raise UnsupportedModelError(
+                        f"{label}{where}: attribute {attribute.name!r} of {node.op_type} node {node.name!r} "
+                        "is a sparse tensor, which is not supported; store it dense"
+                    )
+                for subgraph in (attribute.g, *attribute.graphs):
+                    visit(subgraph, where)
+
+    visit(proto.graph, "")
+    for function in proto.functions:
+        visit(function, f", function {function.domain}::{function.name}")
+
+
+def _settle_opsets(model: ir.Model, label: str) -> None:
+    """Gives the default domain a version, under its short name."""
+    importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for importer in importers:
+        imports = importer.opset_imports
+        version = imports.pop("ai.onnx", None)
+        if version is not None and imports.setdefault("", version) != version:
+            raise InvalidModelError(
+                f"{label} imports versions {imports['']} and {version} of the default domain; "
+                "remove one of the two opset imports"
+            )
+    model.opset_imports.setdefault("", 1)
 
 
 def _root_cause(error: BaseException) -> BaseException:
