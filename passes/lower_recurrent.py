@@ -18,8 +18,10 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -103,6 +105,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         ]
         private = _private_weights([node for _, node in parsed])
         names = NameSource(_all_names(model))
+        with _paused_collection():
+            self._lower(model, parsed, private, names)
+        return ir.passes.PassResult(model, modified=bool(self.lowered))
+
+    def _lower(
+        self,
+        model: ir.Model,
+        parsed: Sequence[tuple[Located, ResolvedNode]],
+        private: Container[ir.Value],
+        names: NameSource,
+    ) -> None:
+        opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         for located, node in parsed:
             e = Emitter(model, opset, names, _arithmetic(node), constants)
@@ -117,7 +131,6 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
             _replace(located.node, outputs, e.nodes)
-        return ir.passes.PassResult(model, modified=bool(self.lowered))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
@@ -135,6 +148,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             steps=steps,
             emitted_ops=len(e.nodes) + inner,
         )
+
+
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _dtype(node: ResolvedNode) -> ir.DataType:
