@@ -19,6 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.passes.analysis import quiet_libraries
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
@@ -68,7 +69,8 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
     try:
-        model = ir.from_proto(proto)
+        with quiet_libraries():
+            model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     if "" not in model.opset_imports:
@@ -89,6 +91,10 @@ def _check_tensors(model: ir.Model, label: str) -> None:
     """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
     for value in _initializers(model):
         tensor = value.const_value
+        if tensor is not None and tensor.dtype == ir.DataType.UNDEFINED:
+            raise InvalidModelError(
+                f"{label} is not a valid ONNX model: initializer {value.name!r} has no type"
+            )
         raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
         if tensor is not None and raw and len(raw) != tensor.nbytes:
             raise InvalidModelError(
@@ -140,6 +146,9 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
         visible |= set(graph.initializers.values())
     names = {value.name for value in visible - outer}
     for node in graph:
+        for text in (node.op_type, node.domain, node.name, *(value.name for value in node.outputs)):
+            if isinstance(text, bytes):
+                raise InvalidModelError(f"{label} is not a valid ONNX model: the name {text!r} is not UTF-8")
         where = f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
         for value in node.inputs:
             if value is not None and value not in visible:
@@ -211,7 +220,17 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(model)
-    return ir.to_proto(model)
+    with _serializing():
+        return ir.to_proto(model)
+
+
+@contextlib.contextmanager
+def _serializing() -> Iterator[None]:
+    """Some of what is wrong with a model shows only when it is written: attributes are read late."""
+    try:
+        yield
+    except ir.serde.SerdeError as error:
+        raise InvalidModelError(f"the model cannot be written: {_root_cause(error)}") from error
 
 
 def _embed_external_data(model: ir.Model) -> None:
@@ -268,7 +287,8 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             folder = pathlib.Path(name)
             stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
             try:
-                ir.save(model, stage.path, external_data=data_file if writes_data else None)
+                with _serializing():
+                    ir.save(model, stage.path, external_data=data_file if writes_data else None)
                 yield stage
                 if stage.accepted:
                     if writes_data:
