@@ -7,6 +7,7 @@ External data is never read here: tensors refer to their file until somebody nee
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import os
 import pathlib
@@ -36,9 +37,12 @@ def load_model(model: ModelLike) -> ir.Model:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
     """
     if isinstance(model, ir.Model):
-        return model.clone(deep_copy=True)
+        return _own_copy(model)
     if isinstance(model, onnx.ModelProto):
-        own = _from_proto(model, "the model")
+        # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        own = _from_proto(proto, "the model")
         _check_external_data(own, pathlib.Path())
         return own
     return read_model(pathlib.Path(model))
@@ -63,6 +67,18 @@ def read_model(path: pathlib.Path) -> ir.Model:
     _check_external_data(model, path.parent)
     _embed_attribute_data(model, path.parent)
     return model
+
+
+def _own_copy(model: ir.Model) -> ir.Model:
+    """A copy whose tensors can be renamed."""
+    own = model.clone(deep_copy=True)
+    for value in _initializers(own):
+        tensor = value.const_value
+        if isinstance(tensor, ir.TensorProtoTensor):
+            value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
+        elif tensor is not None:
+            value.const_value = copy.copy(tensor)
+    return own
 
 
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
