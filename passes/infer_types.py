@@ -34,11 +34,17 @@ class InferTypesPass(ir.passes.InPlacePass):
         inferred = bare_copy(model)
         with quiet_libraries():
             ShapeInferencePass(data_prop=True)(inferred)
+        declared = {
+            dim.value
+            for value in model.graph.inputs
+            for dim in value.shape or ()
+            if isinstance(dim, ir.SymbolicDim)
+        }
         modified = False
         for (node, _), (twin, _) in zip(list(walk(model.graph)), list(walk(inferred.graph)), strict=True):
             for value, known in zip(_inputs(node), _inputs(twin), strict=True):
                 if not value.is_graph_input() and not value.is_initializer():
-                    modified |= _learn(value, known)
+                    modified |= _learn(value, known, declared)
         return ir.passes.PassResult(model, modified)
 
 
@@ -50,14 +56,17 @@ def _is_vague(value: ir.Value) -> bool:
     return value.type is None or value.shape is None or not value.shape.is_static()
 
 
-def _learn(value: ir.Value, known: ir.Value) -> bool:
-    """Takes over what is known of the same value elsewhere; numbers win over names, names over nothing."""
+def _learn(value: ir.Value, known: ir.Value, declared: set[str | None]) -> bool:
+    """Takes over what is known of the same value elsewhere; numbers win over names, names over nothing.
+
+    Names that inference has made up are nothing: a user cannot give them a size.
+    """
     before = value.type, value.shape
     value.type = value.type or known.type
-    if value.shape is None:
-        value.shape = known.shape
-    elif known.shape is not None and len(known.shape) == len(value.shape):
-        value.shape = ir.Shape(
-            [new if isinstance(new, int) else old for old, new in zip(value.shape, known.shape, strict=True)]
-        )
+    if known.shape is not None:
+        old = [None] * len(known.shape) if value.shape is None else list(value.shape)
+        if len(old) == len(known.shape):
+            new = [dim if isinstance(dim, int) or dim.value in declared else None for dim in known.shape]
+            merged = [b if isinstance(b, int) or a is None else a for a, b in zip(old, new, strict=True)]
+            value.shape = ir.Shape(merged)
     return (value.type, value.shape) != before

@@ -78,8 +78,9 @@ def _check_opsets(model: ir.Model, function: ir.Function) -> None:
     for domain, version in function.opset_imports.items():
         if model.opset_imports.get(domain, version) != version:
             raise OpsetError(
-                f"function {function.domain}::{function.name} imports opset {version} of domain {domain or 'ai.onnx'!r}, "
-                f"the model {model.opset_imports[domain]}; convert the model to one opset first"
+                f"function {function.domain}::{function.name} imports opset {version} of domain "
+                f"{domain or 'ai.onnx'!r}, the model {model.opset_imports[domain]}; "
+                "convert the model to one opset first"
             )
 
 

@@ -10,8 +10,8 @@ After::
     c = Constant()
     y = Add(x, c)
 
-Raising the IR version instead would turn the model's own weights, which then have to be listed as inputs, from constants
-into defaults that a caller may override, and keep runtimes from folding them.
+Raising the IR version instead would turn the model's own weights, which then have to be listed as inputs,
+from constants into defaults that a caller may override, and keep runtimes from folding them.
 """
 
 from __future__ import annotations

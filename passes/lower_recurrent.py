@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.emitter import Emitter, NameSource
-from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, walk
@@ -113,7 +113,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         for located in self._impossible:
             e = Emitter(model, opset, names, ir.DataType.FLOAT, constants)
             outputs = fail_like_node(e, located.node)
-            self.lowered.append(self._report(located, e, located.node.attributes.get_string("direction", "forward")))
+            self.lowered.append(
+                self._report(located, e, located.node.attributes.get_string("direction", "forward"))
+            )
             _replace(located.node, outputs, e.nodes)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
@@ -138,7 +140,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 def _dtype(node: ResolvedNode) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
-            f"{node.op_type} node {node.node.name!r}: the types of its inputs are unknown; add type information to the model"
+            f"{node.op_type} node {node.node.name!r}: the types of its inputs are unknown; "
+            "add type information to the model"
         )
     return node.dtype
 

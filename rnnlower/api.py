@@ -1,4 +1,7 @@
-"""The public functions. A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are."""
+"""The public functions.
+
+A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def unroll(
         UnsupportedModelError: A node asks for what is refused, or has no static sequence length.
         OpsetError: The model cannot be moved to the opset.
     """
-    return _lower(model, LoweringOptions("unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics))
+    return _lower(
+        model, LoweringOptions("unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics)
+    )
 
 
 def scan(

@@ -32,25 +32,43 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Model = Annotated[pathlib.Path, typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False)]
+Model = Annotated[
+    pathlib.Path, typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False)
+]
 Output = Annotated[
     pathlib.Path,
-    typer.Option("-o", "--output", help="Where the result goes; MODEL itself is allowed.", show_default=False),
+    typer.Option(
+        "-o", "--output", help="Where the result goes; MODEL itself is allowed.", show_default=False
+    ),
 ]
 Opset = Annotated[
     int | None,
-    typer.Option(help="Default-domain opset of the result; left out: the source's, raised as far as needed.", show_default=False),
+    typer.Option(
+        help="Default-domain opset of the result; left out: the source's, raised as far as needed.",
+        show_default=False,
+    ),
 ]
 Dims = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=N", help="Fix a symbolic dimension; repeatable.", show_default=False)
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="Fix a symbolic dimension; repeatable.", show_default=False),
 ]
 InputShapes = Annotated[
     list[str] | None,
-    typer.Option("--input-shape", metavar="NAME:2,3,4", help="Fix a graph input's shape; repeatable.", show_default=False),
+    typer.Option(
+        "--input-shape",
+        metavar="NAME:2,3,4",
+        help="Fix a graph input's shape; repeatable.",
+        show_default=False,
+    ),
 ]
 Nodes = Annotated[
     list[str] | None,
-    typer.Option("--node", metavar="PATTERN", help="Only nodes whose name matches (shell wildcards); repeatable.", show_default=False),
+    typer.Option(
+        "--node",
+        metavar="PATTERN",
+        help="Only nodes whose name matches (shell wildcards); repeatable.",
+        show_default=False,
+    ),
 ]
 UnrollFactor = Annotated[int, typer.Option(min=1, metavar="K", help="Time steps in an iteration.")]
 Semantics = Annotated[
@@ -61,10 +79,15 @@ Verify = Annotated[
 ]
 Trials = Annotated[int | None, typer.Option(min=1, help="Sets of generated inputs.", show_default=False)]
 Seed = Annotated[int, typer.Option(help="Seed of the generated inputs.")]
-Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance; left out: by type.", show_default=False)]
-Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance; left out: by type.", show_default=False)]
+Atol = Annotated[
+    float | None, typer.Option(min=0.0, help="Absolute tolerance; left out: by type.", show_default=False)
+]
+Rtol = Annotated[
+    float | None, typer.Option(min=0.0, help="Relative tolerance; left out: by type.", show_default=False)
+]
 Inputs = Annotated[
-    pathlib.Path | None, typer.Option(help="Compare on these inputs: an .npz file or a test-data folder.", show_default=False)
+    pathlib.Path | None,
+    typer.Option(help="Compare on these inputs: an .npz file or a test-data folder.", show_default=False),
 ]
 ExternalData = Annotated[
     str, typer.Option(metavar="auto|always|never", help="Whether tensors go into a file of their own.")
@@ -152,10 +175,18 @@ def _lower(
     _check_external_data(external_data)
     with report.progress("lowering", quiet):
         lowered = read_model(model)
+        source_size = model.stat().st_size
         lowering = lower_model(lowered, options)
     for note in lowering.notes:
         _say(f"rnnlower: note: {note}", quiet)
-    settings = {"trials": trials, "seed": seed, "atol": atol, "rtol": rtol, "inputs": inputs, "semantics": semantics}
+    settings = {
+        "trials": trials,
+        "seed": seed,
+        "atol": atol,
+        "rtol": rtol,
+        "inputs": inputs,
+        "semantics": semantics,
+    }
     verification = _write(lowered, output, model, settings if verify else None, external_data, quiet)
     result = lowering.to_dict() | {
         "verification": None if verification is None else verification.to_dict(),
@@ -165,7 +196,7 @@ def _lower(
         typer.echo(json.dumps(result))
     elif not quiet:
         report.print_lowering(lowering, verification, verbose=verbose)
-    _finish(verification, output, quiet or json_)
+    _finish(verification, output, source_size, quiet or json_)
 
 
 def _write(
@@ -192,16 +223,18 @@ def _write(
 
 
 def _verify(reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any]) -> VerificationResult:
-    from rnnlower.verification import DEFAULT_TRIALS, verify
+    from rnnlower.verification import verify
 
-    return verify(reference, candidate, **settings | {"trials": settings["trials"] or DEFAULT_TRIALS})
+    return verify(reference, candidate, **settings)
 
 
-def _finish(verification: VerificationResult | None, output: pathlib.Path, quiet: bool) -> None:
+def _finish(
+    verification: VerificationResult | None, output: pathlib.Path, source_size: int, quiet: bool
+) -> None:
     if verification is not None and not verification:
         typer.echo(f"rnnlower: error: the result differs from the source; {output} was not written", err=True)
         raise typer.Exit(DIFFERENT)
-    _say(f"rnnlower: wrote {output}", quiet)
+    _say(f"rnnlower: wrote {output} ({output.stat().st_size:,} bytes; the source has {source_size:,})", quiet)
 
 
 def _lowering_command(strategy: str) -> Callable[..., None]:
@@ -246,6 +279,7 @@ def convert(
     _check_external_data(external_data)
     with report.progress("converting", quiet):
         converted = read_model(model)
+        source_size = model.stat().st_size
         conversion = convert_opset(converted, opset)
     for note in conversion.notes:
         _say(f"rnnlower: note: {note}", quiet)
@@ -260,14 +294,18 @@ def convert(
         typer.echo(json.dumps(result))
     elif not quiet:
         report.print_conversion(conversion, verification)
-    _finish(verification, output, quiet or json_)
+    _finish(verification, output, source_size, quiet or json_)
 
 
 @app.command()
 @_exit_codes
 def verify(
-    reference: Annotated[pathlib.Path, typer.Argument(metavar="REFERENCE", help="The model that is right.", show_default=False)],
-    candidate: Annotated[pathlib.Path, typer.Argument(metavar="CANDIDATE", help="The model in question.", show_default=False)],
+    reference: Annotated[
+        pathlib.Path, typer.Argument(metavar="REFERENCE", help="The model that is right.", show_default=False)
+    ],
+    candidate: Annotated[
+        pathlib.Path, typer.Argument(metavar="CANDIDATE", help="The model in question.", show_default=False)
+    ],
     trials: Trials = None,
     seed: Seed = 0,
     atol: Atol = None,
@@ -276,7 +314,11 @@ def verify(
     semantics: Semantics = "ort",
     engine: Annotated[
         str | None,
-        typer.Option(metavar="onnxruntime|rnnlower-reference", help="Run both models on this engine.", show_default=False),
+        typer.Option(
+            metavar="onnxruntime|rnnlower-reference",
+            help="Run both models on this engine.",
+            show_default=False,
+        ),
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,

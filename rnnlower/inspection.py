@@ -22,7 +22,8 @@ class RecurrentNode:
     Attributes:
         name: Its name; an unnamed node has one made of operator and number, which ``--node`` knows too.
         op_type: LSTM, GRU or RNN.
-        path: ``""`` for the main graph, ``If_12/then_branch`` for a subgraph, ``function:domain::name`` for a function.
+        path: ``""`` for the main graph, ``If_12/then_branch`` for a subgraph, ``function:domain::name`` for a
+            function.
         direction: forward, reverse or bidirectional.
         hidden_size: Units, or ``None`` where a function's caller says it.
         input_size: Features of X, or ``None``.
@@ -33,7 +34,8 @@ class RecurrentNode:
         inputs: Names of the inputs that are present, as the operator calls them.
         outputs: Names of the outputs that something reads.
         attributes: Attributes that differ from the defaults; ``@name`` for a function's parameter.
-        weights: ``constant``, ``computed`` (from constants) or ``runtime``: the least constant of W, R, B and P.
+        weights: ``constant``, ``computed`` (from constants) or ``runtime``: the least constant of W, R, B and
+            P.
     """
 
     name: str
@@ -127,7 +129,7 @@ def _weights(resolved: ResolvedNode) -> str:
 
 
 def _origin(value: ir.Value) -> str:
-    """Where a weight comes from. An initializer that is a graph input too may be overridden from IR version 4 on."""
+    """Where a weight comes from; an initializer that is a graph input too may be overridden."""
     seen: set[ir.Value] = set()
 
     def is_fixed(value: ir.Value) -> bool:

@@ -1,7 +1,7 @@
 """Reading and writing models.
 
-A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind. External data is never
-read here: tensors refer to their file until somebody needs their numbers.
+A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind.
+External data is never read here: tensors refer to their file until somebody needs their numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from rnnlower.errors import InvalidModelError, OptionError
 
-__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "load_model", "Stage", "read_model", "staged", "to_proto"]
+__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -37,7 +37,9 @@ def load_model(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
         return model.clone(deep_copy=True)
     if isinstance(model, onnx.ModelProto):
-        return _from_proto(model, "the model")
+        own = _from_proto(model, "the model")
+        _check_external_data(own, pathlib.Path())
+        return own
     return read_model(pathlib.Path(model))
 
 
@@ -45,8 +47,8 @@ def read_model(path: pathlib.Path) -> ir.Model:
     """Reads a file, without its external data.
 
     Raises:
-        InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing, too short or
-            outside of the model's folder.
+        InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
+            too short or outside of the model's folder.
     """
     try:
         proto = onnx.load_model(path, load_external_data=False)
@@ -58,6 +60,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _check_external_data(model, path.parent)
+    _embed_attribute_data(model, path.parent)
     return model
 
 
@@ -67,17 +70,38 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     try:
         model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"{label} is not a valid ONNX model: {error}") from error
+        raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
+    _check_tensors(model, label)
     _check_names(model, label)
     return model
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error below those that only tell what was being read."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    return error
+
+
+def _check_tensors(model: ir.Model, label: str) -> None:
+    """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
+    for value in _initializers(model):
+        tensor = value.const_value
+        raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
+        if tensor is not None and raw and len(raw) != tensor.nbytes:
+            raise InvalidModelError(
+                f"{label} is not a valid ONNX model: initializer {value.name!r} has {len(raw)} bytes, "
+                f"but its shape {list(tensor.shape)} takes {tensor.nbytes}"
+            )
 
 
 def _check_names(model: ir.Model, label: str) -> None:
     """Every value that is read must exist, once; nodes that come before what they read are put in order."""
     try:
-        for graph in (model.graph, *model.functions.values()):
+        graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+        for graph in graphs:
             if not _is_sorted(graph):
                 graph.sort()
     except ValueError as error:
@@ -91,7 +115,10 @@ def _is_sorted(graph: ir.Graph | ir.Function) -> bool:
     seen: set[ir.Node] = set()
     for node in graph:
         producers = (value.producer() for value in node.inputs if value is not None)
-        if any(producer is not None and producer.graph is node.graph and producer not in seen for producer in producers):
+        if any(
+            producer is not None and producer.graph is node.graph and producer not in seen
+            for producer in producers
+        ):
             return False
         seen.add(node)
     return all(_is_sorted(subgraph) for node in graph for subgraph in _subgraphs(node))
@@ -131,22 +158,53 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
 
 def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
     root = folder.resolve()
+    tensors = [(f"initializer {value.name!r}", value.const_value) for value in _initializers(model)]
+    tensors += [
+        (f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", attribute.as_tensor())
+        for node, attribute in _tensor_attributes(model)
+    ]
+    for owner, tensor in tensors:
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        label = f"{owner}: its external data {str(tensor.location)!r}"
+        path = (root / tensor.location).resolve()
+        if not path.is_relative_to(root):
+            raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
+        if not path.is_file():
+            raise InvalidModelError(f"{label} is missing; put the file beside the model")
+        length = tensor.nbytes if tensor.length is None else tensor.length
+        if length != tensor.nbytes:
+            raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
+        if path.stat().st_size < (tensor.offset or 0) + length:
+            raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+
+
+def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
+    """Brings the external data of attributes into memory: hardly a tool expects it outside."""
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.base_dir = folder
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy().copy()))
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    """The initializers of all graphs, those in functions included."""
+    for function in model.functions.values():
+        for graph in function.subgraphs():
+            yield from graph.initializers.values()
     for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            label = f"initializer {value.name!r}: its external data {str(tensor.location)!r}"
-            path = (root / tensor.location).resolve()
-            if not path.is_relative_to(root):
-                raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
-            if not path.is_file():
-                raise InvalidModelError(f"{label} is missing; put the file beside the model")
-            length = tensor.nbytes if tensor.length is None else tensor.length
-            if length != tensor.nbytes:
-                raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
-            if path.stat().st_size < (tensor.offset or 0) + length:
-                raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+        yield from graph.initializers.values()
+
+
+def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
+    """The attributes that hold a tensor, in all graphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            for attribute in node.attributes.values():
+                if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                    yield node, attribute
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -157,10 +215,9 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def _embed_external_data(model: ir.Model) -> None:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+    for value in _initializers(model):
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
 
 
 def _size(model: ir.Model) -> int:
@@ -168,10 +225,9 @@ def _size(model: ir.Model) -> int:
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
+    for value in _initializers(model):
+        if value.const_value is not None:
+            yield value.const_value
 
 
 @dataclasses.dataclass
@@ -193,7 +249,7 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
-    """Writes the model beside its destination; moves it there at the end of the block if it has been accepted.
+    """Writes the model beside its destination; moves it there at the end of the block if accepted.
 
     Args:
         model: The model.
@@ -225,12 +281,14 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
-    """Whether tensors go into a data file of the result's own; brings them into memory where there is to be none."""
+    """Whether tensors go into a data file of the result's own; embeds them where there is to be none."""
     external = [tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor)]
     too_large = _size(model) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
     if mode == "never":
         if _size(model) > _PROTOBUF_LIMIT:
-            raise OptionError("the model is larger than 2 GB, which one file cannot hold; leave out --external-data never")
+            raise OptionError(
+                "the model is larger than 2 GB, which one file cannot hold; leave out --external-data never"
+            )
         _embed_external_data(model)
         return False
     if mode == "always" or too_large:

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -27,6 +27,9 @@ __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
 LAST_OPSET = 26
 _ORIGIN = "rnnlower.origin"
+_MOST_STEPS = 200_000
+_NODES_A_STEP = 10
+_BYTES_A_STEP = 420
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +38,8 @@ class LoweringOptions:
 
     Attributes:
         strategy: ``unroll``, ``scan`` or ``loop``.
-        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as needed.
+        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as
+            needed.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of graph inputs.
         nodes: Shell wildcards; only nodes whose name matches one are lowered. ``None``: all.
@@ -57,7 +61,9 @@ class LoweringOptions:
         if self.semantics not in ("ort", "spec"):
             raise OptionError(f"the semantics are {self.semantics!r}; they must be 'ort' or 'spec'")
         if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
-            raise OptionError(f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}")
+            raise OptionError(
+                f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +96,7 @@ class LoweringReport:
 
 def count_ops(model: ir.Model) -> dict[str, int]:
     """Number of nodes by operator, subgraphs and functions included."""
-    graphs = [model.graph, *model.functions.values()]
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     counter = collections.Counter(
         f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         for graph in graphs
@@ -108,20 +114,27 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
+    if options.opset is None and default_opset(model) > LAST_OPSET:
+        raise UnsupportedModelError(
+            f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
+            f"ask for a lower one (--opset {LAST_OPSET})"
+        )
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
     for located in selected:
         parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
-    _raise_opset(model, max(FIRST_OPSET, default_opset(model), options.opset or 0))
+    _raise_opset(model, options.opset or 0)
+    _leave_old_opsets(model)
     InlineFunctionsPass(lambda node: _ORIGIN in node.meta)(model)
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
     InferTypesPass()(model)
+    unreachable: list[Located] = []
     impossible: list[Located] = []
     if options.strategy == "unroll":
-        current, impossible = _with_static_lengths(model, current, options)
+        current, unreachable, impossible = _with_static_lengths(model, current, options)
     needed = [
         minimum_opset(_parse(located, model, options.semantics), options.strategy, options.unroll_factor)
         for located in current
@@ -139,7 +152,13 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
     notes = [
-        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; what replaces it fails as it would"
+        f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
+        "and went with its branch"
+        for located in unreachable
+    ]
+    notes += [
+        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
+        "what replaces it fails as it would"
         for located in impossible
     ]
     return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model), notes)
@@ -153,13 +172,26 @@ def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Lo
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
     return [
-        located for located in found if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
+        located
+        for located in found
+        if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
     ]
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:
     if opset > default_opset(model):
         ConvertOpsetPass(opset)(model)
+
+
+def _leave_old_opsets(model: ir.Model) -> None:
+    """Moves a model older than the lowering can write to the first opset that can say what it says."""
+    refusals = []
+    for opset in range(FIRST_OPSET, LAST_OPSET + 1):
+        try:
+            return _raise_opset(model, opset)
+        except OpsetError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _current(model: ir.Model) -> list[Located]:
@@ -178,8 +210,8 @@ def _parse(located: Located, model: ir.Model, semantics: Semantics) -> ResolvedN
 
 def _with_static_lengths(
     model: ir.Model, current: Sequence[Located], options: LoweringOptions
-) -> tuple[list[Located], list[Located]]:
-    """The nodes that are to be unrolled, each of which then has a static length, and the impossible ones.
+) -> tuple[list[Located], list[Located], list[Located]]:
+    """The nodes to be unrolled, each of which then has a static length; the unreachable, the impossible.
 
     Raises:
         UnsupportedModelError: A length is not static.
@@ -189,14 +221,28 @@ def _with_static_lengths(
         return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
 
     if not dynamic(current):
-        return list(current), []
+        _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+        return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
     gone = analysis.unreachable + analysis.impossible
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model))
-    return current, analysis.impossible
+    _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+    return current, analysis.unreachable, analysis.impossible
+
+
+def _check_cost(nodes: Mapping[str, ResolvedNode]) -> None:
+    """Refuses to unroll what would take all memory long before it is a file."""
+    for name, node in nodes.items():
+        steps = (node.seq_length or 0) * node.num_directions
+        if steps > _MOST_STEPS:
+            raise UnsupportedModelError(
+                f"{node.op_type} node {name!r}: unrolling {steps:,} steps makes about "
+                f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
+                f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
+            )
 
 
 def _no_length(located: Located, model: ir.Model) -> str:
@@ -208,8 +254,8 @@ def _no_length(located: Located, model: ir.Model) -> str:
     length = f"{str(dim)!r}" if named else "unknown"
     remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
     return (
-        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs a number. "
-        f"Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
+        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs "
+        f"a number. Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
     )
 
 

@@ -19,7 +19,8 @@ class Located:
     Attributes:
         node: The node.
         name: Its name, or for an unnamed node one made of operator and position that no other node has.
-        path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a function.
+        path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a
+            function.
         opset: The version of the default domain that holds there.
     """
 

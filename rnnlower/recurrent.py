@@ -132,10 +132,10 @@ _ORT_PARAMETERS: Mapping[str, _Parameters] = {
 class ResolvedNode:
     """A recurrent node as the operators' text describes it, with nothing left to default.
 
-    Shapes: X ``[seq_length, batch_size, input_size]``, W ``[num_directions, gates * hidden_size, input_size]``,
-    R ``[num_directions, gates * hidden_size, hidden_size]``, B ``[num_directions, 2 * gates * hidden_size]``,
-    states ``[num_directions, batch_size, hidden_size]``, P ``[num_directions, 3 * hidden_size]``. With
-    ``layout == 1`` X and the states have the batch first.
+    Shapes: X ``[seq_length, batch_size, input_size]``, W ``[num_directions, gates * hidden_size,
+    input_size]``, R ``[num_directions, gates * hidden_size, hidden_size]``, B ``[num_directions, 2 * gates *
+    hidden_size]``, states ``[num_directions, batch_size, hidden_size]``, P ``[num_directions, 3 *
+    hidden_size]``. With ``layout == 1`` X and the states have the batch first.
 
     Attributes:
         node: The node in the graph.
@@ -202,7 +202,8 @@ def parse_recurrent(
         opset: Version of the default domain that the node's graph imports.
         semantics: Which reading wins where the text and onnxruntime differ.
         label: What messages call the node; left out: its name.
-        lenient: Take attributes that refer to a function's parameter as absent, and an unknown hidden_size as 0.
+        lenient: Take attributes that refer to a function's parameter as absent, and an unknown hidden_size as
+            0.
 
     Raises:
         InvalidModelError: The node breaks the operator's text.
@@ -265,7 +266,8 @@ class _Parser:
         for name, attribute in self.node.attributes.items():
             if name not in known:
                 raise self._invalid(
-                    f"unknown attribute {name!r}; {self.node.op_type}-{self.version} has {', '.join(sorted(known))}"
+                    f"unknown attribute {name!r}; "
+                    f"{self.node.op_type}-{self.version} has {', '.join(sorted(known))}"
                 )
             first, last = known[name]
             if not first <= self.version <= last:
@@ -282,7 +284,8 @@ class _Parser:
                 )
             if attribute.type != _ATTRIBUTE_TYPES[name]:
                 raise self._invalid(
-                    f"attribute {name!r} has type {attribute.type.name}; it must be {_ATTRIBUTE_TYPES[name].name}"
+                    f"attribute {name!r} has type {attribute.type.name}; "
+                    f"it must be {_ATTRIBUTE_TYPES[name].name}"
                 )
 
     def _value(self, name: str) -> Any:
@@ -299,7 +302,9 @@ class _Parser:
         if self.node.op_type == "GRU" and self.version < 3 and direction == "foward":
             direction = "forward"
         if direction not in _DIRECTIONS:
-            raise self._invalid(f"attribute direction is {direction!r}; it must be one of {', '.join(_DIRECTIONS)}")
+            raise self._invalid(
+                f"attribute direction is {direction!r}; it must be one of {', '.join(_DIRECTIONS)}"
+            )
         return str(direction)
 
     def _clip(self) -> float | None:
@@ -310,7 +315,8 @@ class _Parser:
         lowest_is_zero = self.node.op_type == "RNN"
         if not (clip > 0 or (lowest_is_zero and clip == 0)):
             raise self._unsupported(
-                f"attribute clip is {clip}; a threshold must be positive. Remove the attribute to clip nothing"
+                f"attribute clip is {clip}; a threshold must be positive. "
+                "Remove the attribute to clip nothing"
             )
         return float(clip)
 
@@ -381,10 +387,13 @@ class _Parser:
         }
         for name, dtype in dtypes.items():
             if dtype not in _FLOAT_TYPES or (dtype == ir.DataType.BFLOAT16 and self.version < 22):
-                raise self._invalid(f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks")
+                raise self._invalid(
+                    f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks"
+                )
         if len(set(dtypes.values())) > 1:
             raise self._invalid(
-                "inputs differ in type: " + ", ".join(f"{name} {dtype.name}" for name, dtype in dtypes.items())
+                "inputs differ in type: "
+                + ", ".join(f"{name} {dtype.name}" for name, dtype in dtypes.items())
             )
         lens = inputs.get("sequence_lens")
         if lens is not None and lens.dtype not in (None, ir.DataType.INT32):
@@ -422,7 +431,9 @@ class _Parser:
         shapes |= {out.name: out.shape for out in self.node.outputs if out.name}
         places = [("R", 2, 1), ("R", 1, gates), ("W", 1, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
         places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
-        places += [(out.name or "", len(out.shape) - 1, 1) for out in self.node.outputs if out.shape is not None]
+        places += [
+            (out.name or "", len(out.shape) - 1, 1) for out in self.node.outputs if out.shape is not None
+        ]
         sizes = ((_static(shapes.get(name), axis), factor) for name, axis, factor in places)
         return next((size // factor for size, factor in sizes if size is not None), None)
 
@@ -464,7 +475,9 @@ class _Parser:
             shape = value.shape
             fits = len(shape) == len(expected[name]) and all(
                 want is None or have is None or have == want
-                for want, have in zip(expected[name], (_static(shape, i) for i in range(len(shape))), strict=True)
+                for want, have in zip(
+                    expected[name], (_static(shape, i) for i in range(len(shape))), strict=True
+                )
             )
             if not fits:
                 wanted = ", ".join("?" if size is None else str(size) for size in expected[name])
@@ -485,4 +498,3 @@ def _static(shape: ir.Shape | None, index: int) -> int | None:
         return None
     size = shape[index]
     return size if isinstance(size, int) and size >= 0 else None
-

@@ -37,7 +37,9 @@ def print_lowering(report: LoweringReport, verification: VerificationResult | No
     for node in report.nodes:
         steps = "dynamic" if node.steps is None else str(node.steps)
         place = node.path or "main graph"
-        nodes.add_row(node.name, node.op_type, place, node.direction, node.strategy, steps, str(node.emitted_ops))
+        nodes.add_row(
+            node.name, node.op_type, place, node.direction, node.strategy, steps, str(node.emitted_ops)
+        )
     if not report.nodes:
         _print("no recurrent node to lower")
     else:
@@ -82,7 +84,9 @@ def print_verification(result: VerificationResult) -> None:
             verdict += f" at {list(output.worst_index)}: {output.reference_value} / {output.candidate_value}"
         if output.note:
             verdict += f" ({output.note})"
-        table.add_row(output.name, f"{output.max_abs:.3g}", f"{output.max_rel:.3g}", f"{output.max_ulp:.3g}", verdict)
+        table.add_row(
+            output.name, f"{output.max_abs:.3g}", f"{output.max_rel:.3g}", f"{output.max_ulp:.3g}", verdict
+        )
     _print(table)
     engines = ", ".join(f"{role} on {engine}" for role, engine in result.engines.items())
     verdict = "equal" if result.equal else "DIFFERENT"
@@ -100,7 +104,21 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
     if not nodes:
         _print("no recurrent node")
         return
-    table = _table("node", "op", "place", "direction", "T", "B", "I", "H", "dtype", "inputs", "outputs", "attributes", "weights")
+    table = _table(
+        "node",
+        "op",
+        "place",
+        "direction",
+        "T",
+        "B",
+        "I",
+        "H",
+        "dtype",
+        "inputs",
+        "outputs",
+        "attributes",
+        "weights",
+    )
     for node in nodes:
         sizes = [_size(size) for size in (node.seq_len, node.batch, node.input_size, node.hidden_size)]
         attributes = " ".join(f"{name}={value}" for name, value in node.attributes.items())

@@ -1,7 +1,8 @@
 """A recurrent node as primitive ops: layout, directions, sequence lengths and outputs around the step.
 
-The stages: bring X to time-major and to the type of the arithmetic; for each direction (a `Lane`) multiply X by W for all
-time steps at once; join the lanes' steps into one, run it by a strategy, and put the outputs together.
+The stages: bring X to time-major and to the type of the arithmetic; for each direction (a `Lane`) multiply X
+by W for all time steps at once; join the lanes' steps into one, run it by a strategy, and put the outputs
+    together.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def lower_node(
 def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     """Emits what fails at run time and has no shape before: for a node whose X has not the rank it must have.
 
-    Such a node sits in a branch that inputs of the given shapes must not take; a runtime that infers shapes would
-    refuse the whole model for an honest lowering of it.
+    Such a node sits in a branch that inputs of the given shapes must not take; a runtime that infers shapes
+    would refuse the whole model for an honest lowering of it.
     """
     X = node.inputs[0]
     assert X is not None
@@ -109,7 +110,11 @@ def _without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.V
     states: list[Dim] = [batch, directions] if node.layout else [directions, batch]
     sequence: list[Dim] = [batch, time, directions] if node.layout else [time, directions, batch]
     outputs = {}
-    for name, dims, state in (("Y", sequence, ""), ("Y_h", states, "initial_h"), ("Y_c", states, "initial_c")):
+    for name, dims, state in (
+        ("Y", sequence, ""),
+        ("Y_h", states, "initial_h"),
+        ("Y_c", states, "initial_c"),
+    ):
         if not node.used(name):
             continue
         if node.semantics == "spec" and state in node.inputs:
@@ -155,7 +160,9 @@ def _lane(
     if P is not None:
         letters = [letter for letter in "iof" if letter in groups[0].gates]
         peepholes = {
-            letter: weights.vector(e, P, direction, "iof".index(letter) * hidden_size, ("iof".index(letter) + 1) * hidden_size)
+            letter: weights.vector(
+                e, P, direction, "iof".index(letter) * hidden_size, ("iof".index(letter) + 1) * hidden_size
+            )
             for letter in letters
         }
     parameters = CellParameters(
@@ -177,8 +184,13 @@ def _lane(
         elif B is not None:
             bias = weights.bias_sum(e, B, direction, first, last, offset=rows)
         W = weights.matrix(e, node.inputs["W"], direction, first, last)
-        products.append(_input_product(e, node, axes, X, W, bias, last - first, node.reversed_directions[direction]))
-    states = [_initial_state(e, node, name, direction) for name in ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]]
+        products.append(
+            _input_product(e, node, axes, X, W, bias, last - first, node.reversed_directions[direction])
+        )
+    states = [
+        _initial_state(e, node, name, direction)
+        for name in ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]
+    ]
     return Lane(parameters, groups, products, states, node.reversed_directions[direction])
 
 
@@ -232,7 +244,7 @@ def _join(
     node: ResolvedNode, axes: Axes, lanes: Sequence[Lane], mask: Mask | None, *, wants_sequence: bool
 ) -> Recurrence:
     """One recurrence whose step is the step of every lane."""
-    inputs = []
+    inputs: list[TimeSeries] = []
     for lane in lanes:
         inputs += lane.products
         if mask is not None:

@@ -16,7 +16,16 @@ from rnnlower.errors import OpsetError
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import Adaptation, OpsetReport
-from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET, TypesOf, Version, misfit, type_misfit, version_at
+from rnnlower.opset.schema import (
+    MAX_OPSET,
+    MIN_OPSET,
+    TypesOf,
+    Version,
+    form_misfit,
+    misfit,
+    type_misfit,
+    version_at,
+)
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import ROWS
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
@@ -187,6 +196,9 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
         adapter = None
         session.report.notes.append(f"{describe(node)} was written as {new} already, in opset {opset}")
     step = Step(session, graph, node, (old, new), (opset, neighbour), path)
+    if neighbour > opset and new is not None and _is_ahead(step, new):
+        session.report.notes.append(f"{describe(node)} is written as {new} has it, and stays as it is")
+        return
     if new is None and adapter is None:
         step.refuse("there is nothing older that says the same")
     before = _state(node)
@@ -281,6 +293,15 @@ def _judge(step: Step, new: Version) -> None:
             return
     if reason:
         step.refuse(reason)
+
+
+def _is_ahead(step: Step, new: Version) -> bool:
+    """Whether the node is not legal at its own version but has the form of the next one.
+
+    Some exporters stamp an older opset than they write, and take types that came later still.
+    """
+    types_of: TypesOf = step.session.types.types
+    return misfit(step.node, step.old, types_of) is not None and form_misfit(step.node, new) is None
 
 
 def _note(session: Session, step: Step, row: Row) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "Attribute",
     "Parameter",
     "Version",
+    "form_misfit",
     "misfit",
     "operators",
     "present",
@@ -189,11 +190,12 @@ def misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version
     `types_of(value)` gives the types that a value may have, empty where nothing is known. With `previous`,
     the version that the node comes from, an unknown type is a reason too where `version` allows fewer types.
     """
-    return (
-        _attribute_misfit(node, version)
-        or _arity_misfit(node, version)
-        or type_misfit(node, version, types_of, previous)
-    )
+    return form_misfit(node, version) or type_misfit(node, version, types_of, previous)
+
+
+def form_misfit(node: ir.Node, version: Version) -> str | None:
+    """Why the attributes or the number of inputs or outputs of `node` are not those of `version`, or None."""
+    return _attribute_misfit(node, version) or _arity_misfit(node, version)
 
 
 def _attribute_misfit(node: ir.Node, version: Version) -> str | None:

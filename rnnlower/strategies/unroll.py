@@ -31,13 +31,13 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
         final, outputs = recurrence.step(e, values, state)
         state = final
         collected.append(outputs)
-    series = []
+    results = []
     for index, width in enumerate(recurrence.output_widths):
         steps = [outputs[index] for outputs in collected]
         if recurrence.output_reverse[index]:
             steps.reverse()
-        series.append(TimeSeries(e, recurrence.axes, width, flat=_concat(e, steps)))
-    return Results(series, final)
+        results.append(TimeSeries(e, recurrence.axes, width, flat=_concat(e, steps)))
+    return Results(results, final)
 
 
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:

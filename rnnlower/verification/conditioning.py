@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,9 +58,11 @@ def rounding_noise(
 
 
 def _moved(array: Array, rng: np.random.Generator) -> Array:
-    if array.dtype not in (np.float32, np.float64):
+    if not is_inexact(array.dtype):
         return array
-    step = _ULPS * float(np.finfo(array.dtype).eps)
+    # In a small type one unit is much already.
+    ulps = _ULPS if array.dtype.itemsize >= 4 else 1.0
+    step = ulps * float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
     signs = rng.integers(0, 2, array.shape) * 2 - 1
     return (array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
 

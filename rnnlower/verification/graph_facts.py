@@ -90,8 +90,8 @@ class Recurrent:
 class Facts:
     """What a graph says.
 
-    ``uses`` by graph input; the recurrent nodes; the outputs that depend on random operators; dimensions that
-    recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
+    ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
+    that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -388,7 +388,7 @@ _RANDOM = (
 
 
 def _random_outputs(model: onnx.ModelProto) -> set[str]:
-    """The graph outputs whose values a random operator decides."""
+    """The graph outputs whose values the operators leave to chance, or to the runtime."""
     opset = _default_opset(model.opset_import)
     functions = {(f.domain, f.name): f for f in model.functions}
     random: set[str] = set()
@@ -406,4 +406,7 @@ def _random_outputs(model: onnx.ModelProto) -> set[str]:
     for node in model.graph.node:
         if any(name in random for name in node.input) or draws(node):
             random.update(name for name in node.output if name)
+        if node.op_type == "BatchNormalization" and opset < 14:
+            # saved_mean and saved_var: "to speed up gradient computation", in whatever form does that.
+            random.update(name for name in node.output[3:] if name)
     return {o.name for o in model.graph.output if o.name in random}

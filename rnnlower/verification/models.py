@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import InvalidModelError, OptionError
 
-__all__ = ["HeldModel", "ModelLike", "hold", "slim"]
+__all__ = ["HeldModel", "ModelLike", "elements", "hold", "slim"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -94,7 +96,7 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
         if (
             len(tensor.raw_data) <= _BIG_TENSOR
             and not uses_external_data(tensor)
-            and _elements(tensor) <= _BIG_TENSOR
+            and elements(tensor.dims) <= _BIG_TENSOR
         ):
             graph.initializer.append(tensor)
             continue
@@ -104,8 +106,6 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _elements(tensor: onnx.TensorProto) -> int:
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count
+def elements(dims: Iterable[int]) -> int:
+    """How many elements a tensor of this shape has."""
+    return math.prod(dims)
