@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
+from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
@@ -67,10 +68,12 @@ def read_model(path: pathlib.Path) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    proto, rest = unmodelled.take(proto)
     try:
         model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
+    rest.attach(model)
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
     _check_tensors(model, label)
@@ -211,7 +214,9 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(model)
-    return ir.to_proto(model)
+    proto = ir.to_proto(model)
+    unmodelled.restore(model, proto)
+    return proto
 
 
 def _embed_external_data(model: ir.Model) -> None:
@@ -269,6 +274,10 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
             try:
                 ir.save(model, stage.path, external_data=data_file if writes_data else None)
+                if unmodelled.find(model) is not None:
+                    proto = onnx.load_model(stage.path, load_external_data=False)
+                    unmodelled.restore(model, proto)
+                    onnx.save_model(proto, stage.path)
                 yield stage
                 if stage.accepted:
                     if writes_data:
