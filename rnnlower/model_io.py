@@ -19,6 +19,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
+from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.passes.analysis import quiet_libraries
 
@@ -84,11 +85,13 @@ def _own_copy(model: ir.Model) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    proto, rest = unmodelled.take(proto)
     try:
         with quiet_libraries():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
+    rest.attach(model)
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
     _check_tensors(model, label)
@@ -237,7 +240,9 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(model)
     with _serializing():
-        return ir.to_proto(model)
+        proto = ir.to_proto(model)
+    unmodelled.restore(model, proto)
+    return proto
 
 
 @contextlib.contextmanager
@@ -303,8 +308,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             folder = pathlib.Path(name)
             stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
             try:
-                with _serializing():
-                    ir.save(model, stage.path, external_data=data_file if writes_data else None)
+                _save(model, stage.path, data_file if writes_data else None)
                 yield stage
                 if stage.accepted:
                     if writes_data:
@@ -314,6 +318,15 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                 stage.path.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
+    with _serializing():
+        ir.save(model, path, external_data=data_file)
+    if unmodelled.find(model) is not None:
+        proto = onnx.load_model(path, load_external_data=False)
+        unmodelled.restore(model, proto)
+        onnx.save_model(proto, path)
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
