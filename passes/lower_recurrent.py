@@ -18,8 +18,10 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -101,6 +103,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self._parse(located, opset)
         private = _private_weights([located.node for located in self._located])
         names = NameSource(value_names(model))
+        with _paused_collection():
+            self._lower(model, private, names)
+        return ir.passes.PassResult(model, modified=bool(self.lowered))
+
+    def _lower(self, model: ir.Model, private: Container[ir.Value], names: NameSource) -> None:
+        opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         for located in self._located:
             # Anew: an input may be an output of a node that has just been replaced.
@@ -117,7 +125,6 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
             _replace(located.node, outputs, e.nodes)
-        return ir.passes.PassResult(model, modified=bool(self.lowered))
 
     def _parse(self, located: Located, opset: int) -> ResolvedNode:
         return parse_recurrent(located.node, opset, self._semantics, label=str(located))
@@ -138,6 +145,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             steps=steps,
             emitted_ops=len(e.nodes) + inner,
         )
+
+
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _dtype(node: ResolvedNode) -> ir.DataType:

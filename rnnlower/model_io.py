@@ -19,7 +19,8 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
+from rnnlower import unmodelled
+from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.passes.analysis import quiet_libraries
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
@@ -35,7 +36,7 @@ def load_model(model: ModelLike) -> ir.Model:
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
-        UnsupportedModelError: It holds what would be lost: training_info or sparse tensors.
+        UnsupportedModelError: A Constant holds a sparse tensor.
     """
     if isinstance(model, ir.Model):
         return _own_copy(model)
@@ -55,7 +56,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
             too short or outside of the model's folder.
-        UnsupportedModelError: The model holds what would be lost: training_info or sparse tensors.
+        UnsupportedModelError: A Constant holds a sparse tensor.
     """
     try:
         proto = onnx.load_model(path, load_external_data=False)
@@ -87,42 +88,17 @@ def _own_copy(model: ir.Model) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
-    _refuse_unread(proto, label)
+    proto, rest = unmodelled.take(proto)
     try:
         with quiet_libraries():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
+    rest.attach(model)
     _settle_opsets(model, label)
     _check_tensors(model, label)
     _check_names(model, label)
     return model
-
-
-def _refuse_unread(proto: onnx.ModelProto, label: str) -> None:
-    """What `ir` would leave out without a word."""
-    if proto.training_info:
-        raise UnsupportedModelError(f"{label} has training_info, which is not supported; remove it")
-
-    def visit(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
-        if isinstance(graph, onnx.GraphProto) and graph.sparse_initializer:
-            name = graph.sparse_initializer[0].values.name
-            raise UnsupportedModelError(
-                f"{label}{where} has the sparse_initializer {name!r}, which is not supported; store it dense"
-            )
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.type in (attribute.SPARSE_TENSOR, attribute.SPARSE_TENSORS):
-                    raise UnsupportedModelError(
-                        f"{label}{where}: attribute {attribute.name!r} of {node.op_type} node {node.name!r} "
-                        "is a sparse tensor, which is not supported; store it dense"
-                    )
-                for subgraph in (attribute.g, *attribute.graphs):
-                    visit(subgraph, where)
-
-    visit(proto.graph, "")
-    for function in proto.functions:
-        visit(function, f", function {function.domain}::{function.name}")
 
 
 def _settle_opsets(model: ir.Model, label: str) -> None:
@@ -280,7 +256,9 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(model)
     with _serializing():
-        return ir.to_proto(model)
+        proto = ir.to_proto(model)
+    unmodelled.restore(model, proto)
+    return proto
 
 
 @contextlib.contextmanager
@@ -346,8 +324,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             folder = pathlib.Path(name)
             stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
             try:
-                with _serializing():
-                    ir.save(model, stage.path, external_data=data_file if writes_data else None)
+                _save(model, stage.path, data_file if writes_data else None)
                 yield stage
                 if stage.accepted:
                     if writes_data:
@@ -357,6 +334,15 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                 stage.path.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
+    with _serializing():
+        ir.save(model, path, external_data=data_file)
+    if unmodelled.find(model) is not None:
+        proto = onnx.load_model(path, load_external_data=False)
+        unmodelled.restore(model, proto)
+        onnx.save_model(proto, path)
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
