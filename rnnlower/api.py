@@ -39,7 +39,9 @@ def unroll(
         UnsupportedModelError: A node asks for what is refused, or has no static sequence length.
         OpsetError: The model cannot be moved to the opset.
     """
-    return _lower(model, LoweringOptions("unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics))
+    return _lower(
+        model, LoweringOptions("unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics)
+    )
 
 
 def scan(

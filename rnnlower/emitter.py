@@ -187,7 +187,9 @@ class Emitter:
     def dim_arithmetic(self, op_type: str, dim: Dim, other: Dim) -> Dim:
         """``dim`` Add, Sub, Mul or Div ``other``; a number where both are."""
         if isinstance(dim, int) and isinstance(other, int):
-            return {"Add": dim + other, "Sub": dim - other, "Mul": dim * other, "Div": dim // max(other, 1)}[op_type]
+            return {"Add": dim + other, "Sub": dim - other, "Mul": dim * other, "Div": dim // max(other, 1)}[
+                op_type
+            ]
         operands = [self.integers(size) if isinstance(size, int) else size for size in (dim, other)]
         return self.op(op_type, *operands)
 
@@ -295,4 +297,3 @@ def _content_key(tensor: ir.TensorProtocol) -> bytes:
     if isinstance(tensor, ir.ExternalTensor):
         return f"{tensor.path}:{tensor.offset}:{tensor.length}".encode()
     return hashlib.sha256(tensor.tobytes()).digest()
-

@@ -91,7 +91,10 @@ def _is_sorted(graph: ir.Graph | ir.Function) -> bool:
     seen: set[ir.Node] = set()
     for node in graph:
         producers = (value.producer() for value in node.inputs if value is not None)
-        if any(producer is not None and producer.graph is node.graph and producer not in seen for producer in producers):
+        if any(
+            producer is not None and producer.graph is node.graph and producer not in seen
+            for producer in producers
+        ):
             return False
         seen.add(node)
     return all(_is_sorted(subgraph) for node in graph for subgraph in _subgraphs(node))
@@ -197,7 +200,9 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         raise OptionError(f"{output.parent} cannot be written: {error.strerror}") from error
     try:
         # References to data that stays where it is hold only beside that data.
-        keeps_data = not writes_data and any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
+        keeps_data = not writes_data and any(
+            isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model)
+        )
         path = output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name
         try:
             ir.save(model, path, external_data=data_file if writes_data else None)
@@ -219,7 +224,9 @@ def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> boo
     too_large = _size(model) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
     if mode == "never":
         if _size(model) > _PROTOBUF_LIMIT:
-            raise OptionError("the model is larger than 2 GB, which one file cannot hold; leave out --external-data never")
+            raise OptionError(
+                "the model is larger than 2 GB, which one file cannot hold; leave out --external-data never"
+            )
         _embed_external_data(model)
         return False
     if mode == "always" or too_large:

@@ -55,7 +55,9 @@ class LoweringOptions:
         if self.semantics not in ("ort", "spec"):
             raise OptionError(f"the semantics are {self.semantics!r}; they must be 'ort' or 'spec'")
         if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
-            raise OptionError(f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}")
+            raise OptionError(
+                f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +142,9 @@ def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Lo
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
     return [
-        located for located in found if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
+        located
+        for located in found
+        if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
     ]
 
 
@@ -163,7 +167,9 @@ def _parse(located: Located, model: ir.Model, semantics: Semantics) -> ResolvedN
     return parse_recurrent(located.node, default_opset(model), semantics, label=str(located))
 
 
-def _with_static_lengths(model: ir.Model, current: Sequence[Located], options: LoweringOptions) -> list[Located]:
+def _with_static_lengths(
+    model: ir.Model, current: Sequence[Located], options: LoweringOptions
+) -> list[Located]:
     """The nodes that are to be unrolled, each of which then has a static length.
 
     Raises:
@@ -209,7 +215,10 @@ def _input_remedy(model: ir.Model) -> str:
         f"--input-shape {value.name}:{','.join('N' if not isinstance(d, int) or d < 0 else str(d) for d in value.shape)}"
         for value in model.graph.inputs
         if value.shape is not None
-        and any((isinstance(d, int) and d < 0) or (isinstance(d, ir.SymbolicDim) and not d.value) for d in value.shape)
+        and any(
+            (isinstance(d, int) and d < 0) or (isinstance(d, ir.SymbolicDim) and not d.value)
+            for d in value.shape
+        )
     ]
     remedies = [f"--dim {name}=16" for name in names] + unnamed
     return " or ".join(remedies) or "--dim T=16 or --input-shape NAME:2,3,4"

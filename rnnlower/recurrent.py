@@ -286,7 +286,9 @@ class _Parser:
         if self.node.op_type == "GRU" and self.version < 3 and direction == "foward":
             direction = "forward"
         if direction not in _DIRECTIONS:
-            raise self._invalid(f"attribute direction is {direction!r}; it must be one of {', '.join(_DIRECTIONS)}")
+            raise self._invalid(
+                f"attribute direction is {direction!r}; it must be one of {', '.join(_DIRECTIONS)}"
+            )
         return str(direction)
 
     def _clip(self) -> float | None:
@@ -368,10 +370,13 @@ class _Parser:
         }
         for name, dtype in dtypes.items():
             if dtype not in _FLOAT_TYPES or (dtype == ir.DataType.BFLOAT16 and self.version < 22):
-                raise self._invalid(f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks")
+                raise self._invalid(
+                    f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks"
+                )
         if len(set(dtypes.values())) > 1:
             raise self._invalid(
-                "inputs differ in type: " + ", ".join(f"{name} {dtype.name}" for name, dtype in dtypes.items())
+                "inputs differ in type: "
+                + ", ".join(f"{name} {dtype.name}" for name, dtype in dtypes.items())
             )
         lens = inputs.get("sequence_lens")
         if lens is not None and lens.dtype not in (None, ir.DataType.INT32):
@@ -407,7 +412,9 @@ class _Parser:
         shapes |= {out.name: out.shape for out in self.node.outputs if out.name}
         places = [("R", 2, 1), ("R", 1, gates), ("W", 1, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
         places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
-        places += [(out.name or "", len(out.shape) - 1, 1) for out in self.node.outputs if out.shape is not None]
+        places += [
+            (out.name or "", len(out.shape) - 1, 1) for out in self.node.outputs if out.shape is not None
+        ]
         sizes = ((_static(shapes.get(name), axis), factor) for name, axis, factor in places)
         return next((size // factor for size, factor in sizes if size is not None), None)
 
@@ -447,7 +454,9 @@ class _Parser:
             shape = value.shape
             fits = len(shape) == len(expected[name]) and all(
                 want is None or have is None or have == want
-                for want, have in zip(expected[name], (_static(shape, i) for i in range(len(shape))), strict=True)
+                for want, have in zip(
+                    expected[name], (_static(shape, i) for i in range(len(shape))), strict=True
+                )
             )
             if not fits:
                 wanted = ", ".join("?" if size is None else str(size) for size in expected[name])
@@ -468,4 +477,3 @@ def _static(shape: ir.Shape | None, index: int) -> int | None:
         return None
     size = shape[index]
     return size if isinstance(size, int) and size >= 0 else None
-

@@ -91,7 +91,9 @@ def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) 
 def _empty_outputs(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
     """The outputs for a batch of no rows."""
     states: list[Dim] = [0, node.num_directions] if node.layout else [node.num_directions, 0]
-    sequence: list[Dim] = [0, axes.time, node.num_directions] if node.layout else [axes.time, node.num_directions, 0]
+    sequence: list[Dim] = (
+        [0, axes.time, node.num_directions] if node.layout else [axes.time, node.num_directions, 0]
+    )
     dims = {"Y": sequence, "Y_h": states, "Y_c": states}
     return {
         name: _from_arithmetic(e, node, e.op("Identity", e.zeros([*dims[name], node.hidden_size])))
@@ -135,7 +137,9 @@ def _lane(
     if P is not None:
         letters = [letter for letter in "iof" if letter in groups[0].gates]
         peepholes = {
-            letter: weights.vector(e, P, direction, "iof".index(letter) * hidden_size, ("iof".index(letter) + 1) * hidden_size)
+            letter: weights.vector(
+                e, P, direction, "iof".index(letter) * hidden_size, ("iof".index(letter) + 1) * hidden_size
+            )
             for letter in letters
         }
     parameters = CellParameters(
@@ -157,8 +161,13 @@ def _lane(
         elif B is not None:
             bias = weights.bias_sum(e, B, direction, first, last, offset=rows)
         W = weights.matrix(e, node.inputs["W"], direction, first, last)
-        products.append(_input_product(e, node, axes, X, W, bias, last - first, node.reversed_directions[direction]))
-    states = [_initial_state(e, node, name, direction) for name in ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]]
+        products.append(
+            _input_product(e, node, axes, X, W, bias, last - first, node.reversed_directions[direction])
+        )
+    states = [
+        _initial_state(e, node, name, direction)
+        for name in ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]
+    ]
     return Lane(parameters, groups, products, states, node.reversed_directions[direction])
 
 

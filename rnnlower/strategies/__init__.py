@@ -15,6 +15,15 @@ from rnnlower.strategies.loop import run_loop
 from rnnlower.strategies.scan import run_scan
 from rnnlower.strategies.unroll import run_unrolled
 
-__all__ = ["STRATEGIES", "Recurrence", "Results", "State", "Step", "Strategy", "run_in_chunks", "run_unrolled"]
+__all__ = [
+    "STRATEGIES",
+    "Recurrence",
+    "Results",
+    "State",
+    "Step",
+    "Strategy",
+    "run_in_chunks",
+    "run_unrolled",
+]
 
 STRATEGIES: Mapping[str, Strategy] = {"unroll": run_unrolled, "scan": run_scan, "loop": run_loop}

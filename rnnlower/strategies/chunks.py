@@ -26,7 +26,9 @@ def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Strategy, factor
         return strategy(e, recurrence)
     whole = e.dim_arithmetic("Mul", chunks, factor)
     rest = e.dim_arithmetic("Sub", time, whole)
-    main = strategy(e, _over_chunks(e, recurrence, Axes(chunks, e.dim_arithmetic("Mul", batch, factor)), factor))
+    main = strategy(
+        e, _over_chunks(e, recurrence, Axes(chunks, e.dim_arithmetic("Mul", batch, factor)), factor)
+    )
     chunk_outputs = [e.reshape(series.stacked(), [whole, batch, series.width]) for series in main.outputs]
     if rest == 0:
         outputs = [
@@ -66,10 +68,14 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
             recurrence,
             axes=inner_axes,
             inputs=[
-                TimeSeries(body, inner_axes, series.width, flat=value, reverse=series.reverse, dtype=series.dtype)
+                TimeSeries(
+                    body, inner_axes, series.width, flat=value, reverse=series.reverse, dtype=series.dtype
+                )
                 for value, series in zip(values, recurrence.inputs, strict=True)
             ],
-            states=[State(value, state.width) for value, state in zip(states, recurrence.states, strict=True)],
+            states=[
+                State(value, state.width) for value, state in zip(states, recurrence.states, strict=True)
+            ],
         )
         results = run_unrolled(body, inner)
         return results.states, [series.flat() for series in results.outputs]
