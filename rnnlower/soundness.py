@@ -1,0 +1,175 @@
+"""What must hold of a protobuf before anything looks at it: names are text, tensors have the data they claim.
+
+The parser of protobufs checks none of this, and what comes after would fail in ways that tell a user nothing.
+Whether the model keeps the rules of ONNX is another question, which many a model in use answers with no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto
+
+from rnnlower.errors import InvalidModelError
+
+__all__ = ["check_proto"]
+
+_Nodes = Sequence[onnx.NodeProto]
+
+_BITS_OF_PACKED = {
+    TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
+    **{getattr(TensorProto, name): 4 for name in ("FLOAT4E2M1",) if hasattr(TensorProto, name)},
+    **{getattr(TensorProto, name): 2 for name in ("INT2", "UINT2") if hasattr(TensorProto, name)},
+}
+_FIELDS = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSORS: "tensors",
+    AttributeProto.GRAPHS: "graphs",
+    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    AttributeProto.TYPE_PROTOS: "type_protos",
+}
+_MOST_ELEMENTS = 2**48
+
+
+def check_proto(model: onnx.ModelProto, label: str) -> None:
+    """Refuses a model whose protobuf contradicts itself.
+
+    Raises:
+        InvalidModelError: A name is not UTF-8, a tensor has not the data that its sizes ask for, or an
+            attribute has no value of its type.
+    """
+    if not model.HasField("graph"):
+        raise InvalidModelError(f"{label} is not an ONNX model: it holds no graph")
+    try:
+        _check_graph(model.graph, label)
+        for function in model.functions:
+            where = f"{label}, function {_text(function.domain)}::{_text(function.name)}"
+            for name in (*function.input, *function.output):
+                _text(name)
+            _check_nodes(function.node, where)
+            _check_attributes(function.attribute_proto, where)
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
+
+
+def _text(name: str | bytes) -> str:
+    """The name; upb gives bytes for what is no UTF-8."""
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _check_graph(graph: onnx.GraphProto, where: str) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _text(value.name)
+        for dim in value.type.tensor_type.shape.dim:
+            _text(dim.dim_param)
+    for tensor in graph.initializer:
+        _check_tensor(tensor, f"{where}: initializer {_text(tensor.name)!r}")
+    for sparse in graph.sparse_initializer:
+        for tensor in (sparse.values, sparse.indices):
+            _check_tensor(tensor, f"{where}: sparse initializer {_text(sparse.values.name)!r}")
+    _check_nodes(graph.node, where)
+
+
+def _check_nodes(nodes: _Nodes, where: str) -> None:
+    for node in nodes:
+        for name in (*node.input, *node.output, node.domain):
+            _text(name)
+        if node.attribute:
+            label = f"{where}: {_text(node.op_type)} node {_text(node.name) or '(unnamed)'!r}"
+            _check_attributes(node.attribute, label)
+
+
+def _check_attributes(attributes: Sequence[AttributeProto], where: str) -> None:
+    seen = set()
+    for attribute in attributes:
+        name = _text(attribute.name)
+        if not name:
+            raise InvalidModelError(f"{where}: an attribute has no name")
+        if name in seen:
+            raise InvalidModelError(f"{where}: attribute {name!r} is given twice")
+        seen.add(name)
+        if _text(attribute.ref_attr_name):
+            continue
+        label = f"{where}: attribute {name!r}"
+        _check_type(attribute, label)
+        for tensor in _tensors(attribute):
+            _check_tensor(tensor, label)
+        for graph in (attribute.g, *attribute.graphs):
+            _check_graph(graph, where)
+
+
+def _check_type(attribute: AttributeProto, label: str) -> None:
+    """Models of the first IR versions give no type; the value tells it then."""
+    if attribute.type not in _FIELDS:
+        if attribute.type == AttributeProto.UNDEFINED and any(_given(attribute)):
+            return
+        raise InvalidModelError(f"{label} has neither a type nor a value")
+    field = _FIELDS[attribute.type]
+    others = [each for each in _given(attribute) if each != field]
+    # A number 0 and an empty list may be left out.
+    optional = attribute.type not in (AttributeProto.TENSOR, AttributeProto.GRAPH)
+    if others or not (optional or attribute.HasField(field)):
+        given = f"a value in {others[0]!r}" if others else "no value"
+        kind = AttributeProto.AttributeType.Name(attribute.type)
+        raise InvalidModelError(f"{label} has the type {kind}, but {given}")
+
+
+def _given(attribute: AttributeProto) -> Iterator[str]:
+    values = set(_FIELDS.values())
+    return (field.name for field, _ in attribute.ListFields() if field.name in values)
+
+
+def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    sparse = [*attribute.sparse_tensors, *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else [])]
+    for each in sparse:
+        yield from (each.values, each.indices)
+
+
+def _check_tensor(tensor: TensorProto, label: str) -> None:
+    if tensor.data_type == TensorProto.UNDEFINED or tensor.data_type not in TensorProto.DataType.values():
+        raise InvalidModelError(f"{label} has no known element type ({tensor.data_type})")
+    count = 1
+    for size in tensor.dims:
+        if size < 0:
+            raise InvalidModelError(f"{label} has the size {size} in its shape {list(tensor.dims)}")
+        count *= size
+    if count > _MOST_ELEMENTS:
+        raise InvalidModelError(f"{label} has the shape {list(tensor.dims)}, which nothing can hold")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return
+    needed, given, unit = _expected(tensor, count)
+    if needed != given:
+        raise InvalidModelError(
+            f"{label} has {given} {unit}, but its type and shape {list(tensor.dims)} need {needed}; "
+            "the file is damaged or was written wrongly"
+        )
+
+
+def _expected(tensor: TensorProto, count: int) -> tuple[int, int, str]:
+    """How much data the tensor needs, how much it has, and what of."""
+    if tensor.data_type == TensorProto.STRING:
+        return count, len(tensor.string_data), "strings"
+    packed = _BITS_OF_PACKED.get(tensor.data_type)
+    if tensor.HasField("raw_data"):
+        bits = packed or 8 * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
+        return -(-count * bits // 8), len(tensor.raw_data), "bytes"
+    field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+    given = len(getattr(tensor, field))
+    if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        return 2 * count, given, "numbers"
+    return -(-count * (packed or 8) // 8), given, "numbers"
