@@ -19,7 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.soundness import check_proto
+from rnnlower.soundness import check_external_data, check_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
@@ -56,9 +56,9 @@ def read_model(path: pathlib.Path) -> ir.Model:
     except (DecodeError, ValueError) as error:
         raise InvalidModelError(f"{path} is not an ONNX model, or is truncated: {error}") from error
     model = _from_proto(proto, str(path))
+    check_external_data(proto, path.parent)
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
-    _check_external_data(model, path.parent)
     return model
 
 
@@ -69,11 +69,18 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     try:
         model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"{label} is not a valid ONNX model: {error}") from error
+        raise InvalidModelError(f"{label} is not a valid ONNX model: {_root(error)}") from error
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
     _check_names(model, label)
     return model
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error that started it; onnx_ir wraps it once for every message around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _check_names(model: ir.Model, label: str) -> None:
@@ -133,26 +140,6 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
     for out in graph.outputs:
         if out not in visible:
             raise InvalidModelError(f"{label}: nothing produces the output {out.name!r}")
-
-
-def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
-    root = folder.resolve()
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            label = f"initializer {value.name!r}: its external data {str(tensor.location)!r}"
-            path = (root / tensor.location).resolve()
-            if not path.is_relative_to(root):
-                raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
-            if not path.is_file():
-                raise InvalidModelError(f"{label} is missing; put the file beside the model")
-            length = tensor.nbytes if tensor.length is None else tensor.length
-            if length != tensor.nbytes:
-                raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
-            if path.stat().st_size < (tensor.offset or 0) + length:
-                raise InvalidModelError(f"{label} is too short: the file must be copied whole")
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -226,6 +213,8 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                     os.replace(stage.path, output)
             finally:
                 stage.path.unlink(missing_ok=True)
+    except ir.serde.SerdeError as error:
+        raise InvalidModelError(f"the model cannot be written: {_root(error)}") from error
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
 

@@ -6,15 +6,21 @@ Whether the model keeps the rules of ONNX is another question, which many a mode
 
 from __future__ import annotations
 
+import math
+import os
+import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from onnx import AttributeProto, TensorProto
 
 from rnnlower.errors import InvalidModelError
+from rnnlower.signatures import misfit_of_every_version
 
-__all__ = ["check_proto"]
+__all__ = ["check_external_data", "check_proto"]
 
 _Nodes = Sequence[onnx.NodeProto]
 
@@ -40,7 +46,7 @@ _FIELDS = {
     AttributeProto.SPARSE_TENSORS: "sparse_tensors",
     AttributeProto.TYPE_PROTOS: "type_protos",
 }
-_MOST_ELEMENTS = 2**48
+_MOST_ELEMENTS = 2**40
 
 
 def check_proto(model: onnx.ModelProto, label: str) -> None:
@@ -52,16 +58,34 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
     """
     if not model.HasField("graph"):
         raise InvalidModelError(f"{label} is not an ONNX model: it holds no graph")
+    imports = [model.opset_import, *(function.opset_import for function in model.functions)]
+    for entry in (entry for each in imports for entry in each):
+        if entry.version < 1:
+            domain = entry.domain or "the default domain"
+            raise InvalidModelError(
+                f"{label} imports version {entry.version} of {domain}; there is none below 1"
+            )
     try:
+        _check_texts(model)
         _check_graph(model.graph, label)
         for function in model.functions:
             where = f"{label}, function {_text(function.domain)}::{_text(function.name)}"
-            for name in (*function.input, *function.output):
-                _text(name)
+            _check_texts(function)
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
+
+
+def _check_texts(message: Message) -> None:
+    """The texts of a message, and of the metadata it carries."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            for text in [value] if isinstance(value, bytes | str) else value:
+                _text(text)
+        elif field.name in ("metadata_props", "opset_import", "quantization_annotation"):
+            for entry in value:
+                _check_texts(entry)
 
 
 def _text(name: str | bytes) -> str:
@@ -70,11 +94,18 @@ def _text(name: str | bytes) -> str:
 
 
 def _check_graph(graph: onnx.GraphProto, where: str) -> None:
+    _check_texts(graph)
     for value in (*graph.input, *graph.output, *graph.value_info):
-        _text(value.name)
+        _check_texts(value)
         for dim in value.type.tensor_type.shape.dim:
             _text(dim.dim_param)
+        elements = math.prod(max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim)
+        if elements > _MOST_ELEMENTS:
+            raise InvalidModelError(
+                f"{where}: value {value.name!r} has {elements:,} elements; nothing can hold it"
+            )
     for tensor in graph.initializer:
+        _check_texts(tensor)
         _check_tensor(tensor, f"{where}: initializer {_text(tensor.name)!r}")
     for sparse in graph.sparse_initializer:
         for tensor in (sparse.values, sparse.indices):
@@ -84,23 +115,25 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
 
 def _check_nodes(nodes: _Nodes, where: str) -> None:
     for node in nodes:
-        for name in (*node.input, *node.output, node.domain):
-            _text(name)
+        _check_texts(node)
+        label = f"{where}: {_text(node.op_type)} node {_text(node.name) or '(unnamed)'!r}"
         if node.attribute:
-            label = f"{where}: {_text(node.op_type)} node {_text(node.name) or '(unnamed)'!r}"
             _check_attributes(node.attribute, label)
+        if misfit := misfit_of_every_version(node):
+            raise InvalidModelError(f"{label}: {misfit}")
 
 
 def _check_attributes(attributes: Sequence[AttributeProto], where: str) -> None:
     seen = set()
     for attribute in attributes:
-        name = _text(attribute.name)
+        _check_texts(attribute)
+        name = attribute.name
         if not name:
             raise InvalidModelError(f"{where}: an attribute has no name")
         if name in seen:
             raise InvalidModelError(f"{where}: attribute {name!r} is given twice")
         seen.add(name)
-        if _text(attribute.ref_attr_name):
+        if attribute.ref_attr_name:
             continue
         label = f"{where}: attribute {name!r}"
         _check_type(attribute, label)
@@ -135,7 +168,10 @@ def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
-    sparse = [*attribute.sparse_tensors, *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else [])]
+    sparse = [
+        *attribute.sparse_tensors,
+        *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),
+    ]
     for each in sparse:
         yield from (each.values, each.indices)
 
@@ -160,14 +196,75 @@ def _check_tensor(tensor: TensorProto, label: str) -> None:
         )
 
 
+def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
+    """Refuses external data that is not in the model's folder, or not all there; nothing of it is read.
+
+    Raises:
+        InvalidModelError: A file is missing, too short, a symbolic link or outside of the folder.
+    """
+    for tensor in _all_tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _check_external_tensor(tensor, folder.resolve())
+
+
+def _all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    def of_nodes(nodes: _Nodes) -> Iterator[TensorProto]:
+        for attribute in (attribute for node in nodes for attribute in node.attribute):
+            yield from _tensors(attribute)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from of_graph(graph)
+
+    def of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        yield from of_nodes(graph.node)
+
+    yield from of_graph(model.graph)
+    for function in model.functions:
+        yield from of_nodes(function.node)
+
+
+def _check_external_tensor(tensor: TensorProto, root: pathlib.Path) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    label = f"initializer {tensor.name!r}: its external data {location!r}"
+    if not location or "\0" in location:
+        raise InvalidModelError(f"{label} names no file")
+    path = root / location
+    if not path.resolve().is_relative_to(root):
+        raise InvalidModelError(f"{label} lies outside of the model's folder; put a copy there")
+    if path.resolve() != pathlib.Path(os.path.normpath(path)):
+        raise InvalidModelError(f"{label} is a symbolic link; put a copy of the file in its place")
+    if not path.is_file():
+        raise InvalidModelError(f"{label} is missing; put the file beside the model")
+    numbers = [entries.get("offset", "0"), entries.get("length", "")]
+    if not numbers[0].isdecimal() or not (numbers[1] or "0").isdecimal():
+        raise InvalidModelError(
+            f"{label} has the offset {numbers[0]!r} and length {numbers[1]!r}; both are sizes"
+        )
+    if tensor.data_type == TensorProto.STRING:
+        raise InvalidModelError(f"{label} cannot hold strings; store the tensor in the model")
+    needed = -(-math.prod(tensor.dims) * _bits(tensor.data_type) // 8)
+    length = int(numbers[1] or needed)
+    if length != needed:
+        raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {needed}")
+    if path.stat().st_size < int(numbers[0]) + length:
+        raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+
+
+def _bits(data_type: int) -> int:
+    packed = _BITS_OF_PACKED.get(data_type)
+    return packed or 8 * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type)).itemsize
+
+
 def _expected(tensor: TensorProto, count: int) -> tuple[int, int, str]:
     """How much data the tensor needs, how much it has, and what of."""
     if tensor.data_type == TensorProto.STRING:
         return count, len(tensor.string_data), "strings"
     packed = _BITS_OF_PACKED.get(tensor.data_type)
     if tensor.HasField("raw_data"):
-        bits = packed or 8 * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
-        return -(-count * bits // 8), len(tensor.raw_data), "bytes"
+        return -(-count * _bits(tensor.data_type) // 8), len(tensor.raw_data), "bytes"
     field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
     given = len(getattr(tensor, field))
     if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):

@@ -14,7 +14,21 @@ __all__ = ["break_file"]
 
 Random = np.random.Generator
 
-ODD_NAMES = ("", " ", "\n", "a/b", "../x", "{}", "%s", "[bold]", "[/]", "*", "ü\u202e\U0001f600", "\0", "x" * 5000)
+ODD_NAMES = (
+    "",
+    " ",
+    "\n",
+    "a/b",
+    "../x",
+    "{}",
+    "%s",
+    "[bold]",
+    "[/]",
+    "*",
+    "ü\u202e\U0001f600",
+    "\0",
+    "x" * 5000,
+)
 ODD_INTEGERS = (0, 1, -1, 2, 3, 7, 16, 255, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63 - 1, -(2**63))
 ODD_FLOATS = (0.0, -1.0, 1e-40, 1e38, float("inf"), float("-inf"), float("nan"))
 
@@ -200,10 +214,19 @@ def _break_attribute(model: onnx.ModelProto, random: Random) -> None:
     if kind == 0:
         attribute.type = _pick(random, list(onnx.AttributeProto.AttributeType.values()))
     elif kind == 1:
-        attribute.name = _pick(random, ["hidden_size", "direction", "clip", "activations", "layout", "axis", ""])
+        attribute.name = _pick(
+            random, ["hidden_size", "direction", "clip", "activations", "layout", "axis", ""]
+        )
     elif kind == 2:
         name = attribute.name
-        odd = [_pick(random, ODD_INTEGERS), _pick(random, ODD_FLOATS), _pick(random, ODD_NAMES), [], [1], ["Tanh"]]
+        odd = [
+            _pick(random, ODD_INTEGERS),
+            _pick(random, ODD_FLOATS),
+            _pick(random, ODD_NAMES),
+            [],
+            [1],
+            ["Tanh"],
+        ]
         value = _pick(random, odd)
         attribute.CopyFrom(onnx.helper.make_attribute(name, value, attr_type=None if value != [] else 7))
     else:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.soundness import check_proto
+from rnnlower.soundness import check_external_data, check_proto
 
 __all__ = ["HeldModel", "ModelLike", "hold", "slim"]
 
@@ -74,6 +74,7 @@ def _parse(path: Path, role: str) -> onnx.ModelProto:
     except (DecodeError, ValueError) as error:
         raise InvalidModelError(f"the {role} {path} is not an ONNX model: {error}") from error
     check_proto(proto, f"the {role} {path}")
+    check_external_data(proto, path.parent)
     return proto
 
 
