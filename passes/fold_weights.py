@@ -182,16 +182,16 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
     )
     opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
-    evaluator = ReferenceEvaluator(
-        onnx.helper.make_model(graph, opset_imports=[opset]),
-        new_ops=[_dequantize_linear()] if opset.version < 19 else None,
-    )
+    computation = onnx.helper.make_model(graph, opset_imports=[opset])
     feeds = {
         names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
     }
     try:
+        evaluator = ReferenceEvaluator(
+            computation, new_ops=[_dequantize_linear()] if opset.version < 19 else None
+        )
         (array,) = evaluator.run(None, feeds)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
         raise InvalidModelError(f"the constant weight {value.name!r} cannot be computed: {error}") from error
     return np.asarray(array)
 

@@ -57,6 +57,7 @@ class Cell:
     attributes: Mapping[str, tuple[int, int]]
 
 
+_MOST_STATE_ELEMENTS = 2**28
 _ALWAYS = (1, 1 << 30)
 _SHARED_ATTRIBUTES: Mapping[str, tuple[int, int]] = {
     "activation_alpha": _ALWAYS,
@@ -249,6 +250,11 @@ class _Parser:
         seq_length, batch_size = _static(x_shape, layout), _static(x_shape, 1 - layout)
         batch_size = self._batch_size(inputs, batch_size, layout)
         self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
+        if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
+            raise self._unsupported(
+                f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written; "
+                "make the batch dynamic"
+            )
         return ResolvedNode(
             node=self.node,
             op_type=self.node.op_type,

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.soundness import check_external_data, check_proto
 
 __all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "slim"]
 
@@ -74,8 +75,8 @@ def _parse(path: Path, role: str) -> onnx.ModelProto:
         raise InvalidModelError(f"cannot read the {role} {path}: {error.strerror or error}") from error
     except (DecodeError, ValueError) as error:
         raise InvalidModelError(f"the {role} {path} is not an ONNX model: {error}") from error
-    if not proto.HasField("graph"):
-        raise InvalidModelError(f"the {role} {path} is not an ONNX model: it holds no graph")
+    check_proto(proto, f"the {role} {path}")
+    check_external_data(proto, path.parent)
     return proto
 
 
