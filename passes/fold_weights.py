@@ -116,7 +116,12 @@ class _Cone:
 
     def source_bytes(self) -> int:
         tensors = [value.const_value for value in self.sources]
-        tensors += [node.attributes["value"].as_tensor() for node in self.nodes if "value" in node.attributes]
+        tensors += [
+            attribute.as_tensor()
+            for node in self.nodes
+            for attribute in node.attributes.values()
+            if attribute.type == ir.AttributeType.TENSOR
+        ]
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
@@ -182,16 +187,16 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
     )
     opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
-    evaluator = ReferenceEvaluator(
-        onnx.helper.make_model(graph, opset_imports=[opset]),
-        new_ops=[_dequantize_linear()] if opset.version < 19 else None,
-    )
+    computation = onnx.helper.make_model(graph, opset_imports=[opset])
     feeds = {
         names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
     }
     try:
+        evaluator = ReferenceEvaluator(
+            computation, new_ops=[_dequantize_linear()] if opset.version < 19 else None
+        )
         (array,) = evaluator.run(None, feeds)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
         raise InvalidModelError(f"the constant weight {value.name!r} cannot be computed: {error}") from error
     return np.asarray(array)
 

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.passes.analysis import quiet_libraries
+from rnnlower.soundness import check_external_data, check_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
@@ -45,7 +46,7 @@ def load_model(model: ModelLike) -> ir.Model:
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
         own = _from_proto(proto, "the model")
-        _check_external_data(own, pathlib.Path())
+        check_external_data(proto, pathlib.Path())
         return own
     return read_model(pathlib.Path(model))
 
@@ -65,9 +66,9 @@ def read_model(path: pathlib.Path) -> ir.Model:
     except (DecodeError, ValueError) as error:
         raise InvalidModelError(f"{path} is not an ONNX model, or is truncated: {error}") from error
     model = _from_proto(proto, str(path))
+    check_external_data(proto, path.parent)
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
-    _check_external_data(model, path.parent)
     _embed_attribute_data(model, path.parent)
     return model
 
@@ -88,6 +89,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    check_proto(proto, label)
     proto, rest = unmodelled.take(proto)
     try:
         with quiet_libraries():
@@ -96,7 +98,6 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     rest.attach(model)
     _settle_opsets(model, label)
-    _check_tensors(model, label)
     _check_names(model, label)
     return model
 
@@ -120,22 +121,6 @@ def _root_cause(error: BaseException) -> BaseException:
     while (below := error.__cause__ or error.__context__) is not None:
         error = below
     return error
-
-
-def _check_tensors(model: ir.Model, label: str) -> None:
-    """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
-    for value in _initializers(model):
-        tensor = value.const_value
-        if tensor is not None and tensor.dtype == ir.DataType.UNDEFINED:
-            raise InvalidModelError(
-                f"{label} is not a valid ONNX model: initializer {value.name!r} has no type"
-            )
-        raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
-        if tensor is not None and raw and len(raw) != tensor.nbytes:
-            raise InvalidModelError(
-                f"{label} is not a valid ONNX model: initializer {value.name!r} has {len(raw)} bytes, "
-                f"but its shape {list(tensor.shape)} takes {tensor.nbytes}"
-            )
 
 
 def _check_names(model: ir.Model, label: str) -> None:
@@ -198,29 +183,6 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
     for out in graph.outputs:
         if out not in visible:
             raise InvalidModelError(f"{label}: nothing produces the output {out.name!r}")
-
-
-def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
-    root = folder.resolve()
-    tensors = [(f"initializer {value.name!r}", value.const_value) for value in _initializers(model)]
-    tensors += [
-        (f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", attribute.as_tensor())
-        for node, attribute in _tensor_attributes(model)
-    ]
-    for owner, tensor in tensors:
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        label = f"{owner}: its external data {str(tensor.location)!r}"
-        path = (root / tensor.location).resolve()
-        if not path.is_relative_to(root):
-            raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
-        if not path.is_file():
-            raise InvalidModelError(f"{label} is missing; put the file beside the model")
-        length = tensor.nbytes if tensor.length is None else tensor.length
-        if length != tensor.nbytes:
-            raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
-        if path.stat().st_size < (tensor.offset or 0) + length:
-            raise InvalidModelError(f"{label} is too short: the file must be copied whole")
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:

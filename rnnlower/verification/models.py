@@ -15,8 +15,9 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.soundness import check_external_data, check_proto
 
-__all__ = ["HeldModel", "ModelLike", "elements", "hold", "slim"]
+__all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "slim"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -74,8 +75,8 @@ def _parse(path: Path, role: str) -> onnx.ModelProto:
         raise InvalidModelError(f"cannot read the {role} {path}: {error.strerror or error}") from error
     except (DecodeError, ValueError) as error:
         raise InvalidModelError(f"the {role} {path} is not an ONNX model: {error}") from error
-    if not proto.HasField("graph"):
-        raise InvalidModelError(f"the {role} {path} is not an ONNX model: it holds no graph")
+    check_proto(proto, f"the {role} {path}")
+    check_external_data(proto, path.parent)
     return proto
 
 
@@ -104,6 +105,11 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
         entry.data_location = onnx.TensorProto.EXTERNAL
         entry.external_data.add(key="location", value="left-out")
     return copy
+
+
+def default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
+    """The version of the default domain; 1 where no import tells."""
+    return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
 
 
 def elements(dims: Iterable[int]) -> int:
