@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 import onnx
+import onnx.parser
 import onnx_ir as ir
+from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
 
 from rnnlower import unmodelled
@@ -28,6 +30,8 @@ __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_mode
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
+# `onnx` reads textual forms too, by the file's extension.
+_TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
 _PROTOBUF_LIMIT = 2_000_000_000
 EXTERNAL_DATA_MODES = ("auto", "always", "never")
 
@@ -63,7 +67,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
         proto = onnx.load_model(path, load_external_data=False)
     except OSError as error:
         raise InvalidModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, ValueError, *_TEXT_ERRORS) as error:
         raise InvalidModelError(f"{path} is not an ONNX model, or is truncated: {error}") from error
     model = _from_proto(proto, str(path))
     check_external_data(proto, path.parent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -78,3 +80,17 @@ def test_ir_model_and_its_tensors_stay_as_they_are() -> None:
     rnnlower.unroll(own)
     assert {name: value.const_value for name, value in own.graph.initializers.items()} == tensors
     assert [tensor.name for tensor in tensors.values() if tensor is not None] == list(tensors)
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "textproto", "json", "onnxtxt"])
+def test_what_is_no_model_in_any_form(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{suffix}"
+    path.write_text("{")
+    with pytest.raises(rnnlower.InvalidModelError, match="is not an ONNX model"):
+        rnnlower.scan(path)
+
+
+def test_textual_form(tmp_path: Path) -> None:
+    path = tmp_path / "model.textproto"
+    path.write_text(str(static_model()))
+    assert rnnlower.scan(path) == rnnlower.scan(static_model())
