@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import onnx
 import onnx.parser
+import onnx.serialization
 import onnx_ir as ir
 from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
@@ -279,8 +280,12 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
     Raises:
-        OptionError: The folder cannot be written, or the model is too large for one file.
+        OptionError: The folder cannot be written, the name asks for another format, or the model is too large
+            for one file.
     """
+    written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
+    if written not in (None, "protobuf"):
+        raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
     # References to data that stays where it is hold only in that folder.

@@ -13,6 +13,7 @@ from onnx import helper
 from small_models import recurrent_model
 
 import rnnlower
+from rnnlower.model_io import staged
 
 
 def static_model(**options: object) -> onnx.ModelProto:
@@ -94,3 +95,10 @@ def test_textual_form(tmp_path: Path) -> None:
     path = tmp_path / "model.textproto"
     path.write_text(str(static_model()))
     assert rnnlower.scan(path) == rnnlower.scan(static_model())
+
+
+def test_textual_forms_are_not_written(tmp_path: Path) -> None:
+    own = ir.from_proto(static_model())
+    with pytest.raises(rnnlower.OptionError, match=r"model\.onnx"), staged(own, tmp_path / "model.json"):
+        pass
+    assert not list(tmp_path.iterdir())
