@@ -88,19 +88,34 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def _check_tensors(model: ir.Model, label: str) -> None:
-    """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
-    for value in _initializers(model):
-        tensor = value.const_value
-        if tensor is not None and tensor.dtype == ir.DataType.UNDEFINED:
-            raise InvalidModelError(
-                f"{label} is not a valid ONNX model: initializer {value.name!r} has no type"
-            )
-        raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
-        if tensor is not None and raw and len(raw) != tensor.nbytes:
-            raise InvalidModelError(
-                f"{label} is not a valid ONNX model: initializer {value.name!r} has {len(raw)} bytes, "
-                f"but its shape {list(tensor.shape)} takes {tensor.nbytes}"
-            )
+    """Stored numbers must be what type and shape say; `ir` finds out only when they are read."""
+    tensors = [(f"initializer {value.name!r}", value.const_value) for value in _initializers(model)]
+    tensors += [
+        (_owner(node, attribute), attribute.as_tensor()) for node, attribute in _tensor_attributes(model)
+    ]
+    for owner, tensor in tensors:
+        if isinstance(tensor, ir.TensorProtoTensor) and (fault := _fault(tensor)):
+            raise InvalidModelError(f"{label} is not a valid ONNX model: {owner} {fault}")
+
+
+def _fault(tensor: ir.TensorProtoTensor) -> str:
+    """What is wrong with a stored tensor, or nothing."""
+    if tensor.dtype == ir.DataType.UNDEFINED:
+        return "has no type"
+    raw = tensor.raw.raw_data
+    if raw:
+        shape = list(tensor.shape)
+        fits = len(raw) == tensor.nbytes
+        return "" if fits else f"has {len(raw)} bytes, but its shape {shape} takes {tensor.nbytes}"
+    try:
+        tensor.numpy()
+    except (AssertionError, TypeError, ValueError) as error:
+        return f"cannot be read: {error}"
+    return ""
+
+
+def _owner(node: ir.Node, attribute: ir.Attr) -> str:
+    return f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}"
 
 
 def _check_names(model: ir.Model, label: str) -> None:
@@ -169,8 +184,7 @@ def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
     root = folder.resolve()
     tensors = [(f"initializer {value.name!r}", value.const_value) for value in _initializers(model)]
     tensors += [
-        (f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", attribute.as_tensor())
-        for node, attribute in _tensor_attributes(model)
+        (_owner(node, attribute), attribute.as_tensor()) for node, attribute in _tensor_attributes(model)
     ]
     for owner, tensor in tensors:
         if not isinstance(tensor, ir.ExternalTensor):

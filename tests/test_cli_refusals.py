@@ -254,6 +254,14 @@ def test_initializer_without_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["scan", "convert"])
+def test_constant_whose_numbers_are_of_another_type(strategy: str, tmp_path: Path) -> None:
+    model = cell_with("LSTM")
+    tensor = onnx.TensorProto(data_type=onnx.TensorProto.DOUBLE, dims=[1], uint64_data=[1])
+    model.graph.node.append(helper.make_node("Constant", [], ["c"], name="odd", value=tensor))
+    refused(save(model, tmp_path), "Constant node 'odd'", strategy=strategy, options=("--opset", "17"))
+
+
+@pytest.mark.parametrize("strategy", ["scan", "convert"])
 @pytest.mark.parametrize("text", [b"Oddly", b"doubt", b"oddest"], ids=["op_type", "doc_string", "value"])
 def test_text_that_is_no_utf_8(text: bytes, strategy: str, tmp_path: Path) -> None:
     model = cell_with("LSTM")
