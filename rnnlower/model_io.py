@@ -7,6 +7,7 @@ External data is never read here: tensors refer to their file until somebody nee
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import os
 import pathlib
@@ -18,6 +19,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
+from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.passes.analysis import quiet_libraries
 
@@ -36,9 +38,12 @@ def load_model(model: ModelLike) -> ir.Model:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
     """
     if isinstance(model, ir.Model):
-        return model.clone(deep_copy=True)
+        return _own_copy(model)
     if isinstance(model, onnx.ModelProto):
-        own = _from_proto(model, "the model")
+        # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        own = _from_proto(proto, "the model")
         _check_external_data(own, pathlib.Path())
         return own
     return read_model(pathlib.Path(model))
@@ -65,14 +70,28 @@ def read_model(path: pathlib.Path) -> ir.Model:
     return model
 
 
+def _own_copy(model: ir.Model) -> ir.Model:
+    """A copy whose tensors can be renamed."""
+    own = model.clone(deep_copy=True)
+    for value in _initializers(own):
+        tensor = value.const_value
+        if isinstance(tensor, ir.TensorProtoTensor):
+            value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
+        elif tensor is not None:
+            value.const_value = copy.copy(tensor)
+    return own
+
+
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    proto, rest = unmodelled.take(proto)
     try:
         with quiet_libraries():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
+    rest.attach(model)
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
     _check_tensors(model, label)
@@ -235,7 +254,9 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(model)
     with _serializing():
-        return ir.to_proto(model)
+        proto = ir.to_proto(model)
+    unmodelled.restore(model, proto)
+    return proto
 
 
 @contextlib.contextmanager
@@ -301,8 +322,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             folder = pathlib.Path(name)
             stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
             try:
-                with _serializing():
-                    ir.save(model, stage.path, external_data=data_file if writes_data else None)
+                _save(model, stage.path, data_file if writes_data else None)
                 yield stage
                 if stage.accepted:
                     if writes_data:
@@ -312,6 +332,15 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                 stage.path.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
+    with _serializing():
+        ir.save(model, path, external_data=data_file)
+    if unmodelled.find(model) is not None:
+        proto = onnx.load_model(path, load_external_data=False)
+        unmodelled.restore(model, proto)
+        onnx.save_model(proto, path)
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:

@@ -12,6 +12,7 @@ import onnx
 import onnx.helper
 import onnx_ir as ir
 
+from rnnlower import unmodelled
 from rnnlower.errors import OpsetError
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
@@ -28,6 +29,7 @@ from rnnlower.opset.schema import (
 )
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import ROWS
+from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 from rnnlower.opset.view import Session, describe
 
@@ -71,8 +73,13 @@ def convert_opset(model: ir.Model, target: int) -> OpsetReport:
     for original, copied in zip(_every_value(model), _every_value(rehearsal), strict=True):
         copied_types.alias(copied, original, types)
         copied_constants.alias(copied, original, constants)
+    training = convert_training(model, types, target)
     _perform(rehearsal, copied_types, copied_constants, source, target)
-    return _perform(model, types, constants, source, target)
+    report = _perform(model, types, constants, source, target)
+    rest = unmodelled.find(model)
+    if rest is not None and training is not None:
+        rest.training_info = training
+    return report
 
 
 def _source_opset(model: ir.Model) -> int:

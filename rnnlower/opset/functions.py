@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.opset.constants import Constants
-from rnnlower.opset.types import ValueTypes, all_graphs
+from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 from rnnlower.opset.view import Session
 
 __all__ = ["inline_all"]
@@ -39,6 +39,7 @@ def inline_all(session: Session, move: Move) -> None:
             function.opset_imports[""] = session.source
     for identifier in [each for each in model.functions if each not in called]:
         del model.functions[identifier]
+    outputs = _outputs_of_calls(model)
     try:
         InlineFunctionsPass(lambda node: True)(model)
     except InvalidModelError as error:
@@ -46,11 +47,35 @@ def inline_all(session: Session, move: Move) -> None:
     if model.functions:
         name = "::".join(next(iter(model.functions))[:2])
         raise OpsetError(f"opset {session.target} has no functions, and {name} cannot be inlined")
+    _restore(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
     session.types = ValueTypes(model)
     session.constants = Constants(model, session.types)
     session.collect_names()
     report.notes.append(f"opset {session.target} has no functions: {len(report.inlined)} were inlined")
+
+
+def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
+    return {
+        str(value.name): value
+        for graph in all_graphs(model.graph)
+        for node in graph
+        if node.op_identifier() in model.functions
+        for value in node.outputs
+        if value.name
+    }
+
+
+def _restore(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
+    """Inlining keeps the name of a call's output, but not what is written about it."""
+    for value in all_values(model.graph):
+        old = outputs.get(str(value.name))
+        if old is None:
+            continue
+        value.type, value.shape = value.type or old.type, value.shape or old.shape
+        value.doc_string = value.doc_string or old.doc_string
+        value.metadata_props.update(old.metadata_props)
+        value.meta.update(old.meta)
 
 
 def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:

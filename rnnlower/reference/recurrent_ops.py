@@ -12,12 +12,13 @@ row with sequence_lens = 0  final states are 0                      final states
 ThresholdedRelu             default alpha 0; 0 at x == alpha        default alpha 1; x at x == alpha
 Affine                      defaults 0, 0                           defaults 1, 0
 ScaledTanh                  defaults 0, 0                           none: refused without alpha and beta
+Softplus                    infinite where exp(x) overflows         does not overflow
 activation names            LSTM, GRU: case does not matter         as written in the text
 clip = 0                    RNN clips to 0; LSTM, GRU: refused      clips to 0
 clip < 0                    RNN: no clip; LSTM, GRU: refused        refused
 ==========================  ======================================  =====================================
 
-Softplus is computed without overflow under both. An empty sequence (T = 0) counts as ``sequence_lens = 0``.
+An empty sequence (T = 0) counts as ``sequence_lens = 0``.
 """
 
 from __future__ import annotations

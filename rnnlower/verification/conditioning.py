@@ -25,8 +25,9 @@ _DRAWS = 4
 _FACTOR = 4.0
 # Rounding inside a graph adds up to more than one unit of its inputs.
 _ULPS = 8.0
-# Beyond this share of an output's scale it is no longer rounding that is excused.
+# Beyond this share of an output's scale, the output says nothing.
 _LARGEST_SHARE = 1e-2
+_NEAR_OVERFLOW = 1e-3
 
 
 def rounding_noise(
@@ -34,16 +35,23 @@ def rounding_noise(
     feeds: Mapping[str, Array],
     outputs: Mapping[str, Any],
     seed: int,
-) -> dict[str, Array]:
+) -> dict[str, Array | None]:
     """For each float output, element by element, the difference to allow for rounding; float64.
+
+    None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale,
+    or where any output reaches the end of its type's range (which of infinity, NaN and a saturated value
+    comes out then depends on the order of operations).
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``.
     """
-    noise = {
-        name: np.zeros(value.shape)
+    floats = {
+        name: value
         for name, value in outputs.items()
         if isinstance(value, np.ndarray) and is_inexact(value.dtype)
     }
+    if any(map(_overflows, floats.values())):
+        return dict.fromkeys(floats)
+    noise = {name: np.zeros(value.shape) for name, value in floats.items()}
     for draw in range(_DRAWS):
         rng = np.random.default_rng([seed, draw])
         try:
@@ -54,7 +62,13 @@ def rounding_noise(
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
-    return {name: _bounded(_FACTOR * values, outputs[name]) for name, values in noise.items()}
+    return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
+
+
+def _overflows(values: Array) -> bool:
+    largest = float(ml_dtypes.finfo(values.dtype).max)  # type: ignore[no-untyped-call]
+    magnitude = np.abs(values.astype(np.float64))
+    return bool(np.any(np.where(np.isnan(magnitude), 0.0, magnitude) >= _NEAR_OVERFLOW * largest))
 
 
 def _moved(array: Array, rng: np.random.Generator) -> Array:
@@ -73,7 +87,10 @@ def _difference(a: Array, b: Array) -> Array:
     return np.where(np.isfinite(difference), difference, 0.0)
 
 
-def _bounded(noise: Array, output: Array) -> Array:
+def _if_determined(noise: Array, output: Array) -> Array | None:
     magnitude = np.abs(output.astype(np.float64))
     scale = float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
-    return np.minimum(noise, _LARGEST_SHARE * scale)
+    if output.dtype.itemsize < 4:
+        # One unit of a small type may itself be more than the share.
+        return np.minimum(noise, _LARGEST_SHARE * scale)
+    return noise if float(noise.max(initial=0.0)) <= _LARGEST_SHARE * scale else None

@@ -68,8 +68,6 @@ def reasons_against_onnxruntime(facts: Facts, semantics: Semantics, empty_inputs
             reasons.append(f"{label}: layout=1 has no kernel")
         elif node.elem_type in _NO_KERNEL:
             reasons.append(f"{label}: {_NO_KERNEL[node.elem_type]} has no kernel")
-        elif any(name.lower() == "softplus" for name in node.activations):
-            reasons.append(f"{label}: the native Softplus overflows")
         elif empty_inputs and node.op_type in _ABORTING:
             reasons.append(f"{label}: the native kernel aborts on zero-length time or batch")
     return reasons

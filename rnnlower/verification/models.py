@@ -16,7 +16,7 @@ from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import InvalidModelError, OptionError
 
-__all__ = ["HeldModel", "ModelLike", "elements", "hold", "slim"]
+__all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "slim"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -104,6 +104,11 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
         entry.data_location = onnx.TensorProto.EXTERNAL
         entry.external_data.add(key="location", value="left-out")
     return copy
+
+
+def default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
+    """The version of the default domain; 1 where no import tells."""
+    return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
 
 
 def elements(dims: Iterable[int]) -> int:
