@@ -25,6 +25,9 @@ class _Signature:
 
     def misfit(self, node: onnx.NodeProto) -> str:
         """What the node lacks or has too much of; empty if it fits."""
+        for position, name in self.required_inputs:
+            if position >= len(node.input) or not node.input[position]:
+                return f"input {name} is missing; it is required"
         for what, values, (least, most) in (
             ("input", node.input, self.inputs),
             ("output", node.output, self.outputs),
@@ -32,9 +35,6 @@ class _Signature:
             if not least <= len(values) <= most:
                 wanted = f"at least {least}" if len(values) < least else f"at most {most}"
                 return f"has {len(values)} {what}s, but needs {wanted}"
-        for position, name in self.required_inputs:
-            if position < len(node.input) and not node.input[position]:
-                return f"input {name} is missing; it is required"
         given = {attribute.name: attribute for attribute in node.attribute}
         for name in self.required_attributes:
             if name not in given:

@@ -202,22 +202,29 @@ def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
     Raises:
         InvalidModelError: A file is missing, too short, a symbolic link or outside of the folder.
     """
-    for tensor in _all_tensors(model):
+    for owner, tensor in _all_tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
-            _check_external_tensor(tensor, folder.resolve())
+            _check_external_tensor(owner, tensor, folder.resolve())
 
 
-def _all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    def of_nodes(nodes: _Nodes) -> Iterator[TensorProto]:
-        for attribute in (attribute for node in nodes for attribute in node.attribute):
-            yield from _tensors(attribute)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from of_graph(graph)
+def _all_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Every stored tensor with what messages call its place."""
 
-    def of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-        yield from graph.initializer
+    def of_nodes(nodes: _Nodes) -> Iterator[tuple[str, TensorProto]]:
+        for node in nodes:
+            for attribute in node.attribute:
+                owner = f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}"
+                for tensor in _tensors(attribute):
+                    yield owner, tensor
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from of_graph(graph)
+
+    def of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
+        tensors = [*graph.initializer]
         for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
+            tensors += [sparse.values, sparse.indices]
+        for tensor in tensors:
+            yield f"initializer {tensor.name!r}", tensor
         yield from of_nodes(graph.node)
 
     yield from of_graph(model.graph)
@@ -225,10 +232,10 @@ def _all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
         yield from of_nodes(function.node)
 
 
-def _check_external_tensor(tensor: TensorProto, root: pathlib.Path) -> None:
+def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    label = f"initializer {tensor.name!r}: its external data {location!r}"
+    label = f"{owner}: its external data {location!r}"
     if not location or "\0" in location:
         raise InvalidModelError(f"{label} names no file")
     path = root / location
