@@ -28,7 +28,7 @@ from rnnlower.opset.schema import (
     version_at,
 )
 from rnnlower.opset.step import Row, Step
-from rnnlower.opset.table import ROWS
+from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 from rnnlower.opset.view import Session, describe
@@ -206,6 +206,8 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
     if neighbour > opset and new is not None and _is_ahead(step, new):
         session.report.notes.append(f"{describe(node)} is written as {new} has it, and stays as it is")
         return
+    if max(old.since, new.since if new else 0) > REVIEWED:
+        step.refuse("this step is newer than the table of steps", "update rnnlower")
     if new is None and adapter is None:
         step.refuse("there is nothing older that says the same")
     before = _state(node)
