@@ -32,8 +32,9 @@ PER_MODULE = 6
 def test_node_tests_survive_every_step(family: str) -> None:
     sweep = Sweep()
     for module in FAMILIES[family]:
-        prefix = f"test_{module.rstrip('_')}"
-        found = (case for case in node_cases([module]) if case.name.startswith(prefix))
+        # The tests of batch_normalization are called test_batchnorm_ and so on.
+        prefix = "test" + module.replace("_", "")[:9]
+        found = (case for case in node_cases([module]) if case.name.replace("_", "").startswith(prefix))
         sweep.run(itertools.islice(found, PER_MODULE))
     assert sweep.counts["right"] > 10
     assert sweep.problems == []
