@@ -164,6 +164,12 @@ class Step(View):
         if heirs:
             heirs[0].name, heirs[0].doc_string = self.node.name, self.node.doc_string
 
+    def replace_output(self, position: int, value: ir.Value) -> None:
+        """Let `value` take the place of one output, which the node then has no more."""
+        old = self.output(position)
+        if old is not None:
+            self._take_over(old, value, list(old.uses()))
+
     def wrap_output(
         self, position: int, build: Callable[[ir.Value], ir.Value], raw_dtype: ir.DataType | None = None
     ) -> None:
