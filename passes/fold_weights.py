@@ -14,14 +14,17 @@ After::
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
 from rnnlower.passes.cleanup import remove_orphans
+from rnnlower.places import value_names
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
 
@@ -29,8 +32,31 @@ WEIGHT_INPUTS = (1, 2, 3, 7)
 """The positions of W, R, B and P."""
 
 _FOLDABLE = frozenset(
-    "Add Cast Concat Constant ConstantOfShape DequantizeLinear Div Expand Flatten Gather Identity Mul Neg Pad"
-    " Reshape Shape Slice Split Squeeze Sub Tile Transpose Unsqueeze".split()
+    [
+        "Add",
+        "Cast",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "DequantizeLinear",
+        "Div",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Mul",
+        "Neg",
+        "Pad",
+        "Reshape",
+        "Shape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Sub",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    ]
 )
 
 _SLACK_BYTES = 1024
@@ -39,8 +65,8 @@ _SLACK_BYTES = 1024
 class FoldWeightsPass(ir.passes.InPlacePass):
     """Replaces computed weights of the given nodes by initializers of the main graph.
 
-    A weight whose constant is larger than what it is computed from (DequantizeLinear of an int8 tensor), or whose
-    sources something else needs too, stays computed: folding it would store it twice.
+    A weight whose constant is larger than what it is computed from (DequantizeLinear of an int8 tensor), or
+    whose sources something else needs too, stays computed: folding it would store it twice.
 
     Args:
         nodes: The recurrent nodes whose weights are looked at.
@@ -66,13 +92,14 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         )
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         modified = False
+        taken = value_names(model)
         for value, cone in cones.items():
             array = _evaluate(model, value, cone)
             if array.nbytes > cone.source_bytes() + _SLACK_BYTES:
                 continue
             key = (array.dtype.str, array.shape, array.tobytes())
             if key not in folded:
-                folded[key] = _new_initializer(model, value, array)
+                folded[key] = _new_initializer(model, value, array, taken)
             for node, index in tuple(value.uses()):
                 node.replace_input_with(index, folded[key])
             remove_orphans([value])
@@ -147,7 +174,11 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
     graph = onnx.helper.make_graph(
         nodes,
         "constant_weight",
-        [onnx.helper.make_tensor_value_info(names[source], int(source.const_value.dtype), None) for source in cone.sources if source.const_value is not None],
+        [
+            onnx.helper.make_tensor_value_info(names[source], int(source.const_value.dtype), None)
+            for source in cone.sources
+            if source.const_value is not None
+        ],
         [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
     )
     opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
@@ -155,7 +186,9 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         onnx.helper.make_model(graph, opset_imports=[opset]),
         new_ops=[_dequantize_linear()] if opset.version < 19 else None,
     )
-    feeds = {names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None}
+    feeds = {
+        names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
+    }
     try:
         (array,) = evaluator.run(None, feeds)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -165,10 +198,13 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
 
 def _dequantize_linear() -> type:
     """DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
+    from onnx.defs import get_schema
     from onnx.reference.op_run import OpRun
 
     class DequantizeLinear(OpRun):
         op_domain = ""
+        # Else the evaluator passes the attributes of the newest version.
+        op_schema = get_schema("DequantizeLinear", 13, "")
 
         def _run(self, x, scale, zero_point=None, axis=1):  # type: ignore[no-untyped-def]
             if scale.ndim == 1:
@@ -186,12 +222,17 @@ def _values(cone: _Cone) -> Sequence[ir.Value]:
     return [value for value in values if value is not None]
 
 
-def _new_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> ir.Value:
-    """An initializer of the main graph under the value's name, or one like it where the main graph has that."""
+def _new_initializer(
+    model: ir.Model, value: ir.Value, array: np.ndarray, taken: collections.Counter[str]
+) -> ir.Value:
+    """An initializer of the main graph under the value's name, or one like it where others have the name."""
     name = value.name or "weight"
-    while name in model.graph.initializers:
-        name += "_"
+    if taken[name] > 1:
+        name = NameSource(taken).like(name)
+    taken[name] += 1
     tensor = ir.Tensor(array, name=name)
-    initializer = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    initializer = ir.Value(
+        name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
     model.graph.register_initializer(initializer)
     return initializer

@@ -7,6 +7,9 @@ Before::
 After ``FreezeDimsPass(dims={"T": 16})``::
 
     main(float[16, B, 4] X) => (float[16, 1, B, 8] Y)
+
+What lies between inputs and outputs loses a shape that names the dimension: the sizes there follow from the
+    inputs.
 """
 
 from __future__ import annotations
@@ -51,18 +54,21 @@ class FreezeDimsPass(ir.passes.InPlacePass):
         for value in values:
             assert value.shape is not None
             frozen = [sizes.get(_name(dim) or "", dim) for dim in value.shape]
-            if frozen != list(value.shape):
-                value.shape = ir.Shape(frozen)
-                modified = True
+            if frozen == list(value.shape):
+                continue
+            # Inside of a graph a name is only what an exporter thought: two sizes may share it.
+            is_interface = value.producer() is None or value.is_graph_output()
+            value.shape = ir.Shape(frozen) if is_interface else None
+            value.type = value.type if is_interface else None
+            modified = True
         return ir.passes.PassResult(model, modified)
 
     def _check_dims(self, values: Sequence[ir.Value]) -> None:
         known = sorted({name for value in values for dim in value.shape or () if (name := _name(dim))})
         for name, size in self._dims.items():
             if name not in known:
-                raise OptionError(
-                    f"the model has no dimension named {name!r}; it has {', '.join(known) or 'no symbolic dimension'}"
-                )
+                names = ", ".join(known) or "no symbolic dimension"
+                raise OptionError(f"the model has no dimension named {name!r}; it has {names}")
             if size < 0:
                 raise OptionError(f"dimension {name!r} cannot have the size {size}")
 
@@ -73,14 +79,20 @@ class FreezeDimsPass(ir.passes.InPlacePass):
             known = ", ".join(str(known) for known in inputs)
             raise OptionError(f"the model has no input named {name!r}; it has {known}")
         value = inputs[name]
-        old: Sequence[int | ir.SymbolicDim | None] = [None] * len(shape) if value.shape is None else list(value.shape)
+        old: Sequence[int | ir.SymbolicDim | None] = (
+            [None] * len(shape) if value.shape is None else list(value.shape)
+        )
         if len(old) != len(shape):
-            raise OptionError(f"input {name!r} has rank {len(old)}, but the shape given has {len(shape)} sizes")
+            raise OptionError(
+                f"input {name!r} has rank {len(old)}, but the shape given has {len(shape)} sizes"
+            )
         for axis, (size, dim) in enumerate(zip(shape, old, strict=True)):
             symbol = _name(dim)
             bound = sizes.get(symbol, size) if symbol else dim if isinstance(dim, int) and dim >= 0 else size
             if size < 0 or bound != size:
-                raise OptionError(f"input {name!r} cannot have the size {size} on axis {axis}: the model says {bound}")
+                raise OptionError(
+                    f"input {name!r} cannot have the size {size} on axis {axis}: the model says {bound}"
+                )
             # Exporters write "?" for whatever they do not know, so it names nothing.
             if symbol and symbol != "?":
                 sizes[symbol] = size

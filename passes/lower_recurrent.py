@@ -18,18 +18,20 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import gc
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.emitter import Emitter, NameSource
-from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
-from rnnlower.places import Located, default_opset, walk
-from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
-from rnnlower.sequence import lower_node
+from rnnlower.places import Located, default_opset, value_names, walk
+from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
+from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
 __all__ = ["LowerRecurrentPass", "LoweredNode"]
@@ -66,6 +68,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         strategy: ``unroll``, ``scan`` or ``loop``.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
+        impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
+
+    Attributes:
+        lowered: What became of the nodes.
     """
 
     def __init__(
@@ -75,9 +81,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         *,
         unroll_factor: int = 1,
         semantics: Semantics = "ort",
+        impossible: Sequence[Located] = (),
     ) -> None:
         super().__init__()
         self._located = nodes
+        self._impossible = impossible
         self._strategy = strategy
         self._unroll_factor = unroll_factor
         self._semantics: Semantics = semantics
@@ -91,23 +99,37 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
         opset = default_opset(model)
-        parsed = [
-            (located, parse_recurrent(located.node, opset, self._semantics, label=str(located)))
-            for located in self._located
-        ]
-        private = _private_weights([node for _, node in parsed])
-        names = NameSource(_all_names(model))
-        constants: dict = {}
-        for located, node in parsed:
-            e = Emitter(model, opset, names, _arithmetic(node), constants)
-            outputs = lower_node(
-                e, node, Weights(private, _dtype(node)), self._strategy, self._unroll_factor
-            )
-            self.lowered.append(self._report(located, node, e))
-            _replace(node, outputs, e.nodes)
-        return ir.passes.PassResult(model, modified=bool(parsed))
+        for located in self._located:
+            self._parse(located, opset)
+        private = _private_weights([located.node for located in self._located])
+        names = NameSource(value_names(model))
+        with _paused_collection():
+            self._lower(model, private, names)
+        return ir.passes.PassResult(model, modified=bool(self.lowered))
 
-    def _report(self, located: Located, node: ResolvedNode, e: Emitter) -> LoweredNode:
+    def _lower(self, model: ir.Model, private: Container[ir.Value], names: NameSource) -> None:
+        opset = default_opset(model)
+        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        for located in self._located:
+            # Anew: an input may be an output of a node that has just been replaced.
+            node = self._parse(located, opset)
+            e = Emitter(model, opset, names, _arithmetic(node), constants)
+            weights = Weights(private, _dtype(node))
+            outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
+            self.lowered.append(self._report(located, e, node.direction, node.seq_length))
+            _replace(located.node, outputs, e.nodes)
+        for located in self._impossible:
+            e = Emitter(model, opset, names, ir.DataType.FLOAT, constants)
+            outputs = fail_like_node(e, located.node)
+            self.lowered.append(
+                self._report(located, e, located.node.attributes.get_string("direction", "forward"))
+            )
+            _replace(located.node, outputs, e.nodes)
+
+    def _parse(self, located: Located, opset: int) -> ResolvedNode:
+        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
+
+    def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
             sum(1 for _ in walk(attribute.as_graph()))
             for emitted in e.nodes
@@ -116,19 +138,32 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         )
         return LoweredNode(
             name=located.name,
-            op_type=node.op_type,
+            op_type=located.node.op_type,
             path=located.path,
-            direction=node.direction,
+            direction=direction,
             strategy=self._strategy,
-            steps=node.seq_length,
+            steps=steps,
             emitted_ops=len(e.nodes) + inner,
         )
+
+
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _dtype(node: ResolvedNode) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
-            f"{node.op_type} node {node.node.name!r}: the types of its inputs are unknown; add type information to the model"
+            f"{node.op_type} node {node.node.name!r}: the types of its inputs are unknown; "
+            "add type information to the model"
         )
     return node.dtype
 
@@ -139,10 +174,10 @@ def _arithmetic(node: ResolvedNode) -> ir.DataType:
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
-def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
+def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
     """Constant weights that nothing but the given nodes reads, and those only as weights."""
-    lowered = {node.node for node in nodes}
-    weights = {node.node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.node.inputs)}
+    lowered = set(nodes)
+    weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
     return {
         value
         for value in weights
@@ -155,14 +190,15 @@ def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
     }
 
 
-def _replace(node: ResolvedNode, outputs: dict[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
+def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
-    old = node.node
     graph = old.graph
     assert graph is not None
     graph.insert_before(old, emitted)
-    for name, new in outputs.items():
-        value = node.outputs[name]
+    for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
+        if name not in outputs:
+            continue
+        new = outputs[name]
         new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
         new.metadata_props.update(value.metadata_props)
         value.replace_all_uses_with(new, replace_graph_outputs=True)
@@ -170,13 +206,3 @@ def _replace(node: ResolvedNode, outputs: dict[str, ir.Value], emitted: Sequence
     inputs = [value for value in old.inputs if value is not None]
     graph.remove(old, safe=True)
     remove_orphans(inputs)
-
-
-def _all_names(model: ir.Model) -> set[str]:
-    """The names of all values of the main graph and its subgraphs."""
-    names: set[str] = set()
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for graph in graphs:
-        names.update(value.name for value in (*graph.inputs, *graph.initializers.values()) if value.name)
-        names.update(out.name for node in graph for out in node.outputs if out.name)
-    return names

@@ -16,15 +16,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
+from rnnlower.emitter import NameSource
+from rnnlower.passes.analysis import bare_copy, quiet_libraries
 from rnnlower.passes.cleanup import remove_orphans
-from rnnlower.places import Located, is_recurrent, walk
+from rnnlower.places import Located, value_names, walk
 
 __all__ = ["StaticShapesPass"]
 
 _TAG = "rnnlower.analysis"
 _SMALL = 4096
+_RANK = 3
 
 
 class StaticShapesPass(ir.passes.InPlacePass):
@@ -38,41 +42,53 @@ class StaticShapesPass(ir.passes.InPlacePass):
 
     Attributes:
         unreachable: Those of the nodes that went with a branch that never runs.
+        impossible: Those whose X has not the rank it must have: a branch that fails if it is ever taken.
     """
 
     def __init__(self, nodes: Sequence[Located]) -> None:
         super().__init__()
         self._nodes = nodes
         self.unreachable: list[Located] = []
+        self.impossible: list[Located] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         analysis = _analyse(model)
         modified = False
         for located in self._nodes:
             X = located.node.inputs[0]
-            found = analysis.get(located.node)
+            found = analysis.x_shape(located.node)
             if X is None or found is None or X.is_graph_input():
                 continue
-            if X.shape is None or len(X.shape) == len(found):
-                X.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in found])
-                modified = True
+            if len(found) != _RANK and located.path:
+                # A branch that inputs of these shapes must not take need not make sense for them.
+                self.impossible.append(located)
+                continue
+            agrees = X.shape is not None and len(X.shape) == len(found)
+            named = list(X.shape) if X.shape is not None and agrees else [None] * len(found)
+            X.shape = ir.Shape(
+                [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
+            )
+            # A shape can only be written down with a type, which X shares with the weights.
+            X.type = X.type or next((W.type for W in located.node.inputs[1:3] if W is not None), None)
+            modified = True
         for node, _ in list(walk(model.graph)):
             if node.op_type == "If" and node.domain == "" and node.graph is not None:
-                modified |= self._resolve(node, analysis)
+                modified |= self._resolve(model, node, analysis)
         return ir.passes.PassResult(model, modified)
 
-    def _resolve(self, node: ir.Node, analysis: _Analysis) -> bool:
+    def _resolve(self, model: ir.Model, node: ir.Node, analysis: _Analysis) -> bool:
         """Replaces an If by the one branch that the analysis kept, if a node to be unrolled is in it."""
-        if node.meta[_TAG] in analysis.alive:
+        if analysis.is_alive(node):
             return False
         branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
         inner = [[inner for inner, _ in walk(branch)] for branch in branches]
         wanted = {located.node for located in self._nodes}
         if not any(wanted & set(nodes) for nodes in inner):
             return False
-        alive = [any(inside.meta[_TAG] in analysis.alive for inside in nodes) for nodes in inner]
+        alive = [any(analysis.is_alive(inside) for inside in nodes) for nodes in inner]
         if sum(alive) != 1:
             return False
+        _make_names_unique(model, branches[alive.index(True)])
         _inline_branch(node, branches[alive.index(True)])
         self.unreachable += [located for located in self._nodes if located.node in inner[alive.index(False)]]
         return True
@@ -80,29 +96,50 @@ class StaticShapesPass(ir.passes.InPlacePass):
 
 @dataclasses.dataclass(frozen=True)
 class _Analysis:
-    """What folding constants on a copy has shown, by the tags of the nodes."""
+    """What folding constants on a copy has shown; nodes of the model and of the copy share a tag."""
 
-    alive: set[int]
-    x_shapes: dict[int, ir.Shape]
+    tags: dict[ir.Node, int]
+    survivors: dict[int, ir.Node]
 
-    def get(self, node: ir.Node) -> ir.Shape | None:
-        return self.x_shapes.get(node.meta[_TAG])
+    def is_alive(self, node: ir.Node) -> bool:
+        return self.tags[node] in self.survivors
+
+    def x_shape(self, node: ir.Node) -> ir.Shape | None:
+        survivor = self.survivors.get(self.tags[node])
+        X = None if survivor is None else survivor.inputs[0]
+        return None if X is None else X.shape
 
 
 def _analyse(model: ir.Model) -> _Analysis:
     from onnxscript import optimizer
 
-    for tag, (node, _) in enumerate(walk(model.graph)):
+    tags = {node: tag for tag, (node, _) in enumerate(walk(model.graph))}
+    copy = bare_copy(model)
+    for tag, (node, _) in enumerate(walk(copy.graph)):
         node.meta[_TAG] = tag
-    copy = model.clone()
-    optimizer.optimize_ir(copy, input_size_limit=_SMALL, output_size_limit=_SMALL, inline=False)
-    nodes = [node for node, _ in walk(copy.graph) if _TAG in node.meta]
-    shapes = {
-        node.meta[_TAG]: X.shape
-        for node in nodes
-        if is_recurrent(node) and (X := node.inputs[0]) is not None and X.shape is not None
-    }
-    return _Analysis({node.meta[_TAG] for node in nodes}, shapes)
+    with quiet_libraries():
+        optimizer.optimize_ir(
+            copy, input_size_limit=_SMALL, output_size_limit=_SMALL, should_fold=_should_fold, inline=False
+        )
+    survivors = {node.meta[_TAG]: node for node, _ in walk(copy.graph) if _TAG in node.meta}
+    return _Analysis(tags, survivors)
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """Also folds a small ConstantOfShape, with which exporters build the amounts of a Pad."""
+    if node.op_type != "ConstantOfShape" or node.domain:
+        return None
+    shape = ir.convenience.get_const_tensor(node.inputs[0]) if node.inputs[0] is not None else None
+    return True if shape is not None and int(np.prod(shape.numpy())) <= _SMALL else None
+
+
+def _make_names_unique(model: ir.Model, branch: ir.Graph) -> None:
+    """Renames what has the name of a value elsewhere: branches may share one, outer and inner graphs not."""
+    taken = value_names(model)
+    names = NameSource(taken)
+    for value in (*branch.initializers.values(), *(out for node in branch for out in node.outputs)):
+        if value.name and taken[value.name] > 1:
+            value.name = names.like(value.name)
 
 
 def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:
@@ -110,8 +147,8 @@ def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:
     graph = node.graph
     assert graph is not None
     inner = list(branch)
-    for value in list(branch.initializers.values()):
-        branch.initializers.pop(value.name)
+    for name, value in list(branch.initializers.items()):
+        branch.initializers.pop(name)
         graph.register_initializer(value)
     results = list(branch.outputs)
     branch.outputs.clear()
@@ -121,9 +158,9 @@ def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:
         identity = ir.node("Identity", [result])
         graph.insert_before(node, identity)
         new = identity.outputs[0]
-        new.type, new.shape, name = old.type, old.shape, old.name
+        new.type, new.shape = old.type, old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        old.name, new.name = None, name
+        new.name, old.name = old.name, None
     condition = node.inputs[0]
     graph.remove(node, safe=True)
     if condition is not None:

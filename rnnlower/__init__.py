@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnnlower.api import loop, scan, unroll
+from rnnlower.api import convert, inspect, loop, scan, unroll
 from rnnlower.errors import (
     InvalidModelError,
     OpsetError,
@@ -12,16 +12,24 @@ from rnnlower.errors import (
     UnverifiableError,
     VerificationError,
 )
+from rnnlower.inspection import RecurrentNode
+from rnnlower.verification import OutputComparison, VerificationResult, verify
 
 __all__ = [
     "InvalidModelError",
     "OpsetError",
     "OptionError",
+    "OutputComparison",
+    "RecurrentNode",
     "RnnLowerError",
     "UnsupportedModelError",
     "UnverifiableError",
     "VerificationError",
+    "VerificationResult",
+    "convert",
+    "inspect",
     "loop",
     "scan",
     "unroll",
+    "verify",
 ]

@@ -1,4 +1,7 @@
-"""The public functions. A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are."""
+"""The public functions.
+
+A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.model_io import ModelLike, load_model, to_proto
+from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent import Semantics
 
-__all__ = ["loop", "scan", "unroll"]
+__all__ = ["convert", "inspect", "loop", "scan", "unroll"]
 
 
 def unroll(
@@ -81,6 +86,27 @@ def loop(
     """
     options = LoweringOptions("loop", opset, dims or {}, input_shapes or {}, nodes, unroll_factor, semantics)
     return _lower(model, options)
+
+
+def convert(model: ModelLike, *, opset: int) -> onnx.ModelProto | ir.Model:
+    """Moves the model to another version of the default domain, up or down.
+
+    Raises:
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+        OpsetError: The model says something that this version cannot say.
+    """
+    own = load_model(model)
+    ConvertOpsetPass(opset)(own)
+    return own if isinstance(model, ir.Model) else to_proto(own)
+
+
+def inspect(model: ModelLike) -> list[RecurrentNode]:
+    """The model's recurrent nodes.
+
+    Raises:
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+    """
+    return inspect_model(load_model(model))
 
 
 def _lower(model: ModelLike, options: LoweringOptions) -> onnx.ModelProto | ir.Model:

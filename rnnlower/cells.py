@@ -1,8 +1,8 @@
 """The step equations of LSTM, GRU and RNN: one time step of one direction.
 
-A step gets the hoisted input products ``X W^T + bias`` of its gates, each ``[batch, gates * hidden_size]``, and
-the state, each ``[batch, hidden_size]``; a state of ``None`` is zero and costs nothing. Gates that share an
-activation stand in one group, so that one product and one activation serve them all.
+A step gets the hoisted input products ``X W^T + bias`` of its gates, each ``[batch, gates * hidden_size]``,
+and the state, each ``[batch, hidden_size]``; a state of ``None`` is zero and costs nothing. Gates that share
+an activation stand in one group, so that one product and one activation serve them all.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Reading and writing models.
 
-A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind. External data is never
-read here: tensors refer to their file until somebody needs their numbers.
+A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind.
+External data is never read here: tensors refer to their file until somebody needs their numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import os
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -18,9 +19,11 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
+from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.passes.analysis import quiet_libraries
 
-__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "load_model", "read_model", "staged", "to_proto"]
+__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -35,9 +38,14 @@ def load_model(model: ModelLike) -> ir.Model:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
     """
     if isinstance(model, ir.Model):
-        return model.clone(deep_copy=True)
+        return _own_copy(model)
     if isinstance(model, onnx.ModelProto):
-        return _from_proto(model, "the model")
+        # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        own = _from_proto(proto, "the model")
+        _check_external_data(own, pathlib.Path())
+        return own
     return read_model(pathlib.Path(model))
 
 
@@ -45,8 +53,8 @@ def read_model(path: pathlib.Path) -> ir.Model:
     """Reads a file, without its external data.
 
     Raises:
-        InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing, too short or
-            outside of the model's folder.
+        InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
+            too short or outside of the model's folder.
     """
     try:
         proto = onnx.load_model(path, load_external_data=False)
@@ -58,26 +66,67 @@ def read_model(path: pathlib.Path) -> ir.Model:
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _check_external_data(model, path.parent)
+    _embed_attribute_data(model, path.parent)
     return model
+
+
+def _own_copy(model: ir.Model) -> ir.Model:
+    """A copy whose tensors can be renamed."""
+    own = model.clone(deep_copy=True)
+    for value in _initializers(own):
+        tensor = value.const_value
+        if isinstance(tensor, ir.TensorProtoTensor):
+            value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
+        elif tensor is not None:
+            value.const_value = copy.copy(tensor)
+    return own
 
 
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    proto, rest = unmodelled.take(proto)
     try:
-        model = ir.from_proto(proto)
+        with quiet_libraries():
+            model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"{label} is not a valid ONNX model: {error}") from error
+        raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
+    rest.attach(model)
     if "" not in model.opset_imports:
         model.opset_imports[""] = 1
+    _check_tensors(model, label)
     _check_names(model, label)
     return model
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error below those that only tell what was being read."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    return error
+
+
+def _check_tensors(model: ir.Model, label: str) -> None:
+    """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
+    for value in _initializers(model):
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype == ir.DataType.UNDEFINED:
+            raise InvalidModelError(
+                f"{label} is not a valid ONNX model: initializer {value.name!r} has no type"
+            )
+        raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
+        if tensor is not None and raw and len(raw) != tensor.nbytes:
+            raise InvalidModelError(
+                f"{label} is not a valid ONNX model: initializer {value.name!r} has {len(raw)} bytes, "
+                f"but its shape {list(tensor.shape)} takes {tensor.nbytes}"
+            )
 
 
 def _check_names(model: ir.Model, label: str) -> None:
     """Every value that is read must exist, once; nodes that come before what they read are put in order."""
     try:
-        for graph in (model.graph, *model.functions.values()):
+        graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+        for graph in graphs:
             if not _is_sorted(graph):
                 graph.sort()
     except ValueError as error:
@@ -116,6 +165,9 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
         visible |= set(graph.initializers.values())
     names = {value.name for value in visible - outer}
     for node in graph:
+        for text in (node.op_type, node.domain, node.name, *(value.name for value in node.outputs)):
+            if isinstance(text, bytes):
+                raise InvalidModelError(f"{label} is not a valid ONNX model: the name {text!r} is not UTF-8")
         where = f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
         for value in node.inputs:
             if value is not None and value not in visible:
@@ -134,36 +186,78 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
 
 def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
     root = folder.resolve()
+    tensors = [(f"initializer {value.name!r}", value.const_value) for value in _initializers(model)]
+    tensors += [
+        (f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", attribute.as_tensor())
+        for node, attribute in _tensor_attributes(model)
+    ]
+    for owner, tensor in tensors:
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        label = f"{owner}: its external data {str(tensor.location)!r}"
+        path = (root / tensor.location).resolve()
+        if not path.is_relative_to(root):
+            raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
+        if not path.is_file():
+            raise InvalidModelError(f"{label} is missing; put the file beside the model")
+        length = tensor.nbytes if tensor.length is None else tensor.length
+        if length != tensor.nbytes:
+            raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
+        if path.stat().st_size < (tensor.offset or 0) + length:
+            raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+
+
+def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
+    """Brings the external data of attributes into memory: hardly a tool expects it outside."""
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.base_dir = folder
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy().copy()))
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    """The initializers of all graphs, those in functions included."""
+    for function in model.functions.values():
+        for graph in function.subgraphs():
+            yield from graph.initializers.values()
     for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            label = f"initializer {value.name!r}: its external data {str(tensor.location)!r}"
-            path = (root / tensor.location).resolve()
-            if not path.is_relative_to(root):
-                raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
-            if not path.is_file():
-                raise InvalidModelError(f"{label} is missing; put the file beside the model")
-            length = tensor.nbytes if tensor.length is None else tensor.length
-            if length != tensor.nbytes:
-                raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
-            if path.stat().st_size < (tensor.offset or 0) + length:
-                raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+        yield from graph.initializers.values()
+
+
+def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
+    """The attributes that hold a tensor, in all graphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            for attribute in node.attributes.values():
+                if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                    yield node, attribute
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(model)
-    return ir.to_proto(model)
+    with _serializing():
+        proto = ir.to_proto(model)
+    unmodelled.restore(model, proto)
+    return proto
+
+
+@contextlib.contextmanager
+def _serializing() -> Iterator[None]:
+    """Some of what is wrong with a model shows only when it is written: attributes are read late."""
+    try:
+        yield
+    except ir.serde.SerdeError as error:
+        raise InvalidModelError(f"the model cannot be written: {_root_cause(error)}") from error
 
 
 def _embed_external_data(model: ir.Model) -> None:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+    for value in _initializers(model):
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
 
 
 def _size(model: ir.Model) -> int:
@@ -171,55 +265,72 @@ def _size(model: ir.Model) -> int:
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
+    for value in _initializers(model):
+        if value.const_value is not None:
+            yield value.const_value
+
+
+@dataclasses.dataclass
+class Stage:
+    """A written model that has not reached its destination yet.
+
+    Attributes:
+        path: The file to look at.
+        accepted: Whether it is to be moved to its destination.
+    """
+
+    path: pathlib.Path
+    accepted: bool = False
+
+    def accept(self) -> None:
+        """Lets the model move to its destination when the block ends."""
+        self.accepted = True
 
 
 @contextlib.contextmanager
-def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[pathlib.Path]:
-    """Writes the model beside its destination; moves it there when the block ends without an exception.
+def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
+    """Writes the model beside its destination; moves it there at the end of the block if accepted.
 
     Args:
         model: The model.
         output: Where it is to go.
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
-    Yields:
-        The file to look at before it is moved.
-
     Raises:
-        OptionError: The folder does not exist or cannot be written, or the model is too large for one file.
+        OptionError: The folder cannot be written, or the model is too large for one file.
     """
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
+    # References to data that stays where it is hold only in that folder.
+    keeps_data = not writes_data and any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
     try:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-    except OSError as error:
-        raise OptionError(f"{output.parent} cannot be written: {error.strerror}") from error
-    try:
-        # References to data that stays where it is hold only beside that data.
-        keeps_data = not writes_data and any(
-            isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model)
-        )
-        path = output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name
-        try:
-            ir.save(model, path, external_data=data_file if writes_data else None)
-            yield path
-            if writes_data:
-                os.replace(folder / data_file, output.parent / data_file)
-            os.replace(path, output)
-        finally:
-            path.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
+            folder = pathlib.Path(name)
+            stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
+            try:
+                _save(model, stage.path, data_file if writes_data else None)
+                yield stage
+                if stage.accepted:
+                    if writes_data:
+                        os.replace(folder / data_file, output.parent / data_file)
+                    os.replace(stage.path, output)
+            finally:
+                stage.path.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
+    with _serializing():
+        ir.save(model, path, external_data=data_file)
+    if unmodelled.find(model) is not None:
+        proto = onnx.load_model(path, load_external_data=False)
+        unmodelled.restore(model, proto)
+        onnx.save_model(proto, path)
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
-    """Whether tensors go into a data file of the result's own; brings them into memory where there is to be none."""
+    """Whether tensors go into a data file of the result's own; embeds them where there is to be none."""
     external = [tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor)]
     too_large = _size(model) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
     if mode == "never":

@@ -10,11 +10,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass
 from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
@@ -25,6 +27,9 @@ __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
 LAST_OPSET = 26
 _ORIGIN = "rnnlower.origin"
+_MOST_STEPS = 200_000
+_NODES_A_STEP = 10
+_BYTES_A_STEP = 420
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +38,8 @@ class LoweringOptions:
 
     Attributes:
         strategy: ``unroll``, ``scan`` or ``loop``.
-        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as needed.
+        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as
+            needed.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of graph inputs.
         nodes: Shell wildcards; only nodes whose name matches one are lowered. ``None``: all.
@@ -69,12 +75,14 @@ class LoweringReport:
         opset: Version of the default domain of the result.
         ops_before: Number of nodes by operator in the source, subgraphs and functions included.
         ops_after: The same of the result.
+        notes: What the user should know beside it.
     """
 
     nodes: Sequence[LoweredNode]
     opset: int
     ops_before: Mapping[str, int]
     ops_after: Mapping[str, int]
+    notes: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON knows it."""
@@ -88,7 +96,7 @@ class LoweringReport:
 
 def count_ops(model: ir.Model) -> dict[str, int]:
     """Number of nodes by operator, subgraphs and functions included."""
-    graphs = [model.graph, *model.functions.values()]
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     counter = collections.Counter(
         f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         for graph in graphs
@@ -106,51 +114,98 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
+    if options.opset is None and default_opset(model) > LAST_OPSET:
+        raise UnsupportedModelError(
+            f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
+            f"ask for a lower one (--opset {LAST_OPSET})"
+        )
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
     for located in selected:
-        if not located.path.startswith("function:"):
-            parse_recurrent(located.node, located.opset, options.semantics, label=str(located))
+        parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
-    _raise_opset(model, max(FIRST_OPSET, default_opset(model), options.opset or 0))
-    InlineFunctionsPass(lambda node: _ORIGIN in node.meta)(model)
+    _raise_opset(model, options.opset or 0)
+    _leave_old_opsets(model)
+    uncalled = _inline_functions(model)
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
+    InferTypesPass()(model)
+    unreachable: list[Located] = []
+    impossible: list[Located] = []
     if options.strategy == "unroll":
-        current = _with_static_lengths(model, current, options)
+        current, unreachable, impossible = _with_static_lengths(model, current, options)
     needed = [
         minimum_opset(_parse(located, model, options.semantics), options.strategy, options.unroll_factor)
         for located in current
     ]
     _raise_opset(model, max([default_opset(model), *needed]))
-    current = _current(model)
     lowering = LowerRecurrentPass(
-        current, options.strategy, unroll_factor=options.unroll_factor, semantics=options.semantics
+        current,
+        options.strategy,
+        unroll_factor=options.unroll_factor,
+        semantics=options.semantics,
+        impossible=impossible,
     )
     lowering(model)
+    LegacyConstantsPass()(model)
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
-    return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model))
+    notes = [
+        f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
+        "and went with its branch"
+        for located in unreachable
+    ]
+    notes += [f"function {name} is never called, and went with its recurrent nodes" for name in uncalled]
+    notes += [
+        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
+        "what replaces it fails as it would"
+        for located in impossible
+    ]
+    return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model), notes)
 
 
 def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Located]:
     if patterns is None:
         return list(found)
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(located.name, pattern) for located in found):
+        if not any(_matches(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
-    return [
-        located
-        for located in found
-        if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
-    ]
+    return [located for located in found if any(_matches(located, pattern) for pattern in patterns)]
+
+
+def _matches(located: Located, pattern: str) -> bool:
+    """A name matches itself too, although its brackets say something else in a pattern."""
+    return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:
     if opset > default_opset(model):
         ConvertOpsetPass(opset)(model)
+
+
+def _leave_old_opsets(model: ir.Model) -> None:
+    """Moves a model older than the lowering can write to the first opset that can say what it says."""
+    refusals = []
+    for opset in range(FIRST_OPSET, LAST_OPSET + 1):
+        try:
+            return _raise_opset(model, opset)
+        except OpsetError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
+def _inline_functions(model: ir.Model) -> list[str]:
+    """Inlines the functions that hold selected nodes; gives the names of those that nothing calls."""
+    inlining = InlineFunctionsPass(lambda node: _ORIGIN in node.meta)
+    opset = default_opset(model)
+    if any(
+        function.opset_imports.get("", opset) != opset for function in inlining.functions_to_inline(model)
+    ):
+        ConvertOpsetPass(opset)(model)
+    inlining(model)
+    return [f"{function.domain}::{function.name}" for function in inlining.uncalled]
 
 
 def _current(model: ir.Model) -> list[Located]:
@@ -169,8 +224,8 @@ def _parse(located: Located, model: ir.Model, semantics: Semantics) -> ResolvedN
 
 def _with_static_lengths(
     model: ir.Model, current: Sequence[Located], options: LoweringOptions
-) -> list[Located]:
-    """The nodes that are to be unrolled, each of which then has a static length.
+) -> tuple[list[Located], list[Located], list[Located]]:
+    """The nodes to be unrolled, each of which then has a static length; the unreachable, the impossible.
 
     Raises:
         UnsupportedModelError: A length is not static.
@@ -180,13 +235,28 @@ def _with_static_lengths(
         return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
 
     if not dynamic(current):
-        return list(current)
+        _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+        return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
-    current = [located for located in current if located not in analysis.unreachable]
+    gone = analysis.unreachable + analysis.impossible
+    current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model))
-    return current
+    _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+    return current, analysis.unreachable, analysis.impossible
+
+
+def _check_cost(nodes: Mapping[str, ResolvedNode]) -> None:
+    """Refuses to unroll what would take all memory long before it is a file."""
+    for name, node in nodes.items():
+        steps = (node.seq_length or 0) * node.num_directions
+        if steps > _MOST_STEPS:
+            raise UnsupportedModelError(
+                f"{node.op_type} node {name!r}: unrolling {steps:,} steps makes about "
+                f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
+                f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
+            )
 
 
 def _no_length(located: Located, model: ir.Model) -> str:
@@ -196,29 +266,40 @@ def _no_length(located: Located, model: ir.Model) -> str:
     dim = X.shape[layout] if X is not None and X.shape is not None else None
     named = isinstance(dim, ir.SymbolicDim) and dim.value is not None
     length = f"{str(dim)!r}" if named else "unknown"
-    remedy = f"--dim {dim}=16" if named else _input_remedy(model)
+    remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
     return (
-        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs a number. "
-        f"Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
+        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs "
+        f"a number. Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
     )
 
 
-def _input_remedy(model: ir.Model) -> str:
-    """Options that fix what is dynamic about the model's inputs, for a length that depends on them."""
-    names = dict.fromkeys(
-        dim.value
-        for value in model.graph.inputs
-        for dim in value.shape or ()
-        if isinstance(dim, ir.SymbolicDim) and dim.value
-    )
-    unnamed = [
-        f"--input-shape {value.name}:{','.join('N' if not isinstance(d, int) or d < 0 else str(d) for d in value.shape)}"
-        for value in model.graph.inputs
-        if value.shape is not None
-        and any(
-            (isinstance(d, int) and d < 0) or (isinstance(d, ir.SymbolicDim) and not d.value)
-            for d in value.shape
-        )
-    ]
-    remedies = [f"--dim {name}=16" for name in names] + unnamed
+def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
+    """Options that fix what is dynamic about the inputs that lead to X."""
+    inputs = [value for value in model.graph.inputs if X is None or value in _sources(X)]
+    inputs = inputs or list(model.graph.inputs)
+    remedies: dict[str, None] = {}
+    for value in inputs:
+        dims = list(value.shape or ())
+        names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]
+        remedies.update({f"--dim {name}=16": None for name in names if name})
+        if None in names or any(isinstance(dim, int) and dim < 0 for dim in dims):
+            shape = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)
+            remedies[f"--input-shape {value.name}:{shape}"] = None
+        if value.shape is None:
+            remedies[f"--input-shape {value.name}:2,3,4"] = None
     return " or ".join(remedies) or "--dim T=16 or --input-shape NAME:2,3,4"
+
+
+def _sources(X: ir.Value) -> set[ir.Value]:
+    """The values that X depends on, through the nodes of its own and of outer graphs."""
+    seen: set[ir.Value] = set()
+    pending = [X]
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        producer = value.producer()
+        if producer is not None:
+            pending += [used for used in producer.inputs if used is not None]
+    return seen

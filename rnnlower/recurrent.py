@@ -15,7 +15,16 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
-__all__ = ["RECURRENT_OPS", "Activation", "Cell", "ResolvedNode", "Semantics", "parse_recurrent"]
+__all__ = [
+    "INPUT_NAMES",
+    "OUTPUT_NAMES",
+    "RECURRENT_OPS",
+    "Activation",
+    "Cell",
+    "ResolvedNode",
+    "Semantics",
+    "parse_recurrent",
+]
 
 Semantics = Literal["ort", "spec"]
 
@@ -79,8 +88,8 @@ _ATTRIBUTE_TYPES: Mapping[str, ir.AttributeType] = {
     "output_sequence": ir.AttributeType.INT,
 }
 
-_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-_OUTPUTS = ("Y", "Y_h", "Y_c")
+INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 _DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
     "forward": (False,),
     "reverse": (True,),
@@ -123,10 +132,10 @@ _ORT_PARAMETERS: Mapping[str, _Parameters] = {
 class ResolvedNode:
     """A recurrent node as the operators' text describes it, with nothing left to default.
 
-    Shapes: X ``[seq_length, batch_size, input_size]``, W ``[num_directions, gates * hidden_size, input_size]``,
-    R ``[num_directions, gates * hidden_size, hidden_size]``, B ``[num_directions, 2 * gates * hidden_size]``,
-    states ``[num_directions, batch_size, hidden_size]``, P ``[num_directions, 3 * hidden_size]``. With
-    ``layout == 1`` X and the states have the batch first.
+    Shapes: X ``[seq_length, batch_size, input_size]``, W ``[num_directions, gates * hidden_size,
+    input_size]``, R ``[num_directions, gates * hidden_size, hidden_size]``, B ``[num_directions, 2 * gates *
+    hidden_size]``, states ``[num_directions, batch_size, hidden_size]``, P ``[num_directions, 3 *
+    hidden_size]``. With ``layout == 1`` X and the states have the batch first.
 
     Attributes:
         node: The node in the graph.
@@ -177,6 +186,20 @@ class ResolvedNode:
     def num_directions(self) -> int:
         return len(self.reversed_directions)
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The inputs that hold the initial states."""
+        return ("initial_h", "initial_c") if self.op_type == "LSTM" else ("initial_h",)
+
+    def initial_state(self, name: str) -> ir.Value | None:
+        """An initial state; ``None`` where it is absent or a constant of zeros."""
+        value = self.inputs.get(name)
+        if value is None:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        is_zero = tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
+        return None if is_zero else value
+
     def used(self, output: str) -> bool:
         """Whether anything reads the output."""
         value = self.outputs.get(output)
@@ -184,7 +207,7 @@ class ResolvedNode:
 
 
 def parse_recurrent(
-    node: ir.Node, opset: int, semantics: Semantics = "ort", *, label: str = ""
+    node: ir.Node, opset: int, semantics: Semantics = "ort", *, label: str = "", lenient: bool = False
 ) -> ResolvedNode:
     """Reads an LSTM, GRU or RNN node.
 
@@ -193,17 +216,20 @@ def parse_recurrent(
         opset: Version of the default domain that the node's graph imports.
         semantics: Which reading wins where the text and onnxruntime differ.
         label: What messages call the node; left out: its name.
+        lenient: Take attributes that refer to a function's parameter as absent, and an unknown hidden_size as
+            0.
 
     Raises:
         InvalidModelError: The node breaks the operator's text.
         UnsupportedModelError: The node asks for something that is refused.
     """
-    return _Parser(node, opset, semantics, label or node.name or "(unnamed)").parse()
+    return _Parser(node, opset, semantics, label or node.name or "(unnamed)", lenient).parse()
 
 
 class _Parser:
-    def __init__(self, node: ir.Node, opset: int, semantics: Semantics, label: str) -> None:
+    def __init__(self, node: ir.Node, opset: int, semantics: Semantics, label: str, lenient: bool) -> None:
         self.node = node
+        self.lenient = lenient
         self.label = f"{node.op_type} node {label!r}"
         self.cell = RECURRENT_OPS[node.op_type]
         self.version = max(v for v in self.cell.versions if v <= opset)
@@ -254,7 +280,8 @@ class _Parser:
         for name, attribute in self.node.attributes.items():
             if name not in known:
                 raise self._invalid(
-                    f"unknown attribute {name!r}; {self.node.op_type}-{self.version} has {', '.join(sorted(known))}"
+                    f"unknown attribute {name!r}; "
+                    f"{self.node.op_type}-{self.version} has {', '.join(sorted(known))}"
                 )
             first, last = known[name]
             if not first <= self.version <= last:
@@ -262,6 +289,8 @@ class _Parser:
                     f"attribute {name!r} does not exist in {self.node.op_type}-{self.version}; "
                     "remove it or change the model's opset"
                 )
+            if attribute.is_ref() and self.lenient:
+                continue
             if attribute.is_ref():
                 raise self._unsupported(
                     f"attribute {name!r} refers to the function attribute {attribute.ref_attr_name!r}, "
@@ -269,12 +298,13 @@ class _Parser:
                 )
             if attribute.type != _ATTRIBUTE_TYPES[name]:
                 raise self._invalid(
-                    f"attribute {name!r} has type {attribute.type.name}; it must be {_ATTRIBUTE_TYPES[name].name}"
+                    f"attribute {name!r} has type {attribute.type.name}; "
+                    f"it must be {_ATTRIBUTE_TYPES[name].name}"
                 )
 
     def _value(self, name: str) -> Any:
         attribute = self.node.attributes.get(name)
-        return None if attribute is None else attribute.value
+        return None if attribute is None or attribute.is_ref() else attribute.value
 
     def _integer(self, name: str, default: int) -> int:
         value = self._value(name)
@@ -299,7 +329,8 @@ class _Parser:
         lowest_is_zero = self.node.op_type == "RNN"
         if not (clip > 0 or (lowest_is_zero and clip == 0)):
             raise self._unsupported(
-                f"attribute clip is {clip}; a threshold must be positive. Remove the attribute to clip nothing"
+                f"attribute clip is {clip}; a threshold must be positive. "
+                "Remove the attribute to clip nothing"
             )
         return float(clip)
 
@@ -345,7 +376,7 @@ class _Parser:
         raise self._unsupported(f"unknown activation {given!r}; known are {', '.join(_SPEC_PARAMETERS)}")
 
     def _inputs(self) -> dict[str, ir.Value]:
-        allowed = _INPUTS if self.node.op_type == "LSTM" else _INPUTS[:6]
+        allowed = INPUT_NAMES if self.node.op_type == "LSTM" else INPUT_NAMES[:6]
         if len(self.node.inputs) > len(allowed):
             raise self._invalid(f"has {len(self.node.inputs)} inputs; it takes at most {len(allowed)}")
         inputs = {
@@ -357,7 +388,7 @@ class _Parser:
         return inputs
 
     def _outputs(self) -> dict[str, ir.Value]:
-        allowed = _OUTPUTS if self.node.op_type == "LSTM" else _OUTPUTS[:2]
+        allowed = OUTPUT_NAMES if self.node.op_type == "LSTM" else OUTPUT_NAMES[:2]
         if len(self.node.outputs) > len(allowed):
             raise self._invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
         return {name: value for name, value in zip(allowed, self.node.outputs, strict=False) if value.name}
@@ -393,6 +424,8 @@ class _Parser:
         derived = self._hidden_size_of_shapes(inputs)
         given = self._value("hidden_size")
         hidden_size = derived if given is None else int(given)
+        if hidden_size is None and self.lenient:
+            return 0, _static(x_shape, 2)
         if hidden_size is None:
             raise self._unsupported(
                 "attribute hidden_size is absent and no shape tells it; set the attribute"
@@ -439,6 +472,8 @@ class _Parser:
         states = (num_directions, batch_size, hidden_size)
         if layout:
             states = (batch_size, num_directions, hidden_size)  # type: ignore[assignment]
+        if not hidden_size:
+            return
         expected: dict[str, tuple[int | None, ...]] = {
             "W": (num_directions, rows, None),
             "R": (num_directions, rows, hidden_size),

@@ -1,7 +1,8 @@
 """A recurrent node as primitive ops: layout, directions, sequence lengths and outputs around the step.
 
-The stages: bring X to time-major and to the type of the arithmetic; for each direction (a `Lane`) multiply X by W for all
-time steps at once; join the lanes' steps into one, run it by a strategy, and put the outputs together.
+The stages: bring X to time-major and to the type of the arithmetic; for each direction (a `Lane`) multiply X
+by W for all time steps at once; join the lanes' steps into one, run it by a strategy, and put the outputs
+    together.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import onnx_ir as ir
 from rnnlower.cells import CELLS, CellParameters, GateGroup, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.recurrent import ResolvedNode
-from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks, run_unrolled
+from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
-__all__ = ["lower_node"]
+__all__ = ["fail_like_node", "lower_node"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,8 @@ def lower_node(
     """
     X = node.inputs["X"]
     axes = _axes(e, node, X)
-    if axes.batch == 0:
-        return _empty_outputs(e, node, axes)
+    if axes.time == 0 or axes.batch == 0:
+        return _without_steps(e, node, axes)
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
     stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
@@ -80,26 +81,48 @@ def lower_node(
     return outputs
 
 
+def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
+    """Emits what fails at run time and has no shape before: for a node whose X has not the rank it must have.
+
+    Such a node sits in a branch that inputs of the given shapes must not take; a runtime that infers shapes
+    would refuse the whole model for an honest lowering of it.
+    """
+    X = node.inputs[0]
+    assert X is not None
+    nonsense = e.op("Reshape", e.op("NonZero", X, since=9), e.integers(-1))
+    names = ("Y", "Y_h", "Y_c")
+    return {
+        name: e.op("Reshape", X, nonsense)
+        for name, out in zip(names, node.outputs, strict=False)
+        if out.uses() or out.is_graph_output()
+    }
+
+
 def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) -> Results:
-    if recurrence.axes.time == 0:
-        return run_unrolled(e, recurrence)
     if unroll_factor > 1:
         return run_in_chunks(e, recurrence, STRATEGIES[strategy], unroll_factor)
     return STRATEGIES[strategy](e, recurrence)
 
 
-def _empty_outputs(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
-    """The outputs for a batch of no rows."""
-    states: list[Dim] = [0, node.num_directions] if node.layout else [node.num_directions, 0]
-    sequence: list[Dim] = (
-        [0, axes.time, node.num_directions] if node.layout else [axes.time, node.num_directions, 0]
-    )
-    dims = {"Y": sequence, "Y_h": states, "Y_c": states}
-    return {
-        name: _from_arithmetic(e, node, e.op("Identity", e.zeros([*dims[name], node.hidden_size])))
-        for name in node.outputs
-        if node.used(name)
-    }
+def _without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
+    """The outputs where there is nothing to compute, for no time steps or a batch of no rows."""
+    time, batch, directions = axes.time, axes.batch, node.num_directions
+    states: list[Dim] = [batch, directions] if node.layout else [directions, batch]
+    sequence: list[Dim] = [batch, time, directions] if node.layout else [time, directions, batch]
+    outputs = {}
+    for name, dims, state in (
+        ("Y", sequence, ""),
+        ("Y_h", states, "initial_h"),
+        ("Y_c", states, "initial_c"),
+    ):
+        if not node.used(name):
+            continue
+        if node.semantics == "spec" and state in node.inputs:
+            outputs[name] = e.op("Identity", node.inputs[state])
+        else:
+            zeros = e.op("Identity", e.zeros([*dims, node.hidden_size]))
+            outputs[name] = _from_arithmetic(e, node, zeros)
+    return outputs
 
 
 def _axes(e: Emitter, node: ResolvedNode, X: ir.Value) -> Axes:
@@ -124,87 +147,85 @@ def _lane(
     e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: TimeSeries, direction: int
 ) -> Lane:
     groups = gate_groups(node)
+    return Lane(
+        _parameters(e, node, weights, groups, direction),
+        groups,
+        [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
+        [_initial_state(e, node, name, direction) for name in node.state_names],
+        node.reversed_directions[direction],
+    )
+
+
+def _parameters(
+    e: Emitter, node: ResolvedNode, weights: Weights, groups: Sequence[GateGroup], direction: int
+) -> CellParameters:
     hidden_size = node.hidden_size
-    rows = len(node.cell.gates) * hidden_size
-    R, B, P = (node.inputs.get(name) for name in ("R", "B", "P"))
-    assert R is not None
-    # Behind the reset gate Rbh does not add up with Wbh.
-    reset_bias_apart = node.linear_before_reset and B is not None
+    B, P = node.inputs.get("B"), node.inputs.get("P")
+
+    def peephole(position: int) -> ir.Value:
+        assert P is not None
+        return weights.vector(e, P, direction, position * hidden_size, (position + 1) * hidden_size)
+
     recurrent_bias = None
-    if reset_bias_apart and B is not None:
-        recurrent_bias = weights.vector(e, B, direction, rows + 2 * hidden_size, rows + 3 * hidden_size)
-    peepholes = {}
-    if P is not None:
-        letters = [letter for letter in "iof" if letter in groups[0].gates]
-        peepholes = {
-            letter: weights.vector(
-                e, P, direction, "iof".index(letter) * hidden_size, ("iof".index(letter) + 1) * hidden_size
-            )
-            for letter in letters
-        }
-    parameters = CellParameters(
+    if B is not None and node.linear_before_reset:
+        # Behind the reset gate Rbh does not add up with Wbh.
+        recurrent_bias = weights.vector(e, B, direction, 5 * hidden_size, 6 * hidden_size)
+    return CellParameters(
         node=node,
         activations=node.activations[direction],
         R={
-            group.gates: weights.matrix(e, R, direction, group.first * hidden_size, group.last * hidden_size)
+            group.gates: weights.matrix(e, node.inputs["R"], direction, *_rows(node, group))
             for group in groups
         },
         recurrent_bias=recurrent_bias,
-        peepholes=peepholes,
+        peepholes={}
+        if P is None
+        else {letter: peephole("iof".index(letter)) for letter in "iof" if letter in groups[0].gates},
     )
-    products = []
-    for group in groups:
-        first, last = group.first * hidden_size, group.last * hidden_size
-        bias = None
-        if B is not None and reset_bias_apart and group.gates == "h":
-            bias = weights.vector(e, B, direction, first, last)
-        elif B is not None:
-            bias = weights.bias_sum(e, B, direction, first, last, offset=rows)
-        W = weights.matrix(e, node.inputs["W"], direction, first, last)
-        products.append(
-            _input_product(e, node, axes, X, W, bias, last - first, node.reversed_directions[direction])
-        )
-    states = [
-        _initial_state(e, node, name, direction)
-        for name in ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]
-    ]
-    return Lane(parameters, groups, products, states, node.reversed_directions[direction])
+
+
+def _rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
+    """The rows of a group in W, R and each half of B."""
+    return group.first * node.hidden_size, group.last * node.hidden_size
 
 
 def _input_product(
     e: Emitter,
     node: ResolvedNode,
+    weights: Weights,
     axes: Axes,
     X: TimeSeries,
-    W: ir.Value,
-    bias: ir.Value | None,
-    width: int,
-    reverse: bool,
+    group: GateGroup,
+    direction: int,
 ) -> TimeSeries:
-    """``X W^T + bias`` of all steps at once."""
+    """``X W^T + bias`` of a group of gates, for all steps at once."""
+    first, last = _rows(node, group)
+    W = weights.matrix(e, node.inputs["W"], direction, first, last)
+    B = node.inputs.get("B")
+    bias = None
+    if B is not None and node.linear_before_reset and group.gates == "h":
+        bias = weights.vector(e, B, direction, first, last)
+    elif B is not None:
+        offset = len(node.cell.gates) * node.hidden_size
+        bias = weights.bias_sum(e, B, direction, first, last, offset)
+    width, reverse = last - first, node.reversed_directions[direction]
     if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
         # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    flat = e.gemm(X.flat(), W, bias)
-    return TimeSeries(e, axes, width, flat=flat, reverse=reverse)
+    return TimeSeries(e, axes, width, flat=e.gemm(X.flat(), W, bias), reverse=reverse)
 
 
 def _initial_state(e: Emitter, node: ResolvedNode, name: str, direction: int) -> State:
-    value = node.inputs.get(name)
-    if value is None or _is_zero(value):
+    value = node.initial_state(name)
+    if value is None:
         return State(None, node.hidden_size)
-    axis = node.layout
     if node.num_directions > 1:
-        value = e.slice(value, [direction], [direction + 1], [axis])
-    return State(_to_arithmetic(e, node, e.squeeze(value, axis)), node.hidden_size)
-
-
-def _is_zero(value: ir.Value) -> bool:
-    """Whether the value is a constant of zeros that no caller can override."""
-    tensor = ir.convenience.get_const_tensor(value)
-    return tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
+        value = e.slice(value, [direction], [direction + 1], [node.layout])
+    # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
+    rows = e.op("Reshape", value, e.integers(-1, node.hidden_size), since=5)
+    return State(_to_arithmetic(e, node, rows), node.hidden_size)
 
 
 def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
@@ -220,7 +241,7 @@ def _join(
     node: ResolvedNode, axes: Axes, lanes: Sequence[Lane], mask: Mask | None, *, wants_sequence: bool
 ) -> Recurrence:
     """One recurrence whose step is the step of every lane."""
-    inputs = []
+    inputs: list[TimeSeries] = []
     for lane in lanes:
         inputs += lane.products
         if mask is not None:
@@ -303,5 +324,5 @@ def _state_output(
 def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:
     """Whether there are time steps at all; ``None`` where that is certain."""
     if isinstance(axes.time, int):
-        return None if axes.time else e.constant(np.array(False))
+        return None
     return e.op("Greater", axes.time, e.integers(0), since=9)

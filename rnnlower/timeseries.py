@@ -22,8 +22,8 @@ class Axes:
 class TimeSeries:
     """A value for each time step, ``[batch, width]`` each.
 
-    It exists as ``[time, batch, width]`` (stacked) or as ``[time * batch, width]`` (flat, what Gemm takes and gives); the
-    other form is a Reshape, emitted when it is first asked for.
+    It exists as ``[time, batch, width]`` (stacked) or as ``[time * batch, width]`` (flat, what Gemm takes and
+    gives); the other form is a Reshape, emitted when it is first asked for.
 
     Attributes:
         reverse: Whether the steps are to be taken from the end.

@@ -1,8 +1,8 @@
 """Weights of a recurrent node, direction by direction and gate by gate.
 
-A constant weight that only recurrent nodes read becomes new constants: rows of the stored tensor, without a copy
-and, for external data, without reading it. Any other weight is cut up by Slice and Squeeze, so that a weight that
-something else needs too is not stored twice and a weight that comes at run time works as well.
+A constant weight that only recurrent nodes read becomes new constants: rows of the stored tensor, without a
+copy and, for external data, without reading it. Any other weight is cut up by Slice and Squeeze, so that a
+weight that something else needs too is not stored twice and a weight that comes at run time works as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Weights:
         self._dtype = dtype
 
     def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Rows `first` to `last` of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
+        """Rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
         tensor = self._constant(value)
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
@@ -47,7 +47,7 @@ class Weights:
     def bias_sum(
         self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, offset: int
     ) -> ir.Value:
-        """``Wb + Rb`` of the rows `first` to `last`, where Rb starts `offset` behind Wb: ``[last - first]``."""
+        """``Wb + Rb``, where Rb starts `offset` behind Wb: ``[last - first]``."""
         array = self._array(e, value)
         if array is not None:
             wide = array[direction].astype(np.promote_types(np.float32, e.dtype.numpy()))

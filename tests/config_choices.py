@@ -67,7 +67,7 @@ def _place(choose: Choose, opset: int) -> dict[str, Any]:
 def _x_dims(choose: Choose, opset: int, place: str) -> str:
     """What X declares; -1 stays in the main graph, as shape inference minds it in others."""
     options = ["static"] * 3 + ["symbolic", "batch", "time", "unknown"]
-    options += ["unknown_rank"] if opset >= 7 else []
+    options += ["unknown_rank"] if opset >= 14 else []
     return choose([*options, "negative"] if place == "main" else options)
 
 
@@ -124,7 +124,8 @@ def _inputs(choose: Choose, drawn: dict[str, Any]) -> dict[str, str]:
     if opset >= 19 or (opset >= 10 and dtype == "float32"):
         weights += ["dequantized"] if dtype != "float64" else []
     absent = ["omitted", "empty"]
-    states = [*given, "expanded"] if opset >= 8 else given
+    # onnxruntime has no Expand of bfloat16.
+    states = [*given, "expanded"] if opset >= 8 and dtype != "bfloat16" else given
     # Constant gives int32 from opset 9 on.
     lengths = ["initializer", "input", "input"] + (["constant"] if opset >= 9 else [])
     inputs = {

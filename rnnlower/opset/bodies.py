@@ -18,6 +18,7 @@ def expand(step: Step) -> None:
     """onnx defines the operator by a function of older ones: its body is put in its place."""
     step.write_for_source()
     proto = _body(step)
+    positions = _drop_missing_outputs(proto)
     function = ir.serde.deserialize_function(proto)
     for node in list(function.graph.all_nodes()):
         resolve_references(node, _attributes(step))
@@ -42,7 +43,18 @@ def expand(step: Step) -> None:
         node.name = step.session.fresh(f"{step.node.name or step.node.op_type}_{node.op_type}")
         step.place(node)
     actuals = dict(zip(function.inputs, inputs, strict=False))
-    step.replace(*[actuals.get(value, value) for value in outputs])
+    made = [actuals.get(value, value) for value in outputs]
+    step.replace(*[None if position is None else made[position] for position in positions])
+
+
+def _drop_missing_outputs(proto: onnx.FunctionProto) -> list[int | None]:
+    """Take away outputs that the body does not make; where each output is among those that are left."""
+    made = {name for node in proto.node for name in node.output} | set(proto.input)
+    names = list(proto.output)
+    left = [name for name in names if name in made]
+    del proto.output[:]
+    proto.output.extend(left)
+    return [left.index(name) if name in made else None for name in names]
 
 
 def _attributes(step: Step) -> dict[str, ir.Attr]:

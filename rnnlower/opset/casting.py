@@ -12,11 +12,13 @@ FLOAT8 = "only float 8 types care, and the older version does not have them"
 
 
 def cast_6_up(step: Step) -> None:
-    """The target type was a name and is a number."""
+    """The target type was a name (some exporters wrote the number in letters) and is a number."""
     name = str(step.attr("to")).upper()
-    if name not in ir.DataType.__members__:
+    numbers = {str(int(dtype)): dtype for dtype in ir.DataType}
+    dtype = ir.DataType.__members__.get(name, numbers.get(name))
+    if dtype is None:
         step.refuse(f"to={name!r} names no element type")
-    step.set("to", int(ir.DataType[name]))
+    step.set("to", int(dtype))
 
 
 def cast_6_down(step: Step) -> None:

@@ -49,7 +49,9 @@ FOLDED = frozenset(
     ]
 )
 VALUE_TYPES: dict[str, Any] = {"int": np.int64, "float": np.float32, "string": np.object_}
+# What is computed from larger tensors is no axis, shape or scale; what is larger still is a weight.
 SMALL_ELEMENTS = 1024
+LARGE_ELEMENTS = 2**20
 
 
 class Constants:
@@ -68,17 +70,19 @@ class Constants:
                 if node.domain == "" and node.op_type in FOLDED:
                     self._fold(node)
 
-    def array(self, value: ir.Value | None) -> np.ndarray | None:
-        """The contents of `value`, or None when they are not constant."""
+    def array(self, value: ir.Value | None, limit: int = LARGE_ELEMENTS) -> np.ndarray | None:
+        """The contents of `value`, or None when they are not constant or have more elements than `limit`."""
         if value is None:
             return None
         if value in self._folded:
-            return self._folded[value]
+            found = self._folded[value]
+            return found if found.size <= limit else None
         if value.const_value is not None and value.is_initializer():
-            if value.is_graph_input() and not self._inputs_are_constant:
+            overridable = value.is_graph_input() and not self._inputs_are_constant
+            if overridable or value.const_value.size > limit:
                 return None
             return value.const_value.numpy()
-        return self._of_constant_node(value)
+        return self._of_constant_node(value, limit)
 
     def record(self, value: ir.Value, array: np.ndarray) -> None:
         """Note the contents of a constant that the conversion has added."""
@@ -89,7 +93,7 @@ class Constants:
         if original in others._folded:
             self._folded[value] = others._folded[original]
 
-    def _of_constant_node(self, value: ir.Value) -> np.ndarray | None:
+    def _of_constant_node(self, value: ir.Value, limit: int) -> np.ndarray | None:
         node = value.producer()
         if node is None or node.domain or node.op_type != "Constant" or len(node.attributes) != 1:
             return None
@@ -97,7 +101,8 @@ class Constants:
         if attribute.is_ref() or attribute.name == "sparse_value":
             return None
         if attribute.name == "value":
-            return attribute.as_tensor().numpy()
+            tensor = attribute.as_tensor()
+            return tensor.numpy() if tensor.size <= limit else None
         dtype = VALUE_TYPES[str(attribute.name).removeprefix("value_").removesuffix("s")]
         return np.array(attribute.value, dtype)
 
@@ -106,10 +111,8 @@ class Constants:
         if node.op_type in ("Shape", "Size") and shape is not None and shape.is_static():
             arrays: list[np.ndarray | None] = [np.broadcast_to(np.uint8(0), shape.numpy())]
         else:
-            arrays = [self.array(value) for value in node.inputs]
+            arrays = [self.array(value, SMALL_ELEMENTS) for value in node.inputs]
             if any(a is None and v is not None for a, v in zip(arrays, node.inputs, strict=True)):
-                return
-            if any(array is not None and array.size > SMALL_ELEMENTS for array in arrays):
                 return
         result = self._run(node, arrays)
         if result is not None and result.size <= SMALL_ELEMENTS:

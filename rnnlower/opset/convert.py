@@ -12,13 +12,24 @@ import onnx
 import onnx.helper
 import onnx_ir as ir
 
+from rnnlower import unmodelled
 from rnnlower.errors import OpsetError
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import Adaptation, OpsetReport
-from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET, TypesOf, Version, misfit, version_at
+from rnnlower.opset.schema import (
+    MAX_OPSET,
+    MIN_OPSET,
+    TypesOf,
+    Version,
+    form_misfit,
+    misfit,
+    type_misfit,
+    version_at,
+)
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import ROWS
+from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 from rnnlower.opset.view import Session, describe
 
@@ -62,8 +73,13 @@ def convert_opset(model: ir.Model, target: int) -> OpsetReport:
     for original, copied in zip(_every_value(model), _every_value(rehearsal), strict=True):
         copied_types.alias(copied, original, types)
         copied_constants.alias(copied, original, constants)
+    training = convert_training(model, types, target)
     _perform(rehearsal, copied_types, copied_constants, source, target)
-    return _perform(model, types, constants, source, target)
+    report = _perform(model, types, constants, source, target)
+    rest = unmodelled.find(model)
+    if rest is not None and training is not None:
+        rest.training_info = training
+    return report
 
 
 def _source_opset(model: ir.Model) -> int:
@@ -116,7 +132,10 @@ def _normalize_domain(model: ir.Model) -> None:
 
 
 def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> None:
-    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", target)])
+    releases = onnx.helper.OP_SET_ID_VERSION_MAP.items()
+    needed = min(
+        ir_version for (domain, opset), ir_version in releases if domain == "ai.onnx" and opset >= target
+    )
     if new_initializers:
         needed = max(needed, FREE_INITIALIZERS_IR)
     model.ir_version = max(model.ir_version, needed)
@@ -171,7 +190,7 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
 
 
 def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbour: int, path: str) -> None:
-    if not _is_default(session, node):
+    if node.graph is None or not _is_default(session, node):
         return
     old = _version(node, opset, path)
     new = version_at(node.op_type, neighbour)
@@ -180,23 +199,29 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
     low, high = sorted((old.since, new.since if new else 0))
     row = ROWS.get((node.op_type, low, high))
     adapter = None if row is None else row.up if neighbour > opset else row.down
+    if new is not None and neighbour > opset and _is_written_for(node, old, new):
+        adapter = None
+        session.report.notes.append(f"{describe(node)} was written as {new} already, in opset {opset}")
     step = Step(session, graph, node, (old, new), (opset, neighbour), path)
+    if neighbour > opset and new is not None and _is_ahead(step, new):
+        session.report.notes.append(f"{describe(node)} is written as {new} has it, and stays as it is")
+        return
     if new is None and adapter is None:
         step.refuse("there is nothing older that says the same")
-    before = (dict(node.attributes), list(node.inputs), list(node.outputs))
+    before = _state(node)
+    inputs = [value for value in node.inputs if value is not None]
     if adapter is not None:
         adapter(step)
     if node.graph is not None and new is not None:
         _settle(step, new)
         _judge(step, new)
-    if adapter is not None and (
-        step.emitted or before != (dict(node.attributes), list(node.inputs), list(node.outputs))
-    ):
-        assert row is not None
+    if row is not None and (step.emitted or before != _state(node)):
         _note(session, step, row)
     if step.emits_for_source:
         for emitted in list(step.emitted):
             _cross_emitted(session, graph, emitted, opset, neighbour, path)
+    for value in inputs:
+        _drop_unused(value)
 
 
 def _cross_emitted(
@@ -212,6 +237,36 @@ def _cross_emitted(
     for body in bodies:
         for inner in list(body):
             _cross(session, body, inner, opset, neighbour, path)
+
+
+def _is_written_for(node: ir.Node, old: Version, new: Version) -> bool:
+    """Whether a node has the form of the newer version and not of its own: some writers mixed them up."""
+    return misfit(node, old, _no_types) is not None and misfit(node, new, _no_types) is None
+
+
+def _no_types(value: ir.Value) -> frozenset[str]:
+    return frozenset()
+
+
+def _state(node: ir.Node) -> tuple[object, ...]:
+    names = [None if value is None else value.name for value in node.outputs]
+    return (dict(node.attributes), list(node.inputs), names)
+
+
+def _drop_unused(value: ir.Value) -> None:
+    """Take away the node behind an input that nothing reads any more, and what only that node read."""
+    node = value.producer()
+    if node is None or node.domain or node.graph is None:
+        return
+    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    if any(each.type in graphs for each in node.attributes.values()):
+        return
+    if any(each.uses() or each.is_graph_output() for each in node.outputs):
+        return
+    inputs = [each for each in node.inputs if each is not None]
+    node.graph.remove(node, safe=True)
+    for each in inputs:
+        _drop_unused(each)
 
 
 def _settle(step: Step, new: Version) -> None:
@@ -235,10 +290,25 @@ def _settle(step: Step, new: Version) -> None:
 def _judge(step: Step, new: Version) -> None:
     types = step.session.types
     uncalled = any(types.is_uncalled(value) for value in step.node.outputs)
-    types_of: TypesOf = (lambda value: frozenset()) if uncalled else types.types
+    types_of: TypesOf = _no_types if uncalled else types.types
     reason = misfit(step.node, new, types_of, None if uncalled else step.old)
+    if reason and new.since > step.old.since and misfit(step.node, new, _no_types) is None:
+        # The form is right, so the types are wrong. If they always were, this step is not what is in the way.
+        before = type_misfit(step.node, step.old, types_of)
+        if before:
+            step.session.report.notes.append(f"{describe(step.node)} was not valid before: {before}")
+            return
     if reason:
         step.refuse(reason)
+
+
+def _is_ahead(step: Step, new: Version) -> bool:
+    """Whether the node is not legal at its own version but has the form of the next one.
+
+    Some exporters stamp an older opset than they write, and take types that came later still.
+    """
+    types_of: TypesOf = step.session.types.types
+    return misfit(step.node, step.old, types_of) is not None and form_misfit(step.node, new) is None
 
 
 def _note(session: Session, step: Step, row: Row) -> None:

@@ -62,7 +62,7 @@ def dft_down(step: Step) -> None:
     """A constant axis becomes an attribute."""
     axis = [-2] if step.input(2) is None else step.ints(step.input(2))
     if axis is None:
-        step.refuse("its axis is computed while the model runs, DFT-17 wants an attribute")
+        step.refuse("its axis is not constant, DFT-17 wants an attribute")
     step.set("axis", positive_axis(step, axis[0]))
     step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
 
@@ -111,13 +111,6 @@ ROWS = (
         "RoiAlign", 10, 16, "coordinates are shifted by half a pixel by default", roi_align_up, roi_align_down
     ),
     Row("DFT", 17, 20, "the axis became an input with another default", dft_up, dft_down),
-    Row(
-        "DepthToSpace",
-        1,
-        11,
-        "modes are new",
-        down=refuse_unless("mode", ("DCR",), "the older version is DCR"),
-    ),
     Row(
         "SpaceToDepth",
         13,

@@ -139,7 +139,13 @@ def group_norm_21_up(step: Step) -> None:
         step.set_input(position, step.reshape(step.emit("Expand", column, shape), [-1]))
 
 
+def spell_out_axes(step: Step) -> None:
+    """onnx's own definition of version 13 cannot be inferred where the axes are left to their default."""
+    step.set("axes", step.attr("axes"))
+
+
 ROWS = (
+    Row("MeanVarianceNormalization", 9, 13, "onnx's checker wants the axes written out", up=spell_out_axes),
     Row(
         "BatchNormalization",
         1,

@@ -37,7 +37,7 @@ def set_output_sequence(step: Step) -> None:
 def mend_direction(step: Step) -> None:
     """GRU-1 spells its default direction "foward"; what is meant is forward, the default from GRU-3 on."""
     if step.attr("direction") == "foward":
-        step.drop("direction")
+        step.set("direction", "forward")
 
 
 def gru_1_down(step: Step) -> None:

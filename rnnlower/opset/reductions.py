@@ -21,7 +21,7 @@ def axes_down(step: Step) -> None:
     """Constant axes become an attribute; over no axes at all only the elementwise part is left."""
     axes = step.ints(step.input(1))
     if axes is None and step.input(1) is not None:
-        step.refuse("its axes are computed while the model runs, the older version wants an attribute")
+        step.refuse("its axes are not constant, the older version wants an attribute")
     if not axes and step.attr("noop_with_empty_axes"):
         _elementwise(step)
         return
@@ -40,10 +40,11 @@ def _elementwise(step: Step) -> None:
 
 
 def of_booleans(step: Step) -> None:
-    """The largest of booleans is the largest of their integers."""
+    """The largest of booleans is the largest of their integers; of none at all it is False."""
     if step.dtype(step.x()) == ir.DataType.BOOL:
+        zero = step.const(0, ir.DataType.INT32)
         step.set_input(0, step.cast(step.x(), ir.DataType.INT32))
-        step.wrap_output(0, lambda y: step.cast(y, ir.DataType.BOOL), raw_dtype=ir.DataType.INT32)
+        step.wrap_output(0, lambda y: step.emit("Greater", y, zero), raw_dtype=ir.DataType.INT32)
 
 
 def not_of_integers(step: Step) -> None:

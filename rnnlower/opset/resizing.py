@@ -155,7 +155,7 @@ def _scales_of_11(step: Step) -> list[float]:
 def _scales(step: Step, position: int) -> list[float]:
     scales = step.array(step.input(position))
     if scales is None:
-        step.refuse("its scales are computed while the model runs")
+        step.refuse("its scales are not constant")
     return [float(each) for each in scales.reshape(-1)]
 
 
@@ -199,7 +199,7 @@ def resize_18_axes_down(step: Step) -> None:
         full[[*axes, *(axis + rank for axis in axes)]] = roi
         step.set_input(1, step.const(full, step.known_dtype(step.x(1))))
     elif step.input(1) is not None and roi is None:
-        step.refuse("axes with a region that is computed while the model runs")
+        step.refuse("axes with a region that is not constant")
     if step.input(3) is not None:
         shape = step.static_shape(step.x())
         if sizes is None or shape is None:
@@ -209,7 +209,7 @@ def resize_18_axes_down(step: Step) -> None:
             whole[axis] = size
         step.set_input(3, step.const(whole))
     elif scales is None:
-        step.refuse("axes with scales that are computed while the model runs")
+        step.refuse("axes with scales that are not constant")
     else:
         factors = np.ones(rank, np.float32)
         factors[axes] = scales

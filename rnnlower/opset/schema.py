@@ -22,9 +22,11 @@ __all__ = [
     "Attribute",
     "Parameter",
     "Version",
+    "form_misfit",
     "misfit",
     "operators",
     "present",
+    "type_misfit",
     "type_string",
     "version_at",
     "versions",
@@ -188,11 +190,12 @@ def misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version
     `types_of(value)` gives the types that a value may have, empty where nothing is known. With `previous`,
     the version that the node comes from, an unknown type is a reason too where `version` allows fewer types.
     """
-    return (
-        _attribute_misfit(node, version)
-        or _arity_misfit(node, version)
-        or _type_misfit(node, version, types_of, previous)
-    )
+    return form_misfit(node, version) or type_misfit(node, version, types_of, previous)
+
+
+def form_misfit(node: ir.Node, version: Version) -> str | None:
+    """Why the attributes or the number of inputs or outputs of `node` are not those of `version`, or None."""
+    return _attribute_misfit(node, version) or _arity_misfit(node, version)
 
 
 def _attribute_misfit(node: ir.Node, version: Version) -> str | None:
@@ -224,7 +227,10 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
     return None
 
 
-def _type_misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None) -> str | None:
+def type_misfit(
+    node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None
+) -> str | None:
+    """The part of `misfit` that looks at element types."""
     variables: dict[str, tuple[Parameter, frozenset[str]]] = {}
     unknown: list[tuple[Parameter, ir.Value]] = []
     older = (previous.inputs, previous.outputs) if previous else ((), ())

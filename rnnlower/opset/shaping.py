@@ -40,9 +40,7 @@ def to_attribute(name: str, required: bool = False) -> Adapter:
             return
         values = step.ints(value)
         if values is None:
-            step.refuse(
-                f"its input {name!r} is computed while the model runs, the older version wants an attribute"
-            )
+            step.refuse(f"its input {name!r} is not constant, the older version wants an attribute")
         step.set(name, values)
         step.set_inputs(step.x(0))
 
@@ -79,7 +77,7 @@ def split_1_up(step: Step) -> None:
     if sizes is not None:
         values = step.ints(sizes)
         if values is None:
-            step.refuse("its input 'split' is computed while the model runs, Split-2 wants an attribute")
+            step.refuse("its input 'split' is not constant, Split-2 wants an attribute")
         step.set("split", values)
         step.set_inputs(step.x(0))
     if step.attr("axis") is None:
@@ -130,7 +128,7 @@ def slice_axes_down(step: Step) -> None:
     axes = step.ints(step.input(3))
     if axes is None:
         if step.input(3) is not None and step.target >= 10:
-            step.refuse("its axes are computed while the model runs and may count from the back")
+            step.refuse("its axes are not constant and may count from the back")
         return
     if any(axis < 0 for axis in axes):
         step.set_input(3, step.const([positive_axis(step, axis) for axis in axes]))
@@ -142,7 +140,7 @@ def slice_down(step: Step) -> None:
     for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1):
         values = step.ints(step.input(position))
         if values is None and step.input(position) is not None:
-            step.refuse(f"its {name} are computed while the model runs, Slice-1 wants an attribute")
+            step.refuse(f"its {name} are not constant, Slice-1 wants an attribute")
         if values is not None:
             found[name] = values
     if any(each != 1 for each in found.pop("steps", [])):
@@ -185,7 +183,7 @@ def tile_down(step: Step) -> None:
     """Tile-1 repeats along one axis: one node per axis."""
     repeats = step.ints(step.x(1))
     if repeats is None:
-        step.refuse("its repeats are computed while the model runs")
+        step.refuse("its repeats are not constant")
     x = step.x()
     dtype = step.known_dtype(x)
     for axis, count in enumerate(repeats):
@@ -220,11 +218,11 @@ def pad_11_down(step: Step) -> None:
     """Constant pads and value become attributes; the value is a float32."""
     pads = step.ints(step.x(1))
     if pads is None:
-        step.refuse("its pads are computed while the model runs, Pad-2 wants an attribute")
+        step.refuse("its pads are not constant, Pad-2 wants an attribute")
     value = step.array(step.input(2))
     if step.input(2) is not None:
         if value is None:
-            step.refuse("its value is computed while the model runs, Pad-2 wants an attribute")
+            step.refuse("its value is not constant, Pad-2 wants an attribute")
         number = float(value.reshape(-1)[0])
         if float(np.float32(number)) != number and not np.isnan(number):
             step.refuse(f"its value {number!r} is not a float32, which Pad-2 wants")
@@ -239,7 +237,7 @@ def pad_18_down(step: Step) -> None:
         return
     axes, rank = step.ints(step.input(3)), step.known_rank(step.x())
     if axes is None:
-        step.refuse("its axes are computed while the model runs")
+        step.refuse("its axes are not constant")
     axes = [axis % rank for axis in axes]
     step.set_inputs(step.x(), _all_pads(step, axes, rank), step.input(2))
     if step.input(2) is None:
@@ -280,7 +278,7 @@ def top_k_10_down(step: Step) -> None:
     """A constant k becomes an attribute."""
     k = step.ints(step.x(1))
     if k is None:
-        step.refuse("its k is computed while the model runs, TopK-1 wants an attribute")
+        step.refuse("its k is not constant, TopK-1 wants an attribute")
     step.set("k", k[0])
     step.set_inputs(step.x())
 

@@ -18,6 +18,9 @@ __all__ = ["Adapter", "Row", "Step"]
 # Constant-1 holds floating point only; anything else has to be an initializer below opset 9.
 CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
+# Up to this size a constant is shown to shape inference: axes, shapes and scales are small.
+SHOWN = 64
+
 
 class Step(View):
     """A node at one version step, and the edits that bring it over.
@@ -153,10 +156,13 @@ class Step(View):
 
     def replace(self, *values: ir.Value | None) -> None:
         """Take the node away; `values` become its outputs, with their names, types and users."""
+        heirs = []
         for old, new in zip(self.node.outputs, values, strict=False):
             if new is not None and old.name:
-                self._take_over(old, new, list(old.uses()))
+                heirs.append(self._take_over(old, new, list(old.uses())))
         self.graph.remove(self.node, safe=True)
+        if heirs:
+            heirs[0].name, heirs[0].doc_string = self.node.name, self.node.doc_string
 
     def wrap_output(
         self, position: int, build: Callable[[ir.Value], ir.Value], raw_dtype: ir.DataType | None = None
@@ -218,6 +224,7 @@ class Step(View):
         """Put a finished node, whose outputs are named, beside the node."""
         if not node.name:
             node.name = self.session.fresh(f"{self._base()}_{node.op_type}")
+        node.metadata_props.update(self.node.metadata_props)
         if self._after is not None:
             self.graph.insert_after(self._after, [node])
             self._after = node
@@ -251,11 +258,11 @@ class Step(View):
             if shape is not None:
                 ir.serde.serialize_shape_into(proto, shape)
             known[name] = proto
-        arrays = {name: self.array(value) for name, value in inputs.items()}
+        arrays = {name: self.session.constants.array(value, SHOWN) for name, value in inputs.items()}
         data = {
-            name: onnx.numpy_helper.from_array(a, name)
-            for name, a in arrays.items()
-            if a is not None and a.size < 64
+            name: onnx.numpy_helper.from_array(array, name)
+            for name, array in arrays.items()
+            if array is not None
         }
         onnx_schema = onnx.defs.get_schema(node.op_type, self.opset, "")
         try:
@@ -274,9 +281,11 @@ class Step(View):
                 type_ = ir.serde.deserialize_type_proto_for_type(result)
                 types.record(value, type_, ir.serde.deserialize_type_proto_for_shape(result))
 
-    def _take_over(self, old: ir.Value, new: ir.Value, users: Sequence[Any]) -> None:
-        if new.producer() not in self.emitted or new.producer() is None:
+    def _take_over(self, old: ir.Value, new: ir.Value, users: Sequence[Any]) -> ir.Node:
+        heir = new.producer()
+        if heir is None or heir not in self.emitted or new.name == old.name:
             new = self.emit("Identity", new)
+            heir = self.emitted[-1]
         name = old.name
         self.session.types.alias(new, old)
         new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
@@ -291,6 +300,7 @@ class Step(View):
             old.type, old.shape, old.doc_string = None, None, None
             old.metadata_props.clear()
             old.meta.clear()
+        return heir
 
 
 def _shared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -80,7 +80,10 @@ class ValueTypes:
         if value is None:
             return None
         shapes = [each.shape for each in self._all(value)]
-        return shapes[0] if shapes and all(shape == shapes[0] for shape in shapes) else None
+        if not shapes or shapes[0] is None or any(shape != shapes[0] for shape in shapes):
+            return None
+        # Exporters write -1 for a size they do not know.
+        return ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shapes[0]])
 
     def rank(self, value: ir.Value | None) -> int | None:
         """The rank of a tensor, where all that is known agrees on one."""

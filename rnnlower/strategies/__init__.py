@@ -1,8 +1,8 @@
 """How a step is repeated over time: straight-line, in a Scan, or in a Loop.
 
 A strategy is one file and one row in `STRATEGIES`. Each takes a `Recurrence` and gives `Results`; directions,
-masks and cells are none of its business. The same step serves all of them, and unrolling K steps inside a loop
-body (`chunks.py`) reuses the straight-line strategy.
+masks and cells are none of its business. The same step serves all of them, and unrolling K steps inside a
+loop body (`chunks.py`) reuses the straight-line strategy.
 """
 
 from __future__ import annotations
@@ -15,15 +15,6 @@ from rnnlower.strategies.loop import run_loop
 from rnnlower.strategies.scan import run_scan
 from rnnlower.strategies.unroll import run_unrolled
 
-__all__ = [
-    "STRATEGIES",
-    "Recurrence",
-    "Results",
-    "State",
-    "Step",
-    "Strategy",
-    "run_in_chunks",
-    "run_unrolled",
-]
+__all__ = ["STRATEGIES", "Recurrence", "Results", "State", "Step", "Strategy", "run_in_chunks"]
 
 STRATEGIES: Mapping[str, Strategy] = {"unroll": run_unrolled, "scan": run_scan, "loop": run_loop}

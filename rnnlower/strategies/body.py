@@ -24,8 +24,8 @@ def body_graph(
     Args:
         e: The emitter.
         inputs: The inputs.
-        outputs: The outputs in the type of the arithmetic. A graph must not name a value twice among its outputs, nor
-            pass on a value from outside: those get an Identity.
+        outputs: The outputs in the type of the arithmetic. A graph must not name a value twice among its
+            outputs, nor pass on a value from outside: those get an Identity.
         dims: The sizes of the outputs.
     """
     produced = set(e.nodes)

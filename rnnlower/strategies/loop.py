@@ -14,7 +14,7 @@ __all__ = ["run_loop"]
 
 
 def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
-    """Emits a Loop (any opset); what runs from the end and is an output over time needs opset 10 to be flipped."""
+    """Emits a Loop (any opset); an output over time that runs from the end needs opset 10."""
     time = recurrence.axes.time
     steps = e.constant(np.array(time, np.int64)) if isinstance(time, int) else e.squeeze(time, 0)
     stacked = [series.stacked() for series in recurrence.inputs]
@@ -46,10 +46,17 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
         outputs=len(states) + len(outputs),
         body=graph,
     )
+    outputs = list(results[len(states) :])
+    if not isinstance(time, int) and not isinstance(recurrence.axes.batch, int):
+        # A Loop of no iterations cannot tell the size of what it has not computed.
+        outputs = [
+            e.reshape(value, [time, *dims])
+            for value, dims in zip(outputs, recurrence.output_dims(), strict=True)
+        ]
     series = [
         TimeSeries(e, recurrence.axes, width, stacked=e.flip(value, 0) if reverse else value)
         for value, width, reverse in zip(
-            results[len(states) :], recurrence.output_widths, recurrence.output_reverse, strict=True
+            outputs, recurrence.output_widths, recurrence.output_reverse, strict=True
         )
     ]
     return Results(series, list(results[: len(states)]))

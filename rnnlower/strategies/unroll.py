@@ -17,12 +17,9 @@ FAN_OUT = 128
 
 
 def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
-    """Emits ``axes.time`` steps, which must be a number."""
+    """Emits ``axes.time`` steps, a number of at least 1."""
     time = recurrence.axes.time
     assert isinstance(time, int)
-    if time == 0:
-        empty = [TimeSeries(e, recurrence.axes, n, flat=e.zeros([0, n])) for n in recurrence.output_widths]
-        return Results(empty, recurrence.initial_values(e))
     inputs = [list(_steps(e, series, time)) for series in recurrence.inputs]
     for series, steps in zip(recurrence.inputs, inputs, strict=True):
         if series.reverse:
@@ -34,13 +31,13 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
         final, outputs = recurrence.step(e, values, state)
         state = final
         collected.append(outputs)
-    series = []
+    results = []
     for index, width in enumerate(recurrence.output_widths):
         steps = [outputs[index] for outputs in collected]
         if recurrence.output_reverse[index]:
             steps.reverse()
-        series.append(TimeSeries(e, recurrence.axes, width, flat=_concat(e, steps)))
-    return Results(series, final)
+        results.append(TimeSeries(e, recurrence.axes, width, flat=_concat(e, steps)))
+    return Results(results, final)
 
 
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:

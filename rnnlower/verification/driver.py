@@ -273,7 +273,9 @@ class _Verification:
                 continue
             found = outputs[name]
             if name in random:
-                self._note(f"output {name!r} depends on a random operator: only shape and dtype compared")
+                self._note(
+                    f"output {name!r} is left to chance or to the runtime: only shape and dtype compared"
+                )
                 expected, found = _shape_only(expected), _shape_only(found)
             tolerance = tolerances(getattr(expected, "dtype", None))
             allowed = None if noise is None else noise.get(name)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype

@@ -90,8 +90,8 @@ class Recurrent:
 class Facts:
     """What a graph says.
 
-    ``uses`` by graph input; the recurrent nodes; the outputs that depend on random operators; dimensions that
-    recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
+    ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
+    that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import InvalidModelError, OptionError

@@ -1,0 +1,72 @@
+"""Types and shapes of what recurrent nodes read, where the model does not write them down.
+
+Before::
+
+    t = Transpose(x)              # no type, no shape
+    Y = LSTM(t, W, R)
+
+After::
+
+    t = Transpose(x)              # float[4, N, 128]
+    Y = LSTM(t, W, R)
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from rnnlower.passes.analysis import bare_copy, quiet_libraries
+from rnnlower.places import is_recurrent, walk
+
+__all__ = ["InferTypesPass"]
+
+
+class InferTypesPass(ir.passes.InPlacePass):
+    """Notes inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
+
+    What cannot be inferred stays unknown.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if not any(_is_vague(value) for node, _ in walk(model.graph) for value in _inputs(node)):
+            return ir.passes.PassResult(model, modified=False)
+        inferred = bare_copy(model)
+        with quiet_libraries():
+            ShapeInferencePass(data_prop=True)(inferred)
+        declared = {
+            dim.value
+            for value in model.graph.inputs
+            for dim in value.shape or ()
+            if isinstance(dim, ir.SymbolicDim)
+        }
+        modified = False
+        for (node, _), (twin, _) in zip(list(walk(model.graph)), list(walk(inferred.graph)), strict=True):
+            for value, known in zip(_inputs(node), _inputs(twin), strict=True):
+                if not value.is_graph_input() and not value.is_initializer():
+                    modified |= _learn(value, known, declared)
+        return ir.passes.PassResult(model, modified)
+
+
+def _inputs(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None] if is_recurrent(node) else []
+
+
+def _is_vague(value: ir.Value) -> bool:
+    return value.type is None or value.shape is None or not value.shape.is_static()
+
+
+def _learn(value: ir.Value, known: ir.Value, declared: set[str | None]) -> bool:
+    """Takes over what is known of the same value elsewhere; numbers win over names, names over nothing.
+
+    Names that inference has made up are nothing: a user cannot give them a size.
+    """
+    before = value.type, value.shape
+    value.type = value.type or known.type
+    if known.shape is not None:
+        old = [None] * len(known.shape) if value.shape is None else list(value.shape)
+        if len(old) == len(known.shape):
+            new = [dim if isinstance(dim, int) or dim.value in declared else None for dim in known.shape]
+            merged = [b if isinstance(b, int) or a is None else a for a, b in zip(old, new, strict=True)]
+            value.shape = ir.Shape(merged)
+    return (value.type, value.shape) != before

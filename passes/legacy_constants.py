@@ -1,0 +1,60 @@
+"""Constants of models in an IR version that has no initializers but those of graph inputs.
+
+Before, with ``ir_version < 4``::
+
+    <initializer c, not an input>
+    y = Add(x, c)
+
+After::
+
+    c = Constant()
+    y = Add(x, c)
+
+Raising the IR version instead would turn the model's own weights, which then have to be listed as inputs,
+from constants into defaults that a caller may override, and keep runtimes from folding them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["LegacyConstantsPass"]
+
+_FIRST_IR_VERSION = 4
+
+
+class LegacyConstantsPass(ir.passes.InPlacePass):
+    """Turns initializers that are not graph inputs into Constant nodes where the IR version demands it."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        graph = model.graph
+        if model.ir_version >= _FIRST_IR_VERSION:
+            return ir.passes.PassResult(model, modified=False)
+        values = [value for value in graph.initializers.values() if not value.is_graph_input()]
+        nodes = [node for value in values for node in _replace(value, model.opset_imports.get("", 1))]
+        if nodes:
+            graph.insert_before(next(iter(graph)), nodes)
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+
+def _replace(value: ir.Value, opset: int) -> list[ir.Node]:
+    """Takes the initializer out of its graph; gives the nodes that produce it instead."""
+    assert value.graph is not None
+    assert value.name is not None
+    assert value.const_value is not None
+    value.graph.initializers.pop(value.name)
+    tensor = value.const_value
+    # Constant-1 holds floating-point tensors only.
+    through_cast = opset < 9 and not tensor.dtype.is_floating_point()
+    if through_cast:
+        tensor = ir.Tensor(tensor.numpy().astype(np.float64))
+    nodes = [ir.node("Constant", [], {"value": tensor}, name="")]
+    if through_cast:
+        nodes[0].outputs[0].name = f"{value.name}.float64"
+        nodes.append(ir.node("Cast", nodes[0].outputs, {"to": value.const_value.dtype.value}, name=""))
+    new = nodes[-1].outputs[0]
+    new.type, new.shape = value.type, value.shape
+    value.replace_all_uses_with(new, replace_graph_outputs=True)
+    new.name, value.name = value.name, None
+    return nodes

@@ -1,0 +1,5 @@
+"""`python -m rnnlower`."""
+
+from rnnlower.cli import main
+
+main()

@@ -1,0 +1,155 @@
+"""Results as tables for a reader."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+from rich.console import Console
+from rich.table import Table
+
+from rnnlower.inspection import RecurrentNode
+from rnnlower.opset import OpsetReport
+from rnnlower.pipeline import LoweringReport
+from rnnlower.verification import VerificationResult
+
+__all__ = ["print_conversion", "print_inspection", "print_lowering", "print_verification", "progress"]
+
+_PIPE_WIDTH = 160
+
+
+@contextlib.contextmanager
+def progress(activity: str, quiet: bool) -> Iterator[None]:
+    """Shows on stderr, where that is a terminal, that something is going on."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    with console.status(activity):
+        yield
+
+
+def print_lowering(report: LoweringReport, verification: VerificationResult | None, *, verbose: bool) -> None:
+    """What became of each node, the op counts, and how the result compares."""
+    nodes = _table("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
+    for node in report.nodes:
+        steps = "dynamic" if node.steps is None else str(node.steps)
+        place = node.path or "main graph"
+        nodes.add_row(
+            node.name, node.op_type, place, node.direction, node.strategy, steps, str(node.emitted_ops)
+        )
+    if not report.nodes:
+        _print("no recurrent node to lower")
+    else:
+        _print(nodes)
+    _print(_op_counts(report.ops_before, report.ops_after, everything=verbose))
+    _print(f"opset {report.opset}")
+    if verification is not None:
+        print_verification(verification)
+
+
+def _op_counts(before: Mapping[str, int], after: Mapping[str, int], *, everything: bool) -> Table:
+    """Op counts; only those that changed, unless everything is asked for."""
+    table = _table("op", "before", "after")
+    for op in sorted({*before, *after}):
+        if everything or before.get(op, 0) != after.get(op, 0):
+            table.add_row(op, str(before.get(op, 0)), str(after.get(op, 0)))
+    table.add_row("all", str(sum(before.values())), str(sum(after.values())))
+    return table
+
+
+def print_conversion(report: OpsetReport, verification: VerificationResult | None) -> None:
+    """Which nodes had to change, and how the result compares."""
+    _print(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
+    if report.adapted:
+        table = _table("node", "op", "place", "step", "change")
+        for change in report.adapted:
+            place = change.path or "main graph"
+            table.add_row(change.name, change.op_type, place, f"{change.old} -> {change.new}", change.reason)
+        _print(table)
+    for name in report.inlined:
+        _print(f"inlined function {name}")
+    if verification is not None:
+        print_verification(verification)
+
+
+def print_verification(result: VerificationResult) -> None:
+    """A line for each output with its errors."""
+    table = _table("output", "max abs", "max rel", "max ulp", "verdict")
+    for output in result.outputs:
+        verdict = "equal" if output.equal else "DIFFERENT"
+        if not output.equal and output.worst_index is not None:
+            verdict += f" at {list(output.worst_index)}: {output.reference_value} / {output.candidate_value}"
+        if output.note:
+            verdict += f" ({output.note})"
+        table.add_row(
+            output.name, f"{output.max_abs:.3g}", f"{output.max_rel:.3g}", f"{output.max_ulp:.3g}", verdict
+        )
+    _print(table)
+    engines = ", ".join(f"{role} on {engine}" for role, engine in result.engines.items())
+    verdict = "equal" if result.equal else "DIFFERENT"
+    _print(f"{verdict} after {result.trials} trials ({engines})")
+    for problem in result.problems:
+        _print(f"problem: {problem}")
+    for reason in result.skipped:
+        _print(f"skipped: {reason}")
+
+
+def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
+    """The recurrent nodes, one a line."""
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
+    _print(f"ir_version {model.ir_version}, opset {opsets}")
+    if not nodes:
+        _print("no recurrent node")
+        return
+    table = _table(
+        "node",
+        "op",
+        "place",
+        "direction",
+        "T",
+        "B",
+        "I",
+        "H",
+        "dtype",
+        "inputs",
+        "outputs",
+        "attributes",
+        "weights",
+    )
+    for node in nodes:
+        sizes = [_size(size) for size in (node.seq_len, node.batch, node.input_size, node.hidden_size)]
+        attributes = " ".join(f"{name}={value}" for name, value in node.attributes.items())
+        table.add_row(
+            node.name,
+            node.op_type,
+            node.path or "main graph",
+            node.direction,
+            *sizes,
+            node.dtype or "?",
+            " ".join(node.inputs),
+            " ".join(node.outputs),
+            attributes,
+            node.weights,
+        )
+    _print(table)
+
+
+def _size(size: int | str | None) -> str:
+    return "?" if size is None else str(size)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(what: Table | str) -> None:
+    console = Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=isinstance(what, str))
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    console.print(what)
