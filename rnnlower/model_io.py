@@ -16,10 +16,9 @@ from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.soundness import check_external_data, check_proto
+from rnnlower.soundness import check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
@@ -38,6 +37,7 @@ def load_model(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
         return model.clone(deep_copy=True)
     if isinstance(model, onnx.ModelProto):
+        check_proto(model, "the model")
         return _from_proto(model, "the model")
     return read_model(pathlib.Path(model))
 
@@ -49,14 +49,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
         InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
             too short or outside of the model's folder.
     """
-    try:
-        proto = onnx.load_model(path, load_external_data=False)
-    except OSError as error:
-        raise InvalidModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (DecodeError, ValueError) as error:
-        raise InvalidModelError(f"{path} is not an ONNX model, or is truncated: {error}") from error
-    model = _from_proto(proto, str(path))
-    check_external_data(proto, path.parent)
+    model = _from_proto(read_proto(path, str(path)), str(path))
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     return model
@@ -65,7 +58,6 @@ def read_model(path: pathlib.Path) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
-    check_proto(proto, label)
     try:
         model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Broken model files through the command line: each must end in a documented exit code, soon and in one piece.
+"""Broken model files through the command line: each must end in a documented exit code, and soon.
 
 python tests/fuzz.py --count 10000 --seed 1           # the counts by exit code
 python tests/fuzz.py --seed 1 --only 4711 --keep DIR  # one case again, its files kept
