@@ -27,10 +27,11 @@ import onnx_ir as ir
 
 from rnnlower.emitter import Emitter, NameSource
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, value_names, walk
-from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
