@@ -131,23 +131,28 @@ class _Cone:
 
 def _cone(value: ir.Value) -> _Cone | None:
     """What computes the value, if it is computed and constants alone determine it."""
-    nodes: list[ir.Node] = []
-    sources: list[ir.Value] = []
-
-    def visit(value: ir.Value) -> bool:
-        producer = value.producer()
+    nodes: dict[ir.Node, None] = {}
+    sources: dict[ir.Value, None] = {}
+    pending: list[ir.Value | ir.Node] = [value]
+    met: set[ir.Node] = set()
+    while pending:
+        this = pending.pop()
+        if isinstance(this, ir.Node):
+            nodes[this] = None
+            continue
+        producer = this.producer()
         if producer is None:
-            sources.append(value)
-            return value.const_value is not None and not value.is_graph_input()
-        if producer in nodes:
-            return True
-        foldable = producer.domain == "" and producer.op_type in _FOLDABLE
-        if not foldable or not all(visit(used) for used in producer.inputs if used is not None):
-            return False
-        nodes.append(producer)
-        return True
-
-    return _Cone(nodes, list(dict.fromkeys(sources))) if visit(value) and nodes else None
+            if this.const_value is None or this.is_graph_input():
+                return None
+            sources[this] = None
+        elif producer not in met:
+            if producer.domain != "" or producer.op_type not in _FOLDABLE:
+                return None
+            met.add(producer)
+            # The node comes once everything is done that it reads.
+            pending.append(producer)
+            pending += [used for used in reversed(producer.inputs) if used is not None]
+    return _Cone(list(nodes), list(sources)) if nodes else None
 
 
 def _closed(cones: dict[ir.Value, _Cone]) -> dict[ir.Value, _Cone]:

@@ -16,23 +16,18 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 import onnx
-import onnx.parser
-import onnx.serialization
 import onnx_ir as ir
-from google.protobuf import json_format, text_format
-from google.protobuf.message import DecodeError
 
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.passes.analysis import quiet_libraries
-from rnnlower.soundness import check_external_data, check_proto
+from rnnlower.soundness import check_external_data, check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 # `onnx` reads textual forms too, by the file's extension.
-_TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
 _PROTOBUF_LIMIT = 2_000_000_000
 EXTERNAL_DATA_MODES = ("auto", "always", "never")
 
@@ -50,9 +45,9 @@ def load_model(model: ModelLike) -> ir.Model:
         # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
-        own = _from_proto(proto, "the model")
+        check_proto(proto, "the model")
         check_external_data(proto, pathlib.Path())
-        return own
+        return _from_proto(proto, "the model")
     return read_model(pathlib.Path(model))
 
 
@@ -64,14 +59,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
             too short or outside of the model's folder.
         UnsupportedModelError: A Constant holds a sparse tensor.
     """
-    try:
-        proto = onnx.load_model(path, load_external_data=False)
-    except OSError as error:
-        raise InvalidModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (DecodeError, ValueError, *_TEXT_ERRORS) as error:
-        raise InvalidModelError(f"{path} is not an ONNX model, or is truncated: {error}") from error
-    model = _from_proto(proto, str(path))
-    check_external_data(proto, path.parent)
+    model = _from_proto(read_proto(path, str(path)), str(path))
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
     _embed_attribute_data(model, path.parent)
@@ -94,7 +82,6 @@ def _own_copy(model: ir.Model) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
-    check_proto(proto, label)
     proto, rest = unmodelled.take(proto)
     try:
         with quiet_libraries():

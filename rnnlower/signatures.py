@@ -16,6 +16,16 @@ __all__ = ["misfit_of_every_version"]
 
 
 @dataclass(frozen=True)
+class _Form:
+    """What of a node matters here; many nodes share one."""
+
+    op_type: str
+    inputs: tuple[bool, ...]
+    outputs: int
+    attributes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class _Signature:
     inputs: tuple[int, int]
     outputs: tuple[int, int]
@@ -23,32 +33,29 @@ class _Signature:
     required_attributes: tuple[str, ...]
     attribute_types: dict[str, int]
 
-    def misfit(self, node: onnx.NodeProto) -> str:
+    def misfit(self, form: _Form) -> str:
         """What the node lacks or has too much of; empty if it fits."""
         for position, name in self.required_inputs:
-            if position >= len(node.input) or not node.input[position]:
+            if position >= len(form.inputs) or not form.inputs[position]:
                 return f"input {name} is missing; it is required"
-        for what, values, (least, most) in (
-            ("input", node.input, self.inputs),
-            ("output", node.output, self.outputs),
+        for what, count, (least, most) in (
+            ("input", len(form.inputs), self.inputs),
+            ("output", form.outputs, self.outputs),
         ):
-            if not least <= len(values) <= most:
-                wanted = f"at least {least}" if len(values) < least else f"at most {most}"
-                return f"has {len(values)} {what}s, but needs {wanted}"
-        given = {attribute.name: attribute for attribute in node.attribute}
+            if not least <= count <= most:
+                wanted = f"at least {least}" if count < least else f"at most {most}"
+                return f"has {count} {what}s, but needs {wanted}"
+        given = dict(form.attributes)
         for name in self.required_attributes:
             if name not in given:
                 return f"attribute {name!r} is missing; it is required"
-        for name, attribute in given.items():
-            wanted_type = self.attribute_types.get(name, attribute.type)
-            if attribute.type not in (wanted_type, onnx.AttributeProto.UNDEFINED):
+        for name, kind in form.attributes:
+            wanted_kind = self.attribute_types.get(name, kind)
+            if kind not in (wanted_kind, onnx.AttributeProto.UNDEFINED):
                 kinds = onnx.AttributeProto.AttributeType
-                return (
-                    f"attribute {name!r} has the type {kinds.Name(attribute.type)}; "
-                    f"it must be {kinds.Name(wanted_type)}"
-                )
-        if node.op_type == "Constant" and len(node.attribute) != 1:
-            return f"has {len(node.attribute)} attributes, but needs 1 that holds its value"
+                return f"attribute {name!r} has type {kinds.Name(kind)}; it must be {kinds.Name(wanted_kind)}"
+        if form.op_type == "Constant" and len(given) != 1:
+            return f"has {len(given)} attributes, but needs 1 that holds its value"
         return ""
 
 
@@ -81,6 +88,12 @@ def misfit_of_every_version(node: onnx.NodeProto) -> str:
     """
     if node.domain not in ("", "ai.onnx"):
         return ""
-    signatures = _signatures().get(node.op_type, ())
-    misfits = [signature.misfit(node) for signature in signatures]
-    return misfits[0] if misfits and all(misfits) else ""
+    attributes = tuple((each.name, each.type) for each in node.attribute)
+    return _misfit(_Form(node.op_type, tuple(map(bool, node.input)), len(node.output), attributes))
+
+
+@functools.lru_cache(maxsize=4096)
+def _misfit(form: _Form) -> str:
+    signatures = _signatures().get(form.op_type, ())
+    newest = signatures[0].misfit(form) if signatures else ""
+    return newest if all(signature.misfit(form) for signature in signatures[1:]) else ""

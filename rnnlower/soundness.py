@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 import os
 import pathlib
+import stat
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnx.serialization
+from google.protobuf import json_format, text_format
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.signatures import misfit_of_every_version
 
-__all__ = ["check_external_data", "check_proto"]
+__all__ = ["check_external_data", "check_proto", "read_proto"]
 
 _Nodes = Sequence[onnx.NodeProto]
 
@@ -46,7 +50,33 @@ _FIELDS = {
     AttributeProto.SPARSE_TENSORS: "sparse_tensors",
     AttributeProto.TYPE_PROTOS: "type_protos",
 }
+_VALUE_FIELDS = frozenset(_FIELDS.values())
+_NESTING_FIELDS = frozenset(["t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors"])
 _MOST_ELEMENTS = 2**40
+
+
+_TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
+
+
+def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
+    """Reads a file that keeps what this module asks for; its external data is there, but not read.
+
+    Raises:
+        InvalidModelError: The file cannot be read, is not ONNX, or is damaged.
+    """
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            kind = "a directory" if stat.S_ISDIR(mode) else "a device"
+            raise InvalidModelError(f"{label} cannot be read: it is {kind} and not a file")
+        model = onnx.load_model(path, load_external_data=False)
+    except OSError as error:
+        raise InvalidModelError(f"{label} cannot be read: {error.strerror or error}") from error
+    except (DecodeError, ValueError, *_TEXT_ERRORS) as error:
+        raise InvalidModelError(f"{label} is not an ONNX model, or is truncated: {error}") from error
+    check_proto(model, label)
+    check_external_data(model, path.parent)
+    return model
 
 
 def check_proto(model: onnx.ModelProto, label: str) -> None:
@@ -73,8 +103,42 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_texts(function)
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
+        _check_calls(model, label)
+        _check_outputs(model.graph, label)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
+
+
+def _check_outputs(graph: onnx.GraphProto, label: str) -> None:
+    produced = {value.name for value in (*graph.input, *graph.initializer)}
+    produced.update(sparse.values.name for sparse in graph.sparse_initializer)
+    produced.update(name for node in graph.node for name in node.output)
+    for value in graph.output:
+        if not value.name or value.name not in produced:
+            raise InvalidModelError(f"{label}: nothing produces the output {value.name!r}")
+
+
+def _check_calls(model: onnx.ModelProto, label: str) -> None:
+    """No function may call itself, nor one that does."""
+    functions = {(each.domain, each.name): each for each in model.functions}
+    calls = {
+        key: {(node.domain, node.op_type) for node in _all_nodes(each.node)} & functions.keys()
+        for key, each in functions.items()
+    }
+    while leaves := [key for key, called in calls.items() if not called & calls.keys()]:
+        for key in leaves:
+            del calls[key]
+    if calls:
+        domain, name = next(iter(calls))
+        raise InvalidModelError(f"{label}: function {domain}::{name} calls itself, or one that does")
+
+
+def _all_nodes(nodes: _Nodes) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(graph.node)
 
 
 def _check_texts(message: Message) -> None:
@@ -115,18 +179,23 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
 
 def _check_nodes(nodes: _Nodes, where: str) -> None:
     for node in nodes:
-        _check_texts(node)
-        label = f"{where}: {_text(node.op_type)} node {_text(node.name) or '(unnamed)'!r}"
-        if node.attribute:
+        # There may be a hundred thousand of them: what is rarely set, or wrong, is looked at only then.
+        texts = (*node.input, *node.output, node.name, node.op_type, node.domain, node.doc_string)
+        if bytes in map(type, texts) or node.metadata_props:
+            _check_texts(node)
+        misfit = misfit_of_every_version(node)
+        if node.attribute or misfit:
+            label = f"{where}: {node.op_type} node {node.name or '(unnamed)'!r}"
             _check_attributes(node.attribute, label)
-        if misfit := misfit_of_every_version(node):
-            raise InvalidModelError(f"{label}: {misfit}")
+            if misfit:
+                raise InvalidModelError(f"{label}: {misfit}")
 
 
 def _check_attributes(attributes: Sequence[AttributeProto], where: str) -> None:
     seen = set()
     for attribute in attributes:
-        _check_texts(attribute)
+        if bytes in map(type, (attribute.name, attribute.ref_attr_name, attribute.doc_string)):
+            _check_texts(attribute)
         name = attribute.name
         if not name:
             raise InvalidModelError(f"{where}: an attribute has no name")
@@ -136,32 +205,27 @@ def _check_attributes(attributes: Sequence[AttributeProto], where: str) -> None:
         if attribute.ref_attr_name:
             continue
         label = f"{where}: attribute {name!r}"
-        _check_type(attribute, label)
+        given = [field.name for field, _ in attribute.ListFields() if field.name in _VALUE_FIELDS]
+        _check_type(attribute, given, label)
+        if _NESTING_FIELDS.isdisjoint(given):
+            continue
         for tensor in _tensors(attribute):
             _check_tensor(tensor, label)
         for graph in (attribute.g, *attribute.graphs):
             _check_graph(graph, where)
 
 
-def _check_type(attribute: AttributeProto, label: str) -> None:
-    """Models of the first IR versions give no type; the value tells it then."""
-    if attribute.type not in _FIELDS:
-        if attribute.type == AttributeProto.UNDEFINED and any(_given(attribute)):
-            return
-        raise InvalidModelError(f"{label} has neither a type nor a value")
-    field = _FIELDS[attribute.type]
-    others = [each for each in _given(attribute) if each != field]
+def _check_type(attribute: AttributeProto, given: Sequence[str], label: str) -> None:
+    field = _FIELDS.get(attribute.type)
+    if field is None:
+        raise InvalidModelError(f"{label} has no known type ({attribute.type})")
+    others = [each for each in given if each != field]
     # A number 0 and an empty list may be left out.
     optional = attribute.type not in (AttributeProto.TENSOR, AttributeProto.GRAPH)
-    if others or not (optional or attribute.HasField(field)):
-        given = f"a value in {others[0]!r}" if others else "no value"
+    if others or not (optional or field in given):
+        problem = f"a value in {others[0]!r}" if others else "no value"
         kind = AttributeProto.AttributeType.Name(attribute.type)
-        raise InvalidModelError(f"{label} has the type {kind}, but {given}")
-
-
-def _given(attribute: AttributeProto) -> Iterator[str]:
-    values = set(_FIELDS.values())
-    return (field.name for field, _ in attribute.ListFields() if field.name in values)
+        raise InvalidModelError(f"{label} has the type {kind}, but {problem}")
 
 
 def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:

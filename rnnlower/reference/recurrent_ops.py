@@ -56,6 +56,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
     """What the three operators share: attributes, layout, directions, time and masks."""
 
     semantics: ClassVar[Semantics] = "ort"
+    precise: ClassVar[bool] = True
     gates: ClassVar[int]
     default_activations: ClassVar[tuple[str, ...]]
     state_count: ClassVar[int] = 1
@@ -90,7 +91,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             states = [None if s is None else np.swapaxes(s, 0, 1) for s in states]
         self._check_shapes(X, W, R, B, P, states, attributes)
         dtype = X.dtype
-        compute = np.dtype(np.float64 if dtype.itemsize >= 4 else np.float32)
+        compute = np.dtype(np.float64 if dtype.itemsize >= (4 if self.precise else 8) else np.float32)
         lengths = self._lengths(sequence_lens, X.shape[0], X.shape[1])
         X, W, R = (a.astype(compute) for a in (X, W, R))
         directions = self._directions(attributes.get("direction"))
@@ -320,10 +321,15 @@ class RNN(_Recurrent):
         return step
 
 
-def recurrent_ops(semantics: Semantics = "ort") -> list[type[OpRun]]:
+def recurrent_ops(semantics: Semantics = "ort", *, precise: bool = True) -> list[type[OpRun]]:
     """The three operators for ``ReferenceEvaluator(model, new_ops=recurrent_ops())``.
+
+    With ``precise=False`` float32 data is computed in float32, as runtimes do, and not in float64.
 
     That evaluator does not hand ``new_ops`` on to model-local functions;
     :class:`rnnlower.reference.Evaluator` does.
     """
-    return [type(base.__name__, (base,), {"semantics": semantics}) for base in (LSTM, GRU, RNN)]
+    return [
+        type(base.__name__, (base,), {"semantics": semantics, "precise": precise})
+        for base in (LSTM, GRU, RNN)
+    ]

@@ -2,7 +2,8 @@
 
 Some graphs amplify rounding (deep ones, divisions by small norms): two correct evaluations then differ by
 more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs that are
-moved by a few units in the last place. What that moves, no comparison can resolve; real faults are larger.
+moved by a few units in the last place, and once in another precision. What that moves, no comparison can
+resolve; real faults are larger.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ def rounding_noise(
     feeds: Mapping[str, Array],
     outputs: Mapping[str, Any],
     seed: int,
+    second_opinion: Mapping[str, Any] | None = None,
 ) -> dict[str, Array | None]:
     """For each float output, element by element, the difference to allow for rounding; float64.
 
     None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale,
-    or where any output reaches the end of its type's range (which of infinity, NaN and a saturated value
-    comes out then depends on the order of operations).
+    or where any output is NaN or reaches the end of its type's range (what comes out then depends on the
+    order of operations).
 
-    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``.
+    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``second_opinion`` are those of an
+    evaluation in another precision, which is heard where it is near.
     """
     floats = {
         name: value
@@ -62,13 +65,17 @@ def rounding_noise(
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
+    for name, other in (second_opinion or {}).items():
+        if name in noise and other.shape == noise[name].shape:
+            apart = _difference(other, outputs[name])
+            if float(apart.max(initial=0.0)) <= _LARGEST_SHARE * _scale(floats[name]):
+                noise[name] = np.fmax(noise[name], apart)
     return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
 
 
 def _overflows(values: Array) -> bool:
     largest = float(ml_dtypes.finfo(values.dtype).max)  # type: ignore[no-untyped-call]
-    magnitude = np.abs(values.astype(np.float64))
-    return bool(np.any(np.where(np.isnan(magnitude), 0.0, magnitude) >= _NEAR_OVERFLOW * largest))
+    return not bool(np.all(np.abs(values.astype(np.float64)) < _NEAR_OVERFLOW * largest))
 
 
 def _moved(array: Array, rng: np.random.Generator) -> Array:
@@ -87,9 +94,13 @@ def _difference(a: Array, b: Array) -> Array:
     return np.where(np.isfinite(difference), difference, 0.0)
 
 
-def _if_determined(noise: Array, output: Array) -> Array | None:
+def _scale(output: Array) -> float:
     magnitude = np.abs(output.astype(np.float64))
-    scale = float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
+    return float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
+
+
+def _if_determined(noise: Array, output: Array) -> Array | None:
+    scale = _scale(output)
     if output.dtype.itemsize < 4:
         # One unit of a small type may itself be more than the share.
         return np.minimum(noise, _LARGEST_SHARE * scale)

@@ -79,9 +79,9 @@ class NumpyEngine:
 
     name: EngineName = "rnnlower-reference"
 
-    def __init__(self, model: HeldModel, semantics: Semantics) -> None:
+    def __init__(self, model: HeldModel, semantics: Semantics, precise: bool = True) -> None:
         try:
-            self._evaluator = Evaluator(model.with_data(), semantics=semantics)
+            self._evaluator = Evaluator(model.with_data(), semantics=semantics, precise=precise)
         except _EVALUATION_FAILURES as error:
             raise LoadError(f"{type(error).__name__}: {error}") from error
 

@@ -274,7 +274,7 @@ class _Tracer:
         self._relate(node, attributes, scope)
         self.facts.recurrent.append(
             Recurrent(
-                name=node.name or node.output[0],
+                name=node.name or next(iter(node.output), node.op_type),
                 op_type=node.op_type,
                 version=scope.opset,
                 elem_type=elem_types[0] if elem_types else None,

@@ -19,7 +19,7 @@ _RANDOM = (
 
 
 def random_outputs(model: onnx.ModelProto) -> set[str]:
-    """The graph outputs whose values a random operator decides."""
+    """The graph outputs whose values the operators leave to chance, or to the runtime."""
     opset = default_opset(model.opset_import)
     functions = {(f.domain, f.name): f for f in model.functions}
     random: set[str] = set()
@@ -37,4 +37,7 @@ def random_outputs(model: onnx.ModelProto) -> set[str]:
     for node in model.graph.node:
         if any(name in random for name in node.input) or draws(node):
             random.update(name for name in node.output if name)
+        if node.op_type == "BatchNormalization" and opset < 14:
+            # saved_mean and saved_var: "to speed up gradient computation", in whatever form does that.
+            random.update(name for name in node.output[3:] if name)
     return {o.name for o in model.graph.output if o.name in random}

@@ -27,7 +27,7 @@ _SCALES = (5, 64, 512, 16, 256, 33, 1024, 128, 7, 576, 100, 160, 257, 1600, 4096
 _RARE_BATCHES = (3, 4, 5, 6, 8, 16, 32)
 _TIES = ("named", "first", "last", "all")
 _MAX_ELEMENTS = 2**23
-_MAX_STATIC_ELEMENTS = 2**31
+_MAX_STATIC_ELEMENTS = 2**28
 
 
 @dataclass(frozen=True)
