@@ -14,14 +14,17 @@ After::
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
 from rnnlower.passes.cleanup import remove_orphans
+from rnnlower.places import value_names
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
 
@@ -89,13 +92,14 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         )
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         modified = False
+        taken = value_names(model)
         for value, cone in cones.items():
             array = _evaluate(model, value, cone)
             if array.nbytes > cone.source_bytes() + _SLACK_BYTES:
                 continue
             key = (array.dtype.str, array.shape, array.tobytes())
             if key not in folded:
-                folded[key] = _new_initializer(model, value, array)
+                folded[key] = _new_initializer(model, value, array, taken)
             for node, index in tuple(value.uses()):
                 node.replace_input_with(index, folded[key])
             remove_orphans([value])
@@ -112,29 +116,39 @@ class _Cone:
 
     def source_bytes(self) -> int:
         tensors = [value.const_value for value in self.sources]
-        tensors += [node.attributes["value"].as_tensor() for node in self.nodes if "value" in node.attributes]
+        tensors += [
+            attribute.as_tensor()
+            for node in self.nodes
+            for attribute in node.attributes.values()
+            if attribute.type == ir.AttributeType.TENSOR
+        ]
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _cone(value: ir.Value) -> _Cone | None:
     """What computes the value, if it is computed and constants alone determine it."""
-    nodes: list[ir.Node] = []
-    sources: list[ir.Value] = []
-
-    def visit(value: ir.Value) -> bool:
-        producer = value.producer()
+    nodes: dict[ir.Node, None] = {}
+    sources: dict[ir.Value, None] = {}
+    pending: list[ir.Value | ir.Node] = [value]
+    met: set[ir.Node] = set()
+    while pending:
+        this = pending.pop()
+        if isinstance(this, ir.Node):
+            nodes[this] = None
+            continue
+        producer = this.producer()
         if producer is None:
-            sources.append(value)
-            return value.const_value is not None and not value.is_graph_input()
-        if producer in nodes:
-            return True
-        foldable = producer.domain == "" and producer.op_type in _FOLDABLE
-        if not foldable or not all(visit(used) for used in producer.inputs if used is not None):
-            return False
-        nodes.append(producer)
-        return True
-
-    return _Cone(nodes, list(dict.fromkeys(sources))) if visit(value) and nodes else None
+            if this.const_value is None or this.is_graph_input():
+                return None
+            sources[this] = None
+        elif producer not in met:
+            if producer.domain != "" or producer.op_type not in _FOLDABLE:
+                return None
+            met.add(producer)
+            # The node comes once everything is done that it reads.
+            pending.append(producer)
+            pending += [used for used in reversed(producer.inputs) if used is not None]
+    return _Cone(list(nodes), list(sources)) if nodes else None
 
 
 def _closed(cones: dict[ir.Value, _Cone]) -> dict[ir.Value, _Cone]:
@@ -178,16 +192,16 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
     )
     opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
-    evaluator = ReferenceEvaluator(
-        onnx.helper.make_model(graph, opset_imports=[opset]),
-        new_ops=[_dequantize_linear()] if opset.version < 19 else None,
-    )
+    computation = onnx.helper.make_model(graph, opset_imports=[opset])
     feeds = {
         names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
     }
     try:
+        evaluator = ReferenceEvaluator(
+            computation, new_ops=[_dequantize_linear()] if opset.version < 19 else None
+        )
         (array,) = evaluator.run(None, feeds)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
         raise InvalidModelError(f"the constant weight {value.name!r} cannot be computed: {error}") from error
     return np.asarray(array)
 
@@ -218,11 +232,14 @@ def _values(cone: _Cone) -> Sequence[ir.Value]:
     return [value for value in values if value is not None]
 
 
-def _new_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> ir.Value:
-    """An initializer of the main graph under the value's name, or one like it."""
+def _new_initializer(
+    model: ir.Model, value: ir.Value, array: np.ndarray, taken: collections.Counter[str]
+) -> ir.Value:
+    """An initializer of the main graph under the value's name, or one like it where others have the name."""
     name = value.name or "weight"
-    while name in model.graph.initializers:
-        name += "_"
+    if taken[name] > 1:
+        name = NameSource(taken).like(name)
+    taken[name] += 1
     tensor = ir.Tensor(array, name=name)
     initializer = ir.Value(
         name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.emitter import NameSource
 from rnnlower.passes.analysis import bare_copy, quiet_libraries
 from rnnlower.passes.cleanup import remove_orphans
-from rnnlower.places import Located, walk
+from rnnlower.places import Located, value_names, walk
 
 __all__ = ["StaticShapesPass"]
 
@@ -67,13 +68,15 @@ class StaticShapesPass(ir.passes.InPlacePass):
             X.shape = ir.Shape(
                 [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
             )
+            # A shape can only be written down with a type, which X shares with the weights.
+            X.type = X.type or next((W.type for W in located.node.inputs[1:3] if W is not None), None)
             modified = True
         for node, _ in list(walk(model.graph)):
             if node.op_type == "If" and node.domain == "" and node.graph is not None:
-                modified |= self._resolve(node, analysis)
+                modified |= self._resolve(model, node, analysis)
         return ir.passes.PassResult(model, modified)
 
-    def _resolve(self, node: ir.Node, analysis: _Analysis) -> bool:
+    def _resolve(self, model: ir.Model, node: ir.Node, analysis: _Analysis) -> bool:
         """Replaces an If by the one branch that the analysis kept, if a node to be unrolled is in it."""
         if analysis.is_alive(node):
             return False
@@ -85,6 +88,7 @@ class StaticShapesPass(ir.passes.InPlacePass):
         alive = [any(analysis.is_alive(inside) for inside in nodes) for nodes in inner]
         if sum(alive) != 1:
             return False
+        _make_names_unique(model, branches[alive.index(True)])
         _inline_branch(node, branches[alive.index(True)])
         self.unreachable += [located for located in self._nodes if located.node in inner[alive.index(False)]]
         return True
@@ -127,6 +131,15 @@ def _should_fold(node: ir.Node) -> bool | None:
         return None
     shape = ir.convenience.get_const_tensor(node.inputs[0]) if node.inputs[0] is not None else None
     return True if shape is not None and int(np.prod(shape.numpy())) <= _SMALL else None
+
+
+def _make_names_unique(model: ir.Model, branch: ir.Graph) -> None:
+    """Renames what has the name of a value elsewhere: branches may share one, outer and inner graphs not."""
+    taken = value_names(model)
+    names = NameSource(taken)
+    for value in (*branch.initializers.values(), *(out for node in branch for out in node.outputs)):
+        if value.name and taken[value.name] > 1:
+            value.name = names.like(value.name)
 
 
 def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:

@@ -246,6 +246,25 @@ def test_unroll_without_a_length_names_node_dimension_and_remedies(out: Path, tm
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("dims", "remedy"),
+    [
+        (["time", "N", 3], ["--dim", "time=16"]),
+        ([None, 2, 3], ["--input-shape", "X:N,2,3"]),
+        ([-1, 2, 3], ["--input-shape", "X:N,2,3"]),
+        (None, ["--input-shape", "X:2,3,4"]),
+    ],
+    ids=["named", "unnamed", "negative", "unknown_rank"],
+)
+def test_the_remedy_works(dims: list[Any] | None, remedy: list[str], out: Path, tmp_path: Path) -> None:
+    path = save(recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, dims)}), tmp_path)
+    assert " ".join(remedy) in rnnlower("unroll", path, "-o", out, code=3).stderr
+    option, value = remedy
+    value = value.replace("N", "5").replace("2,3,4", "5,2,3")
+    rnnlower("unroll", path, "-o", out, option, value, "--no-verify")
+    assert recurrent_left(onnx.load(out)) == []
+
+
 def test_convert(out: Path) -> None:
     run = rnnlower("convert", MODELS / "rnn01_output_sequence.onnx", "-o", out, "--opset", 13, "--json")
     assert {"opset", "verification", "output"} <= set(run.json)

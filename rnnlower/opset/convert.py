@@ -259,17 +259,17 @@ def _state(node: ir.Node) -> tuple[object, ...]:
 
 def _drop_unused(value: ir.Value) -> None:
     """Take away the node behind an input that nothing reads any more, and what only that node read."""
-    node = value.producer()
-    if node is None or node.domain or node.graph is None:
-        return
-    if any(each.type in GRAPH_TYPES for each in node.attributes.values()):
-        return
-    if any(each.uses() or each.is_graph_output() for each in node.outputs):
-        return
-    inputs = [each for each in node.inputs if each is not None]
-    node.graph.remove(node, safe=True)
-    for each in inputs:
-        _drop_unused(each)
+    pending = [value]
+    while pending:
+        node = pending.pop().producer()
+        if node is None or node.domain or node.graph is None:
+            continue
+        if any(each.type in GRAPH_TYPES for each in node.attributes.values()):
+            continue
+        if any(each.uses() or each.is_graph_output() for each in node.outputs):
+            continue
+        pending += [each for each in node.inputs if each is not None]
+        node.graph.remove(node, safe=True)
 
 
 def _settle(step: Step, new: Version) -> None:
