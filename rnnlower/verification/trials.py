@@ -108,7 +108,7 @@ def _first_that_runs(
     draws = 1
     if maker.has_discrete_inputs:
         draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
-    for recipe in maker.plan.proposals(number, variant):
+    for recipe in maker.plan.proposals(maker.round_of(number), variant):
         shapes = maker.plan.sizes(recipe)
         if shapes is None:
             continue
