@@ -36,7 +36,15 @@ def bare_copy(model: ir.Model) -> ir.Model:
     """
     copy = model.clone()
     for graph in (copy.graph, *copy.graph.subgraphs()):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _alias(value.const_value)
         for node in graph:
             for out in node.outputs:
                 out.shape = None
     return copy
+
+
+def _alias(tensor: ir.TensorProtocol) -> ir.LazyTensor:
+    """The tensor under a name of its own: clones share tensors, and renaming a value renames its tensor."""
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, name=tensor.name)  # type: ignore[arg-type]

@@ -31,14 +31,25 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
             continue
         inputs = [used for used in _read_by(producer) if used is not None]
         producer.graph.remove(producer, safe=True)
+        # The removed node's subgraphs would still count as readers of what they capture.
+        for inner in _inner_nodes(producer):
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
         pending += inputs
 
 
 def _read_by(node: ir.Node) -> list[ir.Value | None]:
     """The inputs of a node and of the nodes in its subgraphs."""
-    values = list(node.inputs)
+    return [value for reader in (node, *_inner_nodes(node)) for value in reader.inputs]
+
+
+def _inner_nodes(node: ir.Node) -> list[ir.Node]:
+    graphs: list[ir.Graph] = []
     for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            for inner in attribute.as_graph().all_nodes():
-                values += inner.inputs
-    return values
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            graphs.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            graphs += attribute.as_graphs()
+    return [inner for graph in graphs for inner in graph.all_nodes()]

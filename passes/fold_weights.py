@@ -14,14 +14,17 @@ After::
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
 from rnnlower.passes.cleanup import remove_orphans
+from rnnlower.places import value_names
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
 
@@ -89,13 +92,14 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         )
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         modified = False
+        taken = value_names(model)
         for value, cone in cones.items():
             array = _evaluate(model, value, cone)
             if array.nbytes > cone.source_bytes() + _SLACK_BYTES:
                 continue
             key = (array.dtype.str, array.shape, array.tobytes())
             if key not in folded:
-                folded[key] = _new_initializer(model, value, array)
+                folded[key] = _new_initializer(model, value, array, taken)
             for node, index in tuple(value.uses()):
                 node.replace_input_with(index, folded[key])
             remove_orphans([value])
@@ -112,7 +116,12 @@ class _Cone:
 
     def source_bytes(self) -> int:
         tensors = [value.const_value for value in self.sources]
-        tensors += [node.attributes["value"].as_tensor() for node in self.nodes if "value" in node.attributes]
+        tensors += [
+            attribute.as_tensor()
+            for node in self.nodes
+            for attribute in node.attributes.values()
+            if attribute.type == ir.AttributeType.TENSOR
+        ]
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
@@ -223,11 +232,14 @@ def _values(cone: _Cone) -> Sequence[ir.Value]:
     return [value for value in values if value is not None]
 
 
-def _new_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> ir.Value:
-    """An initializer of the main graph under the value's name, or one like it."""
+def _new_initializer(
+    model: ir.Model, value: ir.Value, array: np.ndarray, taken: collections.Counter[str]
+) -> ir.Value:
+    """An initializer of the main graph under the value's name, or one like it where others have the name."""
     name = value.name or "weight"
-    while name in model.graph.initializers:
-        name += "_"
+    if taken[name] > 1:
+        name = NameSource(taken).like(name)
+    taken[name] += 1
     tensor = ir.Tensor(array, name=name)
     initializer = ir.Value(
         name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor

@@ -30,11 +30,15 @@ class InlineFunctionsPass(ir.passes.InPlacePass):
 
     Args:
         wanted: Whether a node makes its function worth inlining.
+
+    Attributes:
+        uncalled: The functions that went without having been inlined, for want of a call.
     """
 
     def __init__(self, wanted: Callable[[ir.Node], bool]) -> None:
         super().__init__()
         self._wanted = wanted
+        self.uncalled: list[ir.Function] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Inlines.
@@ -43,24 +47,26 @@ class InlineFunctionsPass(ir.passes.InPlacePass):
             InvalidModelError: The functions call each other in a circle, or a call does not fit its function.
             OpsetError: A function imports another version of a domain than the model.
         """
-        inlined = self._functions_to_inline(model)
+        inlined = self.functions_to_inline(model)
         if not inlined:
             return ir.passes.PassResult(model, modified=False)
         for function in inlined:
             _check_opsets(model, function)
         _make_names_unique(model, inlined)
-        _name_outputs_of_calls(model, inlined)
+        _complete_outputs_of_calls(model, inlined)
         _detach_passed_on_inputs(inlined)
         keys = {function.identifier() for function in inlined}
         try:
             InlinePass(criteria=lambda function: function.identifier() in keys)(model)
         except (ValueError, ir.passes.PreconditionError) as error:
             raise InvalidModelError(f"the model's functions cannot be inlined: {error}") from error
-        for key in keys & set(model.functions):
-            del model.functions[key]  # no call led to it
+        self.uncalled = [function for function in inlined if function.identifier() in model.functions]
+        for function in self.uncalled:
+            del model.functions[function.identifier()]
         return ir.passes.PassResult(model, modified=True)
 
-    def _functions_to_inline(self, model: ir.Model) -> list[ir.Function]:
+    def functions_to_inline(self, model: ir.Model) -> list[ir.Function]:
+        """The functions that hold a wanted node, or call one that does."""
         found: dict[ir.OperatorIdentifier, ir.Function] = {}
         while True:
             more = {
@@ -92,21 +98,28 @@ def _make_names_unique(model: ir.Model, functions: list[ir.Function]) -> None:
     for function in functions:
         values = [out for node, _ in walk(function) for out in node.outputs]
         for graph in function.subgraphs():
-            values += graph.inputs
+            values.extend(graph.inputs)
+            values.extend(graph.initializers.values())
         for value in values:
             if value.name:
                 value.name = _fresh(f"{function.name}.{value.name}", taken)
 
 
-def _name_outputs_of_calls(model: ir.Model, functions: list[ir.Function]) -> None:
-    """The inliner would give the empty name of an output that a call leaves out to the value inside."""
-    keys = {function.identifier() for function in functions}
+def _complete_outputs_of_calls(model: ir.Model, functions: list[ir.Function]) -> None:
+    """Names the outputs that a call leaves out.
+
+    The inliner would give an empty name to the value inside, and wants as many outputs as the function has.
+    """
+    outputs = {function.identifier(): len(function.outputs) for function in functions}
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     taken = {out.name for graph in graphs for node, _ in walk(graph) for out in node.outputs}
     for graph in graphs:
         for node, _ in walk(graph):
-            if node.op_identifier() not in keys:
+            count = outputs.get(node.op_identifier())
+            if count is None:
                 continue
+            if len(node.outputs) < count:
+                node.resize_outputs(count)
             for number, out in enumerate(node.outputs):
                 if not out.name:
                     out.name = _fresh(f"{node.op_type}.unused_{number}", taken)

@@ -18,8 +18,10 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -27,7 +29,7 @@ from rnnlower.emitter import Emitter, NameSource
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
-from rnnlower.places import Located, default_opset, walk
+from rnnlower.places import Located, default_opset, value_names, walk
 from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
@@ -97,14 +99,20 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
         opset = default_opset(model)
-        parsed = [
-            (located, parse_recurrent(located.node, opset, self._semantics, label=str(located)))
-            for located in self._located
-        ]
-        private = _private_weights([node for _, node in parsed])
-        names = NameSource(_all_names(model))
+        for located in self._located:
+            self._parse(located, opset)
+        private = _private_weights([located.node for located in self._located])
+        names = NameSource(value_names(model))
+        with _paused_collection():
+            self._lower(model, private, names)
+        return ir.passes.PassResult(model, modified=bool(self.lowered))
+
+    def _lower(self, model: ir.Model, private: Container[ir.Value], names: NameSource) -> None:
+        opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located, node in parsed:
+        for located in self._located:
+            # Anew: an input may be an output of a node that has just been replaced.
+            node = self._parse(located, opset)
             e = Emitter(model, opset, names, _arithmetic(node), constants)
             weights = Weights(private, _dtype(node))
             outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
@@ -117,7 +125,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
             _replace(located.node, outputs, e.nodes)
-        return ir.passes.PassResult(model, modified=bool(self.lowered))
+
+    def _parse(self, located: Located, opset: int) -> ResolvedNode:
+        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
@@ -137,6 +147,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         )
 
 
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _dtype(node: ResolvedNode) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
@@ -152,10 +174,10 @@ def _arithmetic(node: ResolvedNode) -> ir.DataType:
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
-def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
+def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
     """Constant weights that nothing but the given nodes reads, and those only as weights."""
-    lowered = {node.node for node in nodes}
-    weights = {node.node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.node.inputs)}
+    lowered = set(nodes)
+    weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
     return {
         value
         for value in weights
@@ -166,6 +188,13 @@ def _private_weights(nodes: Sequence[ResolvedNode]) -> set[ir.Value]:
         and not value.is_graph_output()
         and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())
     }
+
+
+def _inherit(old: ir.Node, new: ir.Node | None) -> None:
+    """Hands on what the model says about a node; thousands of nodes of its steps go without."""
+    assert new is not None
+    new.metadata_props.update(old.metadata_props)
+    new.doc_string = old.doc_string
 
 
 def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
@@ -179,18 +208,10 @@ def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir
         new = outputs[name]
         new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
         new.metadata_props.update(value.metadata_props)
+        new.meta.update(value.meta)
+        _inherit(old, new.producer())
         value.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name, value.name = value.name, None
     inputs = [value for value in old.inputs if value is not None]
     graph.remove(old, safe=True)
     remove_orphans(inputs)
-
-
-def _all_names(model: ir.Model) -> set[str]:
-    """The names of all values of the main graph and its subgraphs."""
-    names: set[str] = set()
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for graph in graphs:
-        names.update(value.name for value in (*graph.inputs, *graph.initializers.values()) if value.name)
-        names.update(out.name for node in graph for out in node.outputs if out.name)
-    return names

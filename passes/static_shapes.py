@@ -19,9 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.emitter import NameSource
 from rnnlower.passes.analysis import bare_copy, quiet_libraries
 from rnnlower.passes.cleanup import remove_orphans
-from rnnlower.places import Located, is_recurrent, walk
+from rnnlower.places import Located, value_names, walk
 
 __all__ = ["StaticShapesPass"]
 
@@ -55,7 +56,7 @@ class StaticShapesPass(ir.passes.InPlacePass):
         modified = False
         for located in self._nodes:
             X = located.node.inputs[0]
-            found = analysis.get(located.node)
+            found = analysis.x_shape(located.node)
             if X is None or found is None or X.is_graph_input():
                 continue
             if len(found) != _RANK and located.path:
@@ -67,24 +68,27 @@ class StaticShapesPass(ir.passes.InPlacePass):
             X.shape = ir.Shape(
                 [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
             )
+            # A shape can only be written down with a type, which X shares with the weights.
+            X.type = X.type or next((W.type for W in located.node.inputs[1:3] if W is not None), None)
             modified = True
         for node, _ in list(walk(model.graph)):
             if node.op_type == "If" and node.domain == "" and node.graph is not None:
-                modified |= self._resolve(node, analysis)
+                modified |= self._resolve(model, node, analysis)
         return ir.passes.PassResult(model, modified)
 
-    def _resolve(self, node: ir.Node, analysis: _Analysis) -> bool:
+    def _resolve(self, model: ir.Model, node: ir.Node, analysis: _Analysis) -> bool:
         """Replaces an If by the one branch that the analysis kept, if a node to be unrolled is in it."""
-        if node.meta[_TAG] in analysis.alive:
+        if analysis.is_alive(node):
             return False
         branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
         inner = [[inner for inner, _ in walk(branch)] for branch in branches]
         wanted = {located.node for located in self._nodes}
         if not any(wanted & set(nodes) for nodes in inner):
             return False
-        alive = [any(inside.meta[_TAG] in analysis.alive for inside in nodes) for nodes in inner]
+        alive = [any(analysis.is_alive(inside) for inside in nodes) for nodes in inner]
         if sum(alive) != 1:
             return False
+        _make_names_unique(model, branches[alive.index(True)])
         _inline_branch(node, branches[alive.index(True)])
         self.unreachable += [located for located in self._nodes if located.node in inner[alive.index(False)]]
         return True
@@ -92,32 +96,33 @@ class StaticShapesPass(ir.passes.InPlacePass):
 
 @dataclasses.dataclass(frozen=True)
 class _Analysis:
-    """What folding constants on a copy has shown, by the tags of the nodes."""
+    """What folding constants on a copy has shown; nodes of the model and of the copy share a tag."""
 
-    alive: set[int]
-    x_shapes: dict[int, ir.Shape]
+    tags: dict[ir.Node, int]
+    survivors: dict[int, ir.Node]
 
-    def get(self, node: ir.Node) -> ir.Shape | None:
-        return self.x_shapes.get(node.meta[_TAG])
+    def is_alive(self, node: ir.Node) -> bool:
+        return self.tags[node] in self.survivors
+
+    def x_shape(self, node: ir.Node) -> ir.Shape | None:
+        survivor = self.survivors.get(self.tags[node])
+        X = None if survivor is None else survivor.inputs[0]
+        return None if X is None else X.shape
 
 
 def _analyse(model: ir.Model) -> _Analysis:
     from onnxscript import optimizer
 
-    for tag, (node, _) in enumerate(walk(model.graph)):
-        node.meta[_TAG] = tag
+    tags = {node: tag for tag, (node, _) in enumerate(walk(model.graph))}
     copy = bare_copy(model)
+    for tag, (node, _) in enumerate(walk(copy.graph)):
+        node.meta[_TAG] = tag
     with quiet_libraries():
         optimizer.optimize_ir(
             copy, input_size_limit=_SMALL, output_size_limit=_SMALL, should_fold=_should_fold, inline=False
         )
-    nodes = [node for node, _ in walk(copy.graph) if _TAG in node.meta]
-    shapes = {
-        node.meta[_TAG]: X.shape
-        for node in nodes
-        if is_recurrent(node) and (X := node.inputs[0]) is not None and X.shape is not None
-    }
-    return _Analysis({node.meta[_TAG] for node in nodes}, shapes)
+    survivors = {node.meta[_TAG]: node for node, _ in walk(copy.graph) if _TAG in node.meta}
+    return _Analysis(tags, survivors)
 
 
 def _should_fold(node: ir.Node) -> bool | None:
@@ -126,6 +131,15 @@ def _should_fold(node: ir.Node) -> bool | None:
         return None
     shape = ir.convenience.get_const_tensor(node.inputs[0]) if node.inputs[0] is not None else None
     return True if shape is not None and int(np.prod(shape.numpy())) <= _SMALL else None
+
+
+def _make_names_unique(model: ir.Model, branch: ir.Graph) -> None:
+    """Renames what has the name of a value elsewhere: branches may share one, outer and inner graphs not."""
+    taken = value_names(model)
+    names = NameSource(taken)
+    for value in (*branch.initializers.values(), *(out for node in branch for out in node.outputs)):
+        if value.name and taken[value.name] > 1:
+            value.name = names.like(value.name)
 
 
 def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:

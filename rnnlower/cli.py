@@ -223,9 +223,9 @@ def _write(
 
 
 def _verify(reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any]) -> VerificationResult:
-    from rnnlower.verification import DEFAULT_TRIALS, verify
+    from rnnlower.verification import verify
 
-    return verify(reference, candidate, **settings | {"trials": settings["trials"] or DEFAULT_TRIALS})
+    return verify(reference, candidate, **settings)
 
 
 def _finish(

@@ -21,6 +21,8 @@ __all__ = ["Dim", "Emitter", "NameSource"]
 Dim = int | ir.Value
 """A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
 
+AttributeValue = int | float | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
+
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -100,7 +102,7 @@ class Emitter:
         op_type: str,
         *inputs: ir.Value | None,
         since: int = 1,
-        **attributes: float | str | Sequence[int] | ir.Graph,
+        **attributes: AttributeValue,
     ) -> ir.Value:
         """Emits a node with one output."""
         return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
@@ -111,7 +113,7 @@ class Emitter:
         *inputs: ir.Value | None,
         outputs: int,
         since: int = 1,
-        **attributes: float | str | Sequence[int] | ir.Graph,
+        **attributes: AttributeValue,
     ) -> Sequence[ir.Value]:
         """Emits a node with several outputs.
 
@@ -124,7 +126,7 @@ class Emitter:
             "",
             op_type,
             inputs,
-            ir.convenience.convert_attributes(attributes),
+            [_attribute(name, value) for name, value in attributes.items()],
             outputs=[ir.Value(name=self.names.short()) for _ in range(outputs)],
             name="",
         )
@@ -200,8 +202,8 @@ class Emitter:
         if self.opset < 10:
             if not all(isinstance(bound, int) for bound in (*starts, *ends)):
                 raise OpsetError(f"Slice at run-time positions needs opset 10, not {self.opset}")
-            static = {"starts": list(starts), "ends": list(ends), "axes": list(axes)}
-            return self.op("Slice", value, **static)  # type: ignore[arg-type]
+            first, last = ([bound for bound in bounds if isinstance(bound, int)] for bounds in (starts, ends))
+            return self.op("Slice", value, starts=first, ends=last, axes=list(axes))
         return self.op("Slice", value, self.size_vector(starts), self.size_vector(ends), self.integers(*axes))
 
     def flip(self, value: ir.Value, axis: int) -> ir.Value:
@@ -279,7 +281,7 @@ class Emitter:
         if isinstance(count, int):
             return self.constant(np.arange(count, dtype=np.int32))
         if self.opset < 11:
-            ones = self.op("ConstantOfShape", count, since=9, value=ir.Tensor(np.ones(1, np.int64)))  # type: ignore[arg-type]
+            ones = self.op("ConstantOfShape", count, since=9, value=ir.Tensor(np.ones(1, np.int64)))
             return self.cast(self.squeeze(self.op("NonZero", ones, since=9), 0), ir.DataType.INT32)
         scalars = [self.constant(np.array(bound, np.int64)) for bound in (0, 1)]
         numbers = self.op("Range", scalars[0], self.squeeze(count, 0), scalars[1])
@@ -287,10 +289,25 @@ class Emitter:
 
     def zeros(self, dims: Sequence[Dim]) -> ir.Value:
         """A tensor of zeros in the type of the arithmetic."""
-        if all(isinstance(dim, int) for dim in dims):
-            return self.constant(np.zeros([int(dim) for dim in dims], self.dtype.numpy()))  # type: ignore[arg-type]
+        static = [dim for dim in dims if isinstance(dim, int)]
+        if len(static) == len(dims):
+            return self.constant(np.zeros(static, self.dtype.numpy()))
         zero = ir.Tensor(np.zeros(1, self.dtype.numpy()))
-        return self.op("ConstantOfShape", self.size_vector(dims), since=9, value=zero)  # type: ignore[arg-type]
+        return self.op("ConstantOfShape", self.size_vector(dims), since=9, value=zero)
+
+
+def _attribute(name: str, value: AttributeValue) -> ir.Attr:
+    """The attribute; onnx_ir's own conversion takes more time than all the rest of a node."""
+    if isinstance(value, int):
+        return ir.AttrInt64(name, value)
+    if isinstance(value, float):
+        return ir.AttrFloat32(name, value)
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, list | tuple):
+        return ir.AttrInt64s(name, value)
+    assert isinstance(value, ir.TensorProtocol)
+    return ir.AttrTensor(name, value)
 
 
 def _content_key(tensor: ir.TensorProtocol) -> bytes:

@@ -7,6 +7,7 @@ External data is never read here: tensors refer to their file until somebody nee
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import os
 import pathlib
@@ -17,13 +18,16 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
+from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.soundness import check_proto, read_proto
+from rnnlower.passes.analysis import quiet_libraries
+from rnnlower.soundness import check_external_data, check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
+# `onnx` reads textual forms too, by the file's extension.
 _PROTOBUF_LIMIT = 2_000_000_000
 EXTERNAL_DATA_MODES = ("auto", "always", "never")
 
@@ -33,12 +37,17 @@ def load_model(model: ModelLike) -> ir.Model:
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
+        UnsupportedModelError: A Constant holds a sparse tensor.
     """
     if isinstance(model, ir.Model):
-        return model.clone(deep_copy=True)
+        return _own_copy(model)
     if isinstance(model, onnx.ModelProto):
-        check_proto(model, "the model")
-        return _from_proto(model, "the model")
+        # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        check_proto(proto, "the model")
+        check_external_data(proto, pathlib.Path())
+        return _from_proto(proto, "the model")
     return read_model(pathlib.Path(model))
 
 
@@ -48,30 +57,61 @@ def read_model(path: pathlib.Path) -> ir.Model:
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
             too short or outside of the model's folder.
+        UnsupportedModelError: A Constant holds a sparse tensor.
     """
     model = _from_proto(read_proto(path, str(path)), str(path))
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
+    _embed_attribute_data(model, path.parent)
     return model
+
+
+def _own_copy(model: ir.Model) -> ir.Model:
+    """A copy whose tensors can be renamed."""
+    own = model.clone(deep_copy=True)
+    for value in _initializers(own):
+        tensor = value.const_value
+        if isinstance(tensor, ir.TensorProtoTensor):
+            value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
+        elif tensor is not None:
+            value.const_value = copy.copy(tensor)
+    _settle_opsets(own, "the model")
+    return own
 
 
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    proto, rest = unmodelled.take(proto)
     try:
-        model = ir.from_proto(proto)
+        with quiet_libraries():
+            model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidModelError(f"{label} is not a valid ONNX model: {_root(error)}") from error
-    if "" not in model.opset_imports:
-        model.opset_imports[""] = 1
+        raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
+    rest.attach(model)
+    _settle_opsets(model, label)
     _check_names(model, label)
     return model
 
 
-def _root(error: BaseException) -> BaseException:
-    """The error that started it; onnx_ir wraps it once for every message around it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+def _settle_opsets(model: ir.Model, label: str) -> None:
+    """Gives the default domain a version, under its short name."""
+    importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for importer in importers:
+        imports = importer.opset_imports
+        version = imports.pop("ai.onnx", None)
+        if version is not None and imports.setdefault("", version) != version:
+            raise InvalidModelError(
+                f"{label} imports versions {imports['']} and {version} of the default domain; "
+                "remove one of the two opset imports"
+            )
+    model.opset_imports.setdefault("", 1)
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error below those that only tell what was being read."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
     return error
 
 
@@ -118,6 +158,9 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
         visible |= set(graph.initializers.values())
     names = {value.name for value in visible - outer}
     for node in graph:
+        for text in (node.op_type, node.domain, node.name, *(value.name for value in node.outputs)):
+            if isinstance(text, bytes):
+                raise InvalidModelError(f"{label} is not a valid ONNX model: the name {text!r} is not UTF-8")
         where = f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
         for value in node.inputs:
             if value is not None and value not in visible:
@@ -134,18 +177,57 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
             raise InvalidModelError(f"{label}: nothing produces the output {out.name!r}")
 
 
+def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
+    """Brings the external data of attributes into memory: hardly a tool expects it outside."""
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.base_dir = folder
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy().copy()))
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    """The initializers of all graphs, those in functions included."""
+    for function in model.functions.values():
+        for graph in function.subgraphs():
+            yield from graph.initializers.values()
+    for graph in model.graphs():
+        yield from graph.initializers.values()
+
+
+def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
+    """The attributes that hold a tensor, in all graphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            for attribute in node.attributes.values():
+                if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                    yield node, attribute
+
+
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
     if _size(model) < _PROTOBUF_LIMIT:
         _embed_external_data(model)
-    return ir.to_proto(model)
+    with _serializing():
+        proto = ir.to_proto(model)
+    unmodelled.restore(model, proto)
+    return proto
+
+
+@contextlib.contextmanager
+def _serializing() -> Iterator[None]:
+    """Some of what is wrong with a model shows only when it is written: attributes are read late."""
+    try:
+        yield
+    except ir.serde.SerdeError as error:
+        raise InvalidModelError(f"the model cannot be written: {_root_cause(error)}") from error
 
 
 def _embed_external_data(model: ir.Model) -> None:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+    for value in _initializers(model):
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
 
 
 def _size(model: ir.Model) -> int:
@@ -153,10 +235,9 @@ def _size(model: ir.Model) -> int:
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
+    for value in _initializers(model):
+        if value.const_value is not None:
+            yield value.const_value
 
 
 @dataclasses.dataclass
@@ -186,8 +267,12 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
     Raises:
-        OptionError: The folder cannot be written, or the model is too large for one file.
+        OptionError: The folder cannot be written, the name asks for another format, or the model is too large
+            for one file.
     """
+    written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
+    if written not in (None, "protobuf"):
+        raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
     # References to data that stays where it is hold only in that folder.
@@ -197,7 +282,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             folder = pathlib.Path(name)
             stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
             try:
-                ir.save(model, stage.path, external_data=data_file if writes_data else None)
+                _save(model, stage.path, data_file if writes_data else None)
                 yield stage
                 if stage.accepted:
                     if writes_data:
@@ -205,10 +290,17 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                     os.replace(stage.path, output)
             finally:
                 stage.path.unlink(missing_ok=True)
-    except ir.serde.SerdeError as error:
-        raise InvalidModelError(f"the model cannot be written: {_root(error)}") from error
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
+    with _serializing():
+        ir.save(model, path, external_data=data_file)
+    if unmodelled.find(model) is not None:
+        proto = onnx.load_model(path, load_external_data=False)
+        unmodelled.restore(model, proto)
+        onnx.save_model(proto, path)
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:

@@ -114,6 +114,11 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
+    if options.opset is None and default_opset(model) > LAST_OPSET:
+        raise UnsupportedModelError(
+            f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
+            f"ask for a lower one (--opset {LAST_OPSET})"
+        )
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
@@ -122,7 +127,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         located.node.meta[_ORIGIN] = located
     _raise_opset(model, options.opset or 0)
     _leave_old_opsets(model)
-    InlineFunctionsPass(lambda node: _ORIGIN in node.meta)(model)
+    uncalled = _inline_functions(model)
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
     InferTypesPass()(model)
@@ -151,6 +156,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         "and went with its branch"
         for located in unreachable
     ]
+    notes += [f"function {name} is never called, and went with its recurrent nodes" for name in uncalled]
     notes += [
         f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
         "what replaces it fails as it would"
@@ -163,14 +169,15 @@ def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Lo
     if patterns is None:
         return list(found)
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(located.name, pattern) for located in found):
+        if not any(_matches(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
-    return [
-        located
-        for located in found
-        if any(fnmatch.fnmatchcase(located.name, pattern) for pattern in patterns)
-    ]
+    return [located for located in found if any(_matches(located, pattern) for pattern in patterns)]
+
+
+def _matches(located: Located, pattern: str) -> bool:
+    """A name matches itself too, although its brackets say something else in a pattern."""
+    return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:
@@ -187,6 +194,18 @@ def _leave_old_opsets(model: ir.Model) -> None:
         except OpsetError as error:
             refusals.append(error)
     raise refusals[0]
+
+
+def _inline_functions(model: ir.Model) -> list[str]:
+    """Inlines the functions that hold selected nodes; gives the names of those that nothing calls."""
+    inlining = InlineFunctionsPass(lambda node: _ORIGIN in node.meta)
+    opset = default_opset(model)
+    if any(
+        function.opset_imports.get("", opset) != opset for function in inlining.functions_to_inline(model)
+    ):
+        ConvertOpsetPass(opset)(model)
+    inlining(model)
+    return [f"{function.domain}::{function.name}" for function in inlining.uncalled]
 
 
 def _current(model: ir.Model) -> list[Located]:

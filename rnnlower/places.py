@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.recurrent import RECURRENT_OPS
 
-__all__ = ["Located", "default_opset", "find_recurrent", "is_recurrent", "walk"]
+__all__ = ["Located", "default_opset", "find_recurrent", "is_recurrent", "value_names", "walk"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,19 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
                 inner = f"{name}/{suffix}"
                 yield from walk(subgraph, f"{path}/{inner}" if path else inner)
+
+
+def value_names(model: ir.Model) -> collections.Counter[str]:
+    """How many values of the main graph and its subgraphs have a name: branches may share one."""
+    names: collections.Counter[str] = collections.Counter()
+    for graph in (model.graph, *model.graph.subgraphs()):
+        values = {
+            *graph.inputs,
+            *graph.initializers.values(),
+            *(out for node in graph for out in node.outputs),
+        }
+        names.update(value.name for value in values if value.name)
+    return names
 
 
 def find_recurrent(model: ir.Model) -> list[Located]:

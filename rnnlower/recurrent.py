@@ -187,6 +187,20 @@ class ResolvedNode:
     def num_directions(self) -> int:
         return len(self.reversed_directions)
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The inputs that hold the initial states."""
+        return ("initial_h", "initial_c") if self.op_type == "LSTM" else ("initial_h",)
+
+    def initial_state(self, name: str) -> ir.Value | None:
+        """An initial state; ``None`` where it is absent or a constant of zeros."""
+        value = self.inputs.get(name)
+        if value is None:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        is_zero = tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
+        return None if is_zero else value
+
     def used(self, output: str) -> bool:
         """Whether anything reads the output."""
         value = self.outputs.get(output)
@@ -433,14 +447,13 @@ class _Parser:
     def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
         """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""
         gates = len(self.cell.gates)
-        shapes = {name: value.shape for name, value in inputs.items()}
-        shapes |= {out.name: out.shape for out in self.node.outputs if out.name}
         places = [("R", 2, 1), ("R", 1, gates), ("W", 1, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
         places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
-        places += [
-            (out.name or "", len(out.shape) - 1, 1) for out in self.node.outputs if out.shape is not None
+        sizes = [
+            (_static(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
         ]
-        sizes = ((_static(shapes.get(name), axis), factor) for name, axis, factor in places)
+        shapes = [out.shape for out in self.node.outputs if out.shape is not None]
+        sizes += [(_static(shape, len(shape) - 1), 1) for shape in shapes]
         return next((size // factor for size, factor in sizes if size is not None), None)
 
     def _batch_size(self, inputs: Mapping[str, ir.Value], batch_size: int | None, layout: int) -> int | None:

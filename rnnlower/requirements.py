@@ -16,26 +16,22 @@ FIRST_OPSET = 7
 def minimum_opset(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> int:
     """The lowest opset in which the lowering of a node can be written."""
     looped = strategy != "unroll"
-    states = ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]
-    zero_state = not all(name in node.inputs for name in states)
-    may_be_empty = (
-        node.semantics == "ort" and not node.seq_length and any(name in node.inputs for name in states)
-    )
-    reasons = {
-        "Scan-9": 9 if strategy == "scan" else 0,
-        "Where-9, Less-9": 9 if "sequence_lens" in node.inputs else 0,
-        "Where-9, Greater-9": 9 if may_be_empty else 0,
-        "ConstantOfShape-9 for zero states": 9
-        if zero_state and (looped or node.seq_length == 0) and node.batch_size is None
-        else 0,
-        "Slice-10 with a step": 10
-        if strategy == "loop" and any(node.reversed_directions) and node.used("Y")
-        else 0,
-        "Slice-10 at run-time positions": 10
-        if looped and unroll_factor > 1 and node.seq_length is None
-        else 0,
-        "Max-8, Min-8": 8 if node.dtype == ir.DataType.DOUBLE else 0,
-        "Cast-13": 13 if node.dtype == ir.DataType.BFLOAT16 else 0,
-        "activations": max(ACTIVATIONS[row.name].since for rows in node.activations for row in rows),
-    }
-    return max(FIRST_OPSET, *reasons.values())
+    states = [node.initial_state(name) for name in node.state_names]
+    sizes = (node.seq_length, node.batch_size)
+    is_dynamic = node.seq_length is None
+    may_be_empty = is_dynamic and node.semantics == "ort" and any(state is not None for state in states)
+    zero_states = None in states and (looped or node.seq_length == 0)
+    flipped = strategy == "loop" and any(node.reversed_directions) and node.used("Y")
+    needs = [
+        ("Max-8 and Min-8, as Clip has no float64", node.dtype == ir.DataType.DOUBLE, 8),
+        ("Scan-9", strategy == "scan", 9),
+        ("Where-9 and Less-9 of masks", "sequence_lens" in node.inputs, 9),
+        ("Where-9 and Greater-9 of final states", may_be_empty, 9),
+        ("ConstantOfShape-9", zero_states and node.batch_size is None, 9),
+        ("ConstantOfShape-9 of empty outputs", 0 in sizes and None in sizes, 9),
+        ("Slice-10 with a step", flipped, 10),
+        ("Slice-10 at run-time positions", looped and unroll_factor > 1 and is_dynamic, 10),
+        ("Cast-13 of bfloat16", node.dtype == ir.DataType.BFLOAT16, 13),
+    ]
+    activations = [ACTIVATIONS[row.name].since for rows in node.activations for row in rows]
+    return max([FIRST_OPSET, *activations, *(opset for _, needed, opset in needs if needed)])

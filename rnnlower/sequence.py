@@ -147,88 +147,85 @@ def _lane(
     e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: TimeSeries, direction: int
 ) -> Lane:
     groups = gate_groups(node)
+    return Lane(
+        _parameters(e, node, weights, groups, direction),
+        groups,
+        [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
+        [_initial_state(e, node, name, direction) for name in node.state_names],
+        node.reversed_directions[direction],
+    )
+
+
+def _parameters(
+    e: Emitter, node: ResolvedNode, weights: Weights, groups: Sequence[GateGroup], direction: int
+) -> CellParameters:
     hidden_size = node.hidden_size
-    rows = len(node.cell.gates) * hidden_size
-    R, B, P = (node.inputs.get(name) for name in ("R", "B", "P"))
-    assert R is not None
-    # Behind the reset gate Rbh does not add up with Wbh.
-    reset_bias_apart = node.linear_before_reset and B is not None
+    B, P = node.inputs.get("B"), node.inputs.get("P")
+
+    def peephole(position: int) -> ir.Value:
+        assert P is not None
+        return weights.vector(e, P, direction, position * hidden_size, (position + 1) * hidden_size)
+
     recurrent_bias = None
-    if reset_bias_apart and B is not None:
-        recurrent_bias = weights.vector(e, B, direction, rows + 2 * hidden_size, rows + 3 * hidden_size)
-    peepholes = {}
-    if P is not None:
-        letters = [letter for letter in "iof" if letter in groups[0].gates]
-        peepholes = {
-            letter: weights.vector(
-                e, P, direction, "iof".index(letter) * hidden_size, ("iof".index(letter) + 1) * hidden_size
-            )
-            for letter in letters
-        }
-    parameters = CellParameters(
+    if B is not None and node.linear_before_reset:
+        # Behind the reset gate Rbh does not add up with Wbh.
+        recurrent_bias = weights.vector(e, B, direction, 5 * hidden_size, 6 * hidden_size)
+    return CellParameters(
         node=node,
         activations=node.activations[direction],
         R={
-            group.gates: weights.matrix(e, R, direction, group.first * hidden_size, group.last * hidden_size)
+            group.gates: weights.matrix(e, node.inputs["R"], direction, *_rows(node, group))
             for group in groups
         },
         recurrent_bias=recurrent_bias,
-        peepholes=peepholes,
+        peepholes={}
+        if P is None
+        else {letter: peephole("iof".index(letter)) for letter in "iof" if letter in groups[0].gates},
     )
-    products = []
-    for group in groups:
-        first, last = group.first * hidden_size, group.last * hidden_size
-        bias = None
-        if B is not None and reset_bias_apart and group.gates == "h":
-            bias = weights.vector(e, B, direction, first, last)
-        elif B is not None:
-            bias = weights.bias_sum(e, B, direction, first, last, offset=rows)
-        W = weights.matrix(e, node.inputs["W"], direction, first, last)
-        products.append(
-            _input_product(e, node, axes, X, W, bias, last - first, node.reversed_directions[direction])
-        )
-    states = [
-        _initial_state(e, node, name, direction)
-        for name in ("initial_h", "initial_c")[: 1 + (node.op_type == "LSTM")]
-    ]
-    return Lane(parameters, groups, products, states, node.reversed_directions[direction])
+
+
+def _rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
+    """The rows of a group in W, R and each half of B."""
+    return group.first * node.hidden_size, group.last * node.hidden_size
 
 
 def _input_product(
     e: Emitter,
     node: ResolvedNode,
+    weights: Weights,
     axes: Axes,
     X: TimeSeries,
-    W: ir.Value,
-    bias: ir.Value | None,
-    width: int,
-    reverse: bool,
+    group: GateGroup,
+    direction: int,
 ) -> TimeSeries:
-    """``X W^T + bias`` of all steps at once."""
+    """``X W^T + bias`` of a group of gates, for all steps at once."""
+    first, last = _rows(node, group)
+    W = weights.matrix(e, node.inputs["W"], direction, first, last)
+    B = node.inputs.get("B")
+    bias = None
+    if B is not None and node.linear_before_reset and group.gates == "h":
+        bias = weights.vector(e, B, direction, first, last)
+    elif B is not None:
+        offset = len(node.cell.gates) * node.hidden_size
+        bias = weights.bias_sum(e, B, direction, first, last, offset)
+    width, reverse = last - first, node.reversed_directions[direction]
     if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
         # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    flat = e.gemm(X.flat(), W, bias)
-    return TimeSeries(e, axes, width, flat=flat, reverse=reverse)
+    return TimeSeries(e, axes, width, flat=e.gemm(X.flat(), W, bias), reverse=reverse)
 
 
 def _initial_state(e: Emitter, node: ResolvedNode, name: str, direction: int) -> State:
-    value = node.inputs.get(name)
-    if value is None or _is_zero(value):
+    value = node.initial_state(name)
+    if value is None:
         return State(None, node.hidden_size)
     if node.num_directions > 1:
         value = e.slice(value, [direction], [direction + 1], [node.layout])
     # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
     rows = e.op("Reshape", value, e.integers(-1, node.hidden_size), since=5)
     return State(_to_arithmetic(e, node, rows), node.hidden_size)
-
-
-def _is_zero(value: ir.Value) -> bool:
-    """Whether the value is a constant of zeros that no caller can override."""
-    tensor = ir.convenience.get_const_tensor(value)
-    return tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
 
 
 def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:

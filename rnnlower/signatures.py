@@ -35,6 +35,9 @@ class _Signature:
 
     def misfit(self, form: _Form) -> str:
         """What the node lacks or has too much of; empty if it fits."""
+        for position, name in self.required_inputs:
+            if position >= len(form.inputs) or not form.inputs[position]:
+                return f"input {name} is missing; it is required"
         for what, count, (least, most) in (
             ("input", len(form.inputs), self.inputs),
             ("output", form.outputs, self.outputs),
@@ -42,9 +45,6 @@ class _Signature:
             if not least <= count <= most:
                 wanted = f"at least {least}" if count < least else f"at most {most}"
                 return f"has {count} {what}s, but needs {wanted}"
-        for position, name in self.required_inputs:
-            if position < len(form.inputs) and not form.inputs[position]:
-                return f"input {name} is missing; it is required"
         given = dict(form.attributes)
         for name in self.required_attributes:
             if name not in given:

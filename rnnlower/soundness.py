@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnx.serialization
+from google.protobuf import json_format, text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
@@ -52,6 +55,9 @@ _NESTING_FIELDS = frozenset(["t", "g", "tensors", "graphs", "sparse_tensor", "sp
 _MOST_ELEMENTS = 2**40
 
 
+_TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
+
+
 def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
     """Reads a file that keeps what this module asks for; its external data is there, but not read.
 
@@ -66,7 +72,7 @@ def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
         model = onnx.load_model(path, load_external_data=False)
     except OSError as error:
         raise InvalidModelError(f"{label} cannot be read: {error.strerror or error}") from error
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, ValueError, *_TEXT_ERRORS) as error:
         raise InvalidModelError(f"{label} is not an ONNX model, or is truncated: {error}") from error
     check_proto(model, label)
     check_external_data(model, path.parent)
@@ -281,22 +287,29 @@ def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
     Raises:
         InvalidModelError: A file is missing, too short, a symbolic link or outside of the folder.
     """
-    for tensor in _all_tensors(model):
+    for owner, tensor in _all_tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
-            _check_external_tensor(tensor, folder.resolve())
+            _check_external_tensor(owner, tensor, folder.resolve())
 
 
-def _all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    def of_nodes(nodes: _Nodes) -> Iterator[TensorProto]:
-        for attribute in (attribute for node in nodes for attribute in node.attribute):
-            yield from _tensors(attribute)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from of_graph(graph)
+def _all_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Every stored tensor with what messages call its place."""
 
-    def of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-        yield from graph.initializer
+    def of_nodes(nodes: _Nodes) -> Iterator[tuple[str, TensorProto]]:
+        for node in nodes:
+            for attribute in node.attribute:
+                owner = f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}"
+                for tensor in _tensors(attribute):
+                    yield owner, tensor
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from of_graph(graph)
+
+    def of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
+        tensors = [*graph.initializer]
         for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
+            tensors += [sparse.values, sparse.indices]
+        for tensor in tensors:
+            yield f"initializer {tensor.name!r}", tensor
         yield from of_nodes(graph.node)
 
     yield from of_graph(model.graph)
@@ -304,10 +317,10 @@ def _all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
         yield from of_nodes(function.node)
 
 
-def _check_external_tensor(tensor: TensorProto, root: pathlib.Path) -> None:
+def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    label = f"initializer {tensor.name!r}: its external data {location!r}"
+    label = f"{owner}: its external data {location!r}"
     if not location or "\0" in location:
         raise InvalidModelError(f"{label} names no file")
     path = root / location

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
-from rnnlower.errors import OpsetError
+from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.opset.constants import Constants
-from rnnlower.opset.types import ValueTypes, all_graphs
+from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 from rnnlower.opset.view import Session
 
 __all__ = ["inline_all"]
@@ -20,28 +19,63 @@ Move = Callable[[ir.Graph, int, int, str], None]
 def inline_all(session: Session, move: Move) -> None:
     """Put the body of every function in the place of its calls, and drop the functions.
 
+    `move` converts a graph from one opset to another: a function may import another one than the model.
+
     Raises:
         OpsetError: a call cannot be expanded.
     """
+    # The passes are built on this package.
+    from rnnlower.passes.inline_functions import InlineFunctionsPass
+
     model, report = session.model, session.report
     called = _called(model)
     for identifier, function in model.functions.items():
-        name = f"{identifier[0]}::{identifier[1]}" + (f":{identifier[2]}" if identifier[2] else "")
+        name = "::".join(identifier[:2]) + (f":{identifier[2]}" if identifier[2] else "")
         (report.inlined if identifier in called else report.unused).append(name)
-        own = function.opset_imports.get("", session.source)
-        move(function.graph, own, session.source, f"function:{identifier[0]}::{identifier[1]}")
+        move(
+            function.graph, function.opset_imports.get("", session.source), session.source, f"function:{name}"
+        )
         if "" in function.opset_imports:
             function.opset_imports[""] = session.source
-    _name_outputs_of_calls(session)
+    for identifier in [each for each in model.functions if each not in called]:
+        del model.functions[identifier]
+    outputs = _outputs_of_calls(model)
     try:
-        InlinePass()(model)
-    except (ValueError, ir.passes.PassError) as error:
-        raise OpsetError(f"the functions of the model cannot be inlined: {error}") from error
-    model.functions.clear()
+        InlineFunctionsPass(lambda node: True)(model)
+    except InvalidModelError as error:
+        raise OpsetError(f"opset {session.target} has no functions, and {error}") from error
+    if model.functions:
+        name = "::".join(next(iter(model.functions))[:2])
+        raise OpsetError(f"opset {session.target} has no functions, and {name} cannot be inlined")
+    _restore(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
     session.types = ValueTypes(model)
     session.constants = Constants(model, session.types)
+    session.collect_names()
     report.notes.append(f"opset {session.target} has no functions: {len(report.inlined)} were inlined")
+
+
+def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
+    return {
+        str(value.name): value
+        for graph in all_graphs(model.graph)
+        for node in graph
+        if node.op_identifier() in model.functions
+        for value in node.outputs
+        if value.name
+    }
+
+
+def _restore(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
+    """Inlining keeps the name of a call's output, but not what is written about it."""
+    for value in all_values(model.graph):
+        old = outputs.get(str(value.name))
+        if old is None:
+            continue
+        value.type, value.shape = value.type or old.type, value.shape or old.shape
+        value.doc_string = value.doc_string or old.doc_string
+        value.metadata_props.update(old.metadata_props)
+        value.meta.update(old.meta)
 
 
 def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
@@ -55,14 +89,3 @@ def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
                     found.add(identifier)
                     pending.append(model.functions[identifier].graph)
     return found
-
-
-def _name_outputs_of_calls(session: Session) -> None:
-    # Inlining gives the body's value the name of the call's output; a call may leave an output nameless.
-    model = session.model
-    for root in [model.graph, *(function.graph for function in model.functions.values())]:
-        for graph in all_graphs(root):
-            for node in graph:
-                if node.op_identifier() in model.functions:
-                    for value in node.outputs:
-                        value.name = value.name or session.fresh(f"{node.name or node.op_type}_unused")

@@ -48,8 +48,11 @@ def one_hot_down(step: Step) -> None:
     if dtype.is_integer() and not dtype.is_signed():
         return
     depth = step.cast(step.reshape(step.x(1), []), dtype)
-    negative = step.emit("Less", indices, step.const(0, dtype))
-    step.set_input(0, step.emit("Where", negative, step.emit("Add", indices, depth), indices))
+    zero = step.const(0, dtype)
+    counted = step.emit("Add", indices, depth)
+    # Still negative means no hit, which every runtime knows of an index that is too large.
+    hit = step.emit("Where", step.emit("Less", counted, zero), depth, counted)
+    step.set_input(0, step.emit("Where", step.emit("Less", indices, zero), hit, indices))
 
 
 ROWS = (

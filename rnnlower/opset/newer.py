@@ -112,13 +112,6 @@ ROWS = (
     ),
     Row("DFT", 17, 20, "the axis became an input with another default", dft_up, dft_down),
     Row(
-        "DepthToSpace",
-        1,
-        11,
-        "modes are new",
-        down=refuse_unless("mode", ("DCR",), "the older version is DCR"),
-    ),
-    Row(
         "SpaceToDepth",
         13,
         28,

@@ -30,7 +30,37 @@ def column_major_unused(step: Step) -> None:
     step.drop_outputs(1)
 
 
+def windows_in_the_pad(step: Step) -> None:
+    """Since 22 a window that ceil_mode adds is left out when it starts in the pad; the older text keeps it.
+
+    Upwards nothing is done: what runs models never made such a window, and 22 wrote that down.
+    """
+    if not step.attr("ceil_mode") or step.attr("auto_pad") not in ("NOTSET", "VALID"):
+        return
+    kernel = list(step.attr("kernel_shape"))
+    strides = step.attr("strides") or [1] * len(kernel)
+    dilations = step.attr("dilations") or [1] * len(kernel)
+    pads = step.attr("pads") or [0] * (2 * len(kernel))
+    shape = step.shape(step.x())
+    sizes = [None] * len(kernel) if shape is None else list(shape[2:])
+    for axis, (width, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        reach = (width - 1) * dilation + 1
+        begin, end = pads[axis], pads[axis + len(kernel)]
+        if end + stride <= reach:
+            continue
+        size = sizes[axis]
+        if not isinstance(size, int):
+            step.refuse(
+                f"ceil_mode=1, and whether a window starts in the pad of axis {axis + 2} is not known"
+            )
+        windows = -(-(size + begin + end - reach) // stride) + 1
+        if (windows - 1) * stride >= size + begin:
+            step.refuse(f"ceil_mode=1 with a window that starts in the pad of axis {axis + 2}")
+
+
 ROWS = (
+    Row("AveragePool", 19, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
+    Row("MaxPool", 12, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
     Row("LpPool GlobalLpPool", 1, 2, "p became an integer", whole_p, float_p),
     Row("LpPool", 11, 18, "ceil_mode and dilations are new", down=both(NO_CEIL, NO_DILATIONS)),
     Row("MaxPool", 1, 8, "storage_order and the indices are new", down=column_major_unused),

@@ -41,7 +41,7 @@ def dequantized_type(step: Step) -> None:
 
 
 ROWS = (
-    Row("QuantizeLinear DequantizeLinear", 10, 13, "a scale for each channel is new", down=one_scale),
+    Row("QuantizeLinear", 10, 13, "a scale for each channel is new", down=one_scale),
     Row(
         "QuantizeLinear",
         13,

@@ -22,10 +22,12 @@ __all__ = [
     "Attribute",
     "Parameter",
     "Version",
+    "changed_in",
     "form_misfit",
     "misfit",
     "operators",
     "present",
+    "type_misfit",
     "type_string",
     "version_at",
     "versions",
@@ -136,6 +138,12 @@ def operators() -> tuple[str, ...]:
     return tuple(_schemas())
 
 
+@functools.cache
+def changed_in(opset: int) -> frozenset[str]:
+    """The operators that have a version of their own in `opset`."""
+    return frozenset(op_type for op_type in operators() if opset in versions(op_type))
+
+
 def versions(op_type: str) -> tuple[int, ...]:
     """The opsets that changed `op_type`, ascending; empty for a name that the default domain never had."""
     return tuple(version.since for version in _history(op_type))
@@ -189,7 +197,7 @@ def misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version
     `types_of(value)` gives the types that a value may have, empty where nothing is known. With `previous`,
     the version that the node comes from, an unknown type is a reason too where `version` allows fewer types.
     """
-    return form_misfit(node, version) or _type_misfit(node, version, types_of, previous)
+    return form_misfit(node, version) or type_misfit(node, version, types_of, previous)
 
 
 def form_misfit(node: ir.Node, version: Version) -> str | None:
@@ -226,7 +234,10 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
     return None
 
 
-def _type_misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None) -> str | None:
+def type_misfit(
+    node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None
+) -> str | None:
+    """The part of `misfit` that looks at element types."""
     variables: dict[str, tuple[Parameter, frozenset[str]]] = {}
     unknown: list[tuple[Parameter, ir.Value]] = []
     older = (previous.inputs, previous.outputs) if previous else ((), ())

@@ -28,6 +28,7 @@ def to_input(name: str) -> Adapter:
         else:
             step.set_input(1, step.const(list(attribute.value)))
 
+    adapter.__doc__ = f"`{name}` becomes an input"
     return adapter
 
 
@@ -44,6 +45,7 @@ def to_attribute(name: str, required: bool = False) -> Adapter:
         step.set(name, values)
         step.set_inputs(step.x(0))
 
+    adapter.__doc__ = f"`{name}`, if it is constant, becomes an attribute"
     return adapter
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from rnnlower.opset import (
     broadcasting,
     casting,
+    composing,
     control,
+    einsum,
     elementwise,
     indexing,
     newer,
@@ -32,7 +34,9 @@ REVIEWED = 28
 FAMILIES = (
     broadcasting,
     casting,
+    composing,
     control,
+    einsum,
     elementwise,
     indexing,
     newer,

@@ -31,6 +31,10 @@ class Session:
     names: set[str] = dataclasses.field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.collect_names()
+
+    def collect_names(self) -> None:
+        """Note the names of all values and nodes, so that `fresh` avoids them."""
         for graph in [self.model.graph, *(function.graph for function in self.model.functions.values())]:
             self.names.update(str(value.name) for value in all_values(graph))
             for each in all_graphs(graph):

@@ -20,6 +20,8 @@ Array = NDArray[Any]
 Semantics = Literal["ort", "spec"]
 Bound = Callable[[Array], Array]
 
+_EXP_OVERFLOWS = float(np.log(np.finfo(np.float32).max))
+
 
 def _sigmoid(x: Array, alpha: float, beta: float) -> Array:
     # Written with tanh because exp(-x) overflows for large negative x.
@@ -61,6 +63,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "Softsign": Activation(lambda x, a, b: x / (1 + np.abs(x))),
     "Softplus": Activation(_softplus),
 }
+
+
+def _overflowing_softplus(x: Array, alpha: float, beta: float) -> Array:
+    # The kernels take the logarithm of 1 + exp(x), in float32 at most for what is no float64.
+    return np.where(x > _EXP_OVERFLOWS, np.inf, _softplus(x, alpha, beta))
 
 
 def _thresholded_relu_of_the_text(x: Array, alpha: float, beta: float) -> Array:
@@ -130,5 +137,7 @@ def resolve_activations(
         function = kind.function
         if known == "ThresholdedRelu" and semantics == "spec":
             function = _thresholded_relu_of_the_text
+        if known == "Softplus" and semantics == "ort":
+            function = _overflowing_softplus
         resolved.append(_bind(function, alpha, beta))
     return resolved

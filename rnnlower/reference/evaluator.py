@@ -46,9 +46,10 @@ class Evaluator:
     Args:
         model: the model, its external data loaded. It is not changed.
         semantics: ``"ort"`` or ``"spec"``, for the recurrent operators (see :mod:`.recurrent_ops`).
+        precise: compute float32 data of recurrent operators in float64; else in float32.
 
-    Recurrent operators compute in float64 for float32 and float64 data, in float32 for float16 and bfloat16,
-    and round at the end. bfloat16 arrays have the dtype ``ml_dtypes.bfloat16``.
+    Recurrent operators compute float64 data in float64, float16 and bfloat16 in float32, and round at the
+    end. bfloat16 arrays have the dtype ``ml_dtypes.bfloat16``.
 
     Raises:
         UnsupportedModelError: an operator, attribute or activation is unknown.
@@ -56,12 +57,12 @@ class Evaluator:
         ValueError: ``semantics`` is neither; at ``run``: a missing input, or sequence_lens outside 0..T.
     """
 
-    def __init__(self, model: onnx.ModelProto, *, semantics: Semantics = "ort") -> None:
+    def __init__(self, model: onnx.ModelProto, *, semantics: Semantics = "ort", precise: bool = True) -> None:
         if semantics not in ("ort", "spec"):
             raise ValueError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
         opsets = _opsets(model.opset_import)
         settings = {
-            "recurrent": {cls.__name__: cls for cls in recurrent_ops(semantics)},
+            "recurrent": {cls.__name__: cls for cls in recurrent_ops(semantics, precise=precise)},
             "local_functions": {_key(f.domain, f.name): f for f in model.functions},
         }
         # The settings travel in the class: it is all that an evaluator hands down to subgraphs.

@@ -22,6 +22,7 @@ from onnx import TensorProto
 from onnx.defs import OpSchema, get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_average_pool import AveragePool_7
 from onnx.reference.ops.op_conv_transpose import ConvTranspose
 
 from rnnlower.errors import UnsupportedModelError
@@ -254,6 +255,12 @@ class _DequantizeLinear(_OldOp):
         return (np.asarray(shifted * spread(scale)).astype(scale.dtype),)
 
 
+class _AveragePool(AveragePool_7):
+    """onnx's own, which counts pads in where the attribute to leave them out does not exist yet."""
+
+    op_schema = get_schema("AveragePool", 7, "")
+
+
 class _ConvTranspose(ConvTranspose):
     """onnx's own, group by group: it gets groups wrong."""
 
@@ -306,6 +313,7 @@ OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
     "Hardmax": (1, 12, _of(_OverMatrix, _hardmax)),
     "BatchNormalization": (1, 13, _BatchNormalization),
     "DequantizeLinear": (10, 18, _DequantizeLinear),
+    "AveragePool": (1, 6, _AveragePool),
     "ConvTranspose": (1, 10**6, _ConvTranspose),
 }
 

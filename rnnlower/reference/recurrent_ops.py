@@ -12,12 +12,13 @@ row with sequence_lens = 0  final states are 0                      final states
 ThresholdedRelu             default alpha 0; 0 at x == alpha        default alpha 1; x at x == alpha
 Affine                      defaults 0, 0                           defaults 1, 0
 ScaledTanh                  defaults 0, 0                           none: refused without alpha and beta
+Softplus                    infinite where exp(x) overflows         does not overflow
 activation names            LSTM, GRU: case does not matter         as written in the text
 clip = 0                    RNN clips to 0; LSTM, GRU: refused      clips to 0
 clip < 0                    RNN: no clip; LSTM, GRU: refused        refused
 ==========================  ======================================  =====================================
 
-Softplus is computed without overflow under both. An empty sequence (T = 0) counts as ``sequence_lens = 0``.
+An empty sequence (T = 0) counts as ``sequence_lens = 0``.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
     """What the three operators share: attributes, layout, directions, time and masks."""
 
     semantics: ClassVar[Semantics] = "ort"
+    precise: ClassVar[bool] = True
     gates: ClassVar[int]
     default_activations: ClassVar[tuple[str, ...]]
     state_count: ClassVar[int] = 1
@@ -89,7 +91,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             states = [None if s is None else np.swapaxes(s, 0, 1) for s in states]
         self._check_shapes(X, W, R, B, P, states, attributes)
         dtype = X.dtype
-        compute = np.dtype(np.float64 if dtype.itemsize >= 4 else np.float32)
+        compute = np.dtype(np.float64 if dtype.itemsize >= (4 if self.precise else 8) else np.float32)
         lengths = self._lengths(sequence_lens, X.shape[0], X.shape[1])
         X, W, R = (a.astype(compute) for a in (X, W, R))
         directions = self._directions(attributes.get("direction"))
@@ -319,10 +321,15 @@ class RNN(_Recurrent):
         return step
 
 
-def recurrent_ops(semantics: Semantics = "ort") -> list[type[OpRun]]:
+def recurrent_ops(semantics: Semantics = "ort", *, precise: bool = True) -> list[type[OpRun]]:
     """The three operators for ``ReferenceEvaluator(model, new_ops=recurrent_ops())``.
+
+    With ``precise=False`` float32 data is computed in float32, as runtimes do, and not in float64.
 
     That evaluator does not hand ``new_ops`` on to model-local functions;
     :class:`rnnlower.reference.Evaluator` does.
     """
-    return [type(base.__name__, (base,), {"semantics": semantics}) for base in (LSTM, GRU, RNN)]
+    return [
+        type(base.__name__, (base,), {"semantics": semantics, "precise": precise})
+        for base in (LSTM, GRU, RNN)
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnnlower.verification.driver import DEFAULT_TRIALS, verify
+from rnnlower.verification.driver import verify
 from rnnlower.verification.result import OutputComparison, VerificationResult
 
-__all__ = ["DEFAULT_TRIALS", "OutputComparison", "VerificationResult", "verify"]
+__all__ = ["OutputComparison", "VerificationResult", "verify"]

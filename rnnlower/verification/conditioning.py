@@ -2,7 +2,8 @@
 
 Some graphs amplify rounding (deep ones, divisions by small norms): two correct evaluations then differ by
 more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs that are
-moved by a few units in the last place. What that moves, no comparison can resolve; real faults are larger.
+moved by a few units in the last place, and once in another precision. What that moves, no comparison can
+resolve; real faults are larger.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +26,9 @@ _DRAWS = 4
 _FACTOR = 4.0
 # Rounding inside a graph adds up to more than one unit of its inputs.
 _ULPS = 8.0
-# Beyond this share of an output's scale it is no longer rounding that is excused.
+# Beyond this share of an output's scale, the output says nothing.
 _LARGEST_SHARE = 1e-2
+_NEAR_OVERFLOW = 1e-3
 
 
 def rounding_noise(
@@ -33,16 +36,25 @@ def rounding_noise(
     feeds: Mapping[str, Array],
     outputs: Mapping[str, Any],
     seed: int,
-) -> dict[str, Array]:
+    second_opinion: Mapping[str, Any] | None = None,
+) -> dict[str, Array | None]:
     """For each float output, element by element, the difference to allow for rounding; float64.
 
-    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``.
+    None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale,
+    or where any output is NaN or reaches the end of its type's range (what comes out then depends on the
+    order of operations).
+
+    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``second_opinion`` are those of an
+    evaluation in another precision, which is heard where it is near.
     """
-    noise = {
-        name: np.zeros(value.shape)
+    floats = {
+        name: value
         for name, value in outputs.items()
         if isinstance(value, np.ndarray) and is_inexact(value.dtype)
     }
+    if any(map(_overflows, floats.values())):
+        return dict.fromkeys(floats)
+    noise = {name: np.zeros(value.shape) for name, value in floats.items()}
     for draw in range(_DRAWS):
         rng = np.random.default_rng([seed, draw])
         try:
@@ -53,13 +65,25 @@ def rounding_noise(
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
-    return {name: _bounded(_FACTOR * values, outputs[name]) for name, values in noise.items()}
+    for name, other in (second_opinion or {}).items():
+        if name in noise and other.shape == noise[name].shape:
+            apart = _difference(other, outputs[name])
+            if float(apart.max(initial=0.0)) <= _LARGEST_SHARE * _scale(floats[name]):
+                noise[name] = np.fmax(noise[name], apart)
+    return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
+
+
+def _overflows(values: Array) -> bool:
+    largest = float(ml_dtypes.finfo(values.dtype).max)  # type: ignore[no-untyped-call]
+    return not bool(np.all(np.abs(values.astype(np.float64)) < _NEAR_OVERFLOW * largest))
 
 
 def _moved(array: Array, rng: np.random.Generator) -> Array:
-    if array.dtype not in (np.float32, np.float64):
+    if not is_inexact(array.dtype):
         return array
-    step = _ULPS * float(np.finfo(array.dtype).eps)
+    # In a small type one unit is much already.
+    ulps = _ULPS if array.dtype.itemsize >= 4 else 1.0
+    step = ulps * float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
     signs = rng.integers(0, 2, array.shape) * 2 - 1
     return (array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
 
@@ -70,7 +94,14 @@ def _difference(a: Array, b: Array) -> Array:
     return np.where(np.isfinite(difference), difference, 0.0)
 
 
-def _bounded(noise: Array, output: Array) -> Array:
+def _scale(output: Array) -> float:
     magnitude = np.abs(output.astype(np.float64))
-    scale = float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
-    return np.minimum(noise, _LARGEST_SHARE * scale)
+    return float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
+
+
+def _if_determined(noise: Array, output: Array) -> Array | None:
+    scale = _scale(output)
+    if output.dtype.itemsize < 4:
+        # One unit of a small type may itself be more than the share.
+        return np.minimum(noise, _LARGEST_SHARE * scale)
+    return noise if float(noise.max(initial=0.0)) <= _LARGEST_SHARE * scale else None

@@ -69,8 +69,6 @@ def reasons_against_onnxruntime(facts: Facts, semantics: Semantics, empty_inputs
             reasons.append(f"{label}: layout=1 has no kernel")
         elif node.elem_type in _NO_KERNEL:
             reasons.append(f"{label}: {_NO_KERNEL[node.elem_type]} has no kernel")
-        elif any(name.lower() == "softplus" for name in node.activations):
-            reasons.append(f"{label}: the native Softplus overflows")
         elif empty_inputs and node.op_type in _ABORTING:
             reasons.append(f"{label}: the native kernel aborts on zero-length time or batch")
     return reasons
@@ -81,9 +79,9 @@ class NumpyEngine:
 
     name: EngineName = "rnnlower-reference"
 
-    def __init__(self, model: HeldModel, semantics: Semantics) -> None:
+    def __init__(self, model: HeldModel, semantics: Semantics, precise: bool = True) -> None:
         try:
-            self._evaluator = Evaluator(model.with_data(), semantics=semantics)
+            self._evaluator = Evaluator(model.with_data(), semantics=semantics, precise=precise)
         except _EVALUATION_FAILURES as error:
             raise LoadError(f"{type(error).__name__}: {error}") from error
 

@@ -5,9 +5,12 @@ Everything follows from the seed, the trial and the input's name.
 
 from __future__ import annotations
 
+import itertools
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,81 +28,144 @@ __all__ = ["InputMaker"]
 Array = NDArray[Any]
 
 # From rounding level to saturation; "mixed" draws a magnitude for every element.
-_PATTERNS = ("ordinary", "large", "tiny", "mixed", "positive", "sparse")
+_PATTERNS = ("ordinary", "large", "tiny", "mixed", "small", "huge", "sparse", "positive")
+_FACTORS = {"large": 10.0, "small": 0.1, "tiny": 1e-3, "huge": 100.0}
+# Weights that come as inputs: strong ones saturate, weak ones leave the other inputs to decide.
+_WEIGHT_FACTORS = {"large": 1.0, "small": 0.1, "tiny": 0.05}
+_MAX_VARIANTS = 4
+# A small model takes no time: more draws find what only shows in a narrow range of values.
+_SMALL_MODEL = 20_000
+_ROUNDS_OF_A_SMALL_MODEL = 3
 _UNKNOWN_LIMIT = 2
 
 
 @dataclass(frozen=True)
+class _Turn:
+    trial: int
+    attempt: int
+    pattern: str
+    recipe: Recipe
+    shapes: Sizes
+    switches: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class InputMaker:
-    """Makes values for the inputs ``elem_types``, which ``uses`` describes and ``plan`` gives shapes."""
+    """Makes values for the inputs ``elem_types``, which ``uses`` describes and ``plan`` gives shapes.
+
+    A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
+    with constants. Every float pattern meets up to four combinations of the switches' values.
+    ``parameters`` is the size of the model: the elements of its initializers and inputs.
+    """
 
     elem_types: Mapping[str, int]
     uses: Mapping[str, Uses]
     plan: ShapePlan
     seed: int
+    parameters: int
+
+    @property
+    def natural_trials(self) -> int:
+        """How many trials meet every pattern with every variant of the switches, several times if cheap."""
+        rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
+        return len(_PATTERNS) * self._variants * rounds
 
     @property
     def has_discrete_inputs(self) -> bool:
         """Whether another draw of values may make the difference between running and failing."""
-        exact = any(not is_inexact(self._dtype(name)) for name in self.elem_types)
+        names = [name for name in self.elem_types if name not in self._switches]
+        exact = any(not is_inexact(self._dtype(name)) for name in names)
         return exact or any(use.lengths or use.indices for use in self.uses.values())
 
     def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
         """The inputs of one trial. A later attempt draws other discrete values and narrower limits."""
-        values = {}
-        for name, shape in shapes.items():
-            entropy = [self.seed, trial, attempt, zlib.crc32(name.encode())]
-            rng = np.random.default_rng(entropy)
-            dtype = self._dtype(name)
-            use = self.uses.get(name, Uses())
-            values[name] = self._values(rng, dtype, shape, use, trial, attempt, recipe, shapes)
-        return values
+        pattern = _PATTERNS[trial // self._variants % len(_PATTERNS)]
+        turn = _Turn(trial, attempt, pattern, recipe, shapes, self.switch_values(trial))
+        return {name: self._values(name, turn) for name in shapes}
 
     def _dtype(self, name: str) -> Any:
         elem_type = self.elem_types[name]
         if elem_type == onnx.TensorProto.UNDEFINED:
             raise UnverifiableError(f"input {name!r} is no tensor: give --inputs")
-        return tensor_dtype_to_np_dtype(elem_type)
+        return np.dtype(tensor_dtype_to_np_dtype(elem_type))
 
-    def _values(
-        self,
-        rng: np.random.Generator,
-        dtype: Any,
-        shape: tuple[int, ...],
-        use: Uses,
-        trial: int,
-        attempt: int,
-        recipe: Recipe,
-        shapes: Sizes,
-    ) -> Array:
+    @cached_property
+    def _switches(self) -> dict[str, list[Any]]:
+        """The values that each switch may take."""
+        switches: dict[str, list[Any]] = {}
+        for name, dims in self.plan.dims.items():
+            use = self.uses.get(name, Uses())
+            if any(d != 1 for d in dims) or use.lengths or use.indices:
+                continue
+            if self._dtype(name) == np.bool_:
+                switches[name] = [True, False]
+            elif self._dtype(name).kind in "iu" and (use.equal_to or use.ordered_with):
+                switches[name] = _choices(use)
+        return switches
+
+    @cached_property
+    def _variants(self) -> int:
+        return min(math.prod(map(len, self._switches.values())), _MAX_VARIANTS)
+
+    def switch_values(self, trial: int) -> dict[str, Any]:
+        """One value for each switch: the first of all, the last of all, then mixtures."""
+        options = list(self._switches.values())
+        variant = trial % self._variants
+        if variant < 2:
+            chosen = [values[-variant] for values in options]
+        elif math.prod(map(len, options)) <= _MAX_VARIANTS:
+            ends = [tuple(values[k] for values in options) for k in (0, -1)]
+            others = [combination for combination in itertools.product(*options) if combination not in ends]
+            chosen = list(others[variant - 2])
+        else:
+            rng = np.random.default_rng([self.seed, trial])
+            chosen = [values[int(rng.integers(len(values)))] for values in options]
+        return dict(zip(self._switches, chosen, strict=True))
+
+    def _values(self, name: str, turn: _Turn) -> Array:
+        shape, dtype, use = turn.shapes[name], self._dtype(name), self.uses.get(name, Uses())
+        rng = np.random.default_rng([self.seed, turn.trial, turn.attempt, zlib.crc32(name.encode())])
+        if name in turn.switches:
+            return np.full(shape, turn.switches[name]).astype(dtype)
         if use.lengths:
-            limit = min(self._limit(d, recipe, shapes) for d in use.lengths)
-            return _lengths(rng, shape, max(limit >> (attempt // 4), min(limit, 1)), trial).astype(dtype)
+            limit = min(self._limit(d, turn) for d in use.lengths)
+            limit = max(limit >> (turn.attempt // 4), min(limit, 1))
+            return _lengths(rng, shape, limit, turn.trial).astype(dtype)
         if use.indices:
-            limits = [self.plan.size_of(d, recipe) for d in use.indices]
+            limits = [self.plan.size_of(d, turn.recipe) for d in use.indices]
             limit = min(size or _UNKNOWN_LIMIT for size in limits)
             return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
-        if dtype == np.bool_:
-            return _booleans(rng, shape, trial + attempt)
-        if (use.equal_to or use.ordered_with) and not is_inexact(dtype):
-            return _compared(rng, shape, use, trial + attempt).astype(dtype)
         if is_inexact(dtype):
-            return _floats(
-                rng, dtype, shape, "weight" if use.is_weight else _PATTERNS[trial % len(_PATTERNS)]
-            )
+            if use.is_weight:
+                factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
+                return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
+            return _floats(rng, dtype, shape, turn.pattern)
+        if dtype.kind == "b":
+            return _booleans(rng, shape, turn.trial + turn.attempt)
         if dtype.kind in "iu":
             return _integers(rng, dtype, shape, use).astype(dtype)
         if dtype.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
         return rng.choice(np.array(["", "a", "B c", "word"], dtype=object), shape)
 
-    def _limit(self, dim: Dim, recipe: Recipe, shapes: Sizes) -> int:
-        size = self.plan.size_of(dim, recipe)
+    def _limit(self, dim: Dim, turn: _Turn) -> int:
+        size = self.plan.size_of(dim, turn.recipe)
         if size is not None:
             return size
         # Unknown where X comes from: no sequence is longer than the shortest of these.
-        leading = [s for shape in shapes.values() if len(shape) >= 2 for s in shape[:2]]
+        leading = [s for shape in turn.shapes.values() if len(shape) >= 2 for s in shape[:2]]
         return min(leading, default=1)
+
+
+def _choices(use: Uses) -> list[int]:
+    """The constants that a value is compared with, and their neighbours, so that both outcomes occur."""
+    choices = {int(v) for v in use.equal_to} | {
+        int(v) + step for v in use.ordered_with for step in (0, 1, -1)
+    }
+    ordered = sorted(use.equal_to) + sorted(choices - use.equal_to)
+    if use.equal_to:
+        ordered.append(max(ordered) + 1)
+    return [int(v) for v in ordered]
 
 
 def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, trial: int) -> Array:
@@ -116,43 +182,27 @@ def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, trial
 
 
 def _booleans(rng: np.random.Generator, shape: tuple[int, ...], turn: int) -> Array:
-    if not shape or int(np.prod(shape)) == 1:
-        return np.full(shape, turn % 2 == 0)
-    return (rng.random(shape) < 0.5, np.ones(shape, bool), rng.random(shape) < 0.8, np.zeros(shape, bool))[
-        turn % 4
-    ]
-
-
-def _compared(rng: np.random.Generator, shape: tuple[int, ...], use: Uses, turn: int) -> Array:
-    """The constants that a value is compared with, and their neighbours, so that both outcomes occur."""
-    choices = sorted(use.equal_to)
-    choices += sorted({v + step for v in use.ordered_with for step in (-1, 0, 1)} - set(choices))
-    if use.equal_to:
-        choices.append(max(choices) + 1)
-    if not shape or int(np.prod(shape)) == 1:
-        return np.full(shape, choices[turn % len(choices)])
-    return np.asarray(rng.choice(np.array(choices), shape))
+    share = (0.5, 1.0, 0.8, 0.0)[turn % 4]
+    return np.asarray(rng.random(shape) < share)
 
 
 def _floats(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], pattern: str) -> Array:
     normal = rng.standard_normal(shape)
-    if pattern == "large":
-        normal = normal * 10
-    elif pattern == "tiny":
-        normal = normal * 1e-3
-    elif pattern == "mixed":
+    if pattern == "mixed":
         normal = normal * 10.0 ** rng.uniform(-3, 1.5, shape)
     elif pattern == "positive":
         normal = np.abs(normal)
     elif pattern == "sparse":
         normal = np.where(rng.random(shape) < 0.5, 0.0, 3 * normal)
-    elif pattern == "weight":
-        normal = normal * 0.4
-    return np.asarray(normal).astype(dtype)
+    factor = _FACTORS.get(pattern, 1.0)
+    # float16 ends at 65504: larger inputs would test little but its overflow.
+    return np.asarray(normal * (min(factor, 10.0) if dtype == np.float16 else factor)).astype(dtype)
 
 
 def _integers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], use: Uses) -> Array:
     if use.is_shape or use.is_count:
         return np.asarray(rng.integers(1, 4, shape))
+    if use.equal_to or use.ordered_with:
+        return np.asarray(rng.choice(np.array(_choices(use)), shape))
     top = 256 if dtype.itemsize == 1 and dtype.kind == "u" else 10
     return np.asarray(rng.integers(0, top, shape))

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.shape_inference import InferenceError, infer_shapes
 
-from rnnlower.verification.models import slim
+from rnnlower.verification.models import default_opset, slim
+from rnnlower.verification.randomness import random_outputs
 
 __all__ = [
     "Dim",
@@ -81,7 +82,6 @@ class Recurrent:
     version: int
     elem_type: int | None
     layout: int
-    activations: tuple[str, ...]
     x_dims: Dims | None
     state_dims: tuple[int, ...]
 
@@ -90,8 +90,8 @@ class Recurrent:
 class Facts:
     """What a graph says.
 
-    ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
-    that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
+    ``uses`` by graph input; the recurrent nodes; the outputs that depend on random operators; dimensions that
+    recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def gather_facts(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | N
         inferred = infer_shapes(inferred, data_prop=True)
     tracer = _Tracer(inferred)
     tracer.run()
-    tracer.facts.random_outputs = _random_outputs(model)
+    tracer.facts.random_outputs = random_outputs(model)
     return tracer.facts
 
 
@@ -208,19 +208,22 @@ class _Tracer:
         self.facts = Facts()
 
     def run(self) -> None:
-        opset = _default_opset(self._model.opset_import)
+        opset = default_opset(self._model.opset_import)
         initialized = {i.name for i in self._model.graph.initializer}
         names = [i.name for i in self._model.graph.input if i.name not in initialized]
         self.facts.uses = {name: Uses() for name in names}
         taint: Taint = {name: frozenset([name]) for name in names}
         self._graph(self._model.graph, _Scope(opset, {}, {}, {}), taint)
 
-    def _graph(self, graph: onnx.GraphProto, scope: _Scope, taint: Taint) -> list[Origins]:
+    def _graph(
+        self, graph: onnx.GraphProto, scope: _Scope, taint: Taint, entered: Mapping[str, Dims] | None = None
+    ) -> list[Origins]:
         for value in (*graph.input, *graph.value_info, *graph.output):
             scope.types[value.name] = value.type.tensor_type.elem_type
             dims = dims_of(value)
             if dims is not None:
                 scope.dims[value.name] = dims
+        scope.dims.update(entered or {})
         for tensor in graph.initializer:
             scope.types[tensor.name] = tensor.data_type
             scope.dims[tensor.name] = tuple(tensor.dims)
@@ -276,10 +279,6 @@ class _Tracer:
                 version=scope.opset,
                 elem_type=elem_types[0] if elem_types else None,
                 layout=attributes["layout"].i if "layout" in attributes else 0,
-                activations=tuple(
-                    s.decode()
-                    for s in (attributes["activations"].strings if "activations" in attributes else ())
-                ),
                 x_dims=scope.dims.get(node.input[0]),
                 state_dims=tuple(
                     d for name in node.input[4:7] for d in scope.dims.get(name, ()) if isinstance(d, int)
@@ -341,9 +340,13 @@ class _Tracer:
         bodies = []
         for graph in graphs.values():
             inner: Taint = ChainMap({}, taint)
-            for formal, actual in zip(graph.input, node.input, strict=False):
+            entered = {}
+            for index, (formal, actual) in enumerate(zip(graph.input, node.input, strict=False)):
                 inner[formal.name] = taint.get(actual, frozenset())
-            bodies.append(self._graph(graph, scope.child(), inner))
+                dims = _dims_on_entry(node, index, scope)
+                if dims is not None:
+                    entered[formal.name] = dims
+            bodies.append(self._graph(graph, scope.child(), inner, entered))
         if node.op_type == "Loop":
             return bodies[0][1:]
         return [a.union(*rest) for a, *rest in zip(*bodies, strict=False)]
@@ -352,7 +355,7 @@ class _Tracer:
         self, function: onnx.FunctionProto, node: onnx.NodeProto, outer: _Scope, taint: Taint
     ) -> list[Origins]:
         bound = {a.name: a for a in function.attribute_proto} | outer.attributes(node)
-        scope = _Scope(_default_opset(function.opset_import), {}, {}, {}, bound)
+        scope = _Scope(default_opset(function.opset_import), {}, {}, {}, bound)
         inner: Taint = {}
         for formal, actual in zip(function.input, node.input, strict=False):
             inner[formal] = taint.get(actual, frozenset())
@@ -364,6 +367,22 @@ class _Tracer:
         return [inner.get(name, frozenset()) for name in function.output]
 
 
+def _dims_on_entry(node: onnx.NodeProto, index: int, scope: _Scope) -> Dims | None:
+    """The dimensions with which an input of a Loop or Scan enters its body's first iteration."""
+    dims = scope.dims.get(node.input[index])
+    if dims is None or (node.op_type == "Loop" and index < 2) or node.op_type not in ("Loop", "Scan"):
+        return None
+    if node.op_type == "Loop":
+        return dims
+    attributes = scope.attributes(node)
+    scanned = index - (len(node.input) - attributes["num_scan_inputs"].i)
+    if scope.opset < 9 or scanned < 0 or not dims:
+        return None if scope.opset < 9 else dims
+    axes = attributes["scan_input_axes"].ints if "scan_input_axes" in attributes else ()
+    axis = axes[scanned] % len(dims) if axes else 0
+    return dims[:axis] + dims[axis + 1 :]
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (np.number, np.bool_)) and bool(np.isfinite(float(value)))
 
@@ -371,42 +390,3 @@ def _is_number(value: Any) -> bool:
 def _axis_size(scope: _Scope, name: str, axis: int) -> Dim:
     dims = scope.dims.get(name)
     return dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None
-
-
-def _default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
-    return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
-
-
-_RANDOM = (
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-)
-
-
-def _random_outputs(model: onnx.ModelProto) -> set[str]:
-    """The graph outputs whose values the operators leave to chance, or to the runtime."""
-    opset = _default_opset(model.opset_import)
-    functions = {(f.domain, f.name): f for f in model.functions}
-    random: set[str] = set()
-
-    def draws(node: onnx.NodeProto) -> bool:
-        if node.op_type in _RANDOM:
-            return True
-        if node.op_type == "Dropout":
-            tests = any(a.name == "is_test" and a.i for a in node.attribute)
-            return (opset < 7 and not tests) or (len(node.input) > 2 and bool(node.input[2]))
-        function = functions.get((node.domain, node.op_type))
-        inner = [*(function.node if function else ()), *(n for a in node.attribute for n in a.g.node)]
-        return any(draws(n) or any(name in random for name in n.input) for n in inner)
-
-    for node in model.graph.node:
-        if any(name in random for name in node.input) or draws(node):
-            random.update(name for name in node.output if name)
-        if node.op_type == "BatchNormalization" and opset < 14:
-            # saved_mean and saved_var: "to speed up gradient computation", in whatever form does that.
-            random.update(name for name in node.output[3:] if name)
-    return {o.name for o in model.graph.output if o.name in random}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -14,7 +16,7 @@ from onnx.external_data_helper import uses_external_data
 from rnnlower.errors import OptionError
 from rnnlower.soundness import read_proto
 
-__all__ = ["HeldModel", "ModelLike", "hold", "slim"]
+__all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "slim"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -82,7 +84,7 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
         if (
             len(tensor.raw_data) <= _BIG_TENSOR
             and not uses_external_data(tensor)
-            and _elements(tensor) <= _BIG_TENSOR
+            and elements(tensor.dims) <= _BIG_TENSOR
         ):
             graph.initializer.append(tensor)
             continue
@@ -92,8 +94,11 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _elements(tensor: onnx.TensorProto) -> int:
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count
+def default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
+    """The version of the default domain; 1 where no import tells."""
+    return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
+
+
+def elements(dims: Iterable[int]) -> int:
+    """How many elements a tensor of this shape has."""
+    return math.prod(dims)

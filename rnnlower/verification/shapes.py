@@ -8,7 +8,7 @@ the next.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -56,7 +56,7 @@ class ShapePlan:
     lengths: frozenset[str] = frozenset()
     hints: Sequence[int] = ()
     _same: dict[str, Dim] = field(default_factory=dict)
-    _good: Recipe | None = None
+    _good: dict[Hashable, Recipe] = field(default_factory=dict)
 
     @classmethod
     def merge(
@@ -105,11 +105,14 @@ class ShapePlan:
         """Whether any dimension is left to choose."""
         return bool(self._names)
 
-    def proposals(self, trial: int) -> Iterator[Recipe]:
-        """Recipes for one trial, the most varied first, those known to work last."""
+    def proposals(self, trial: int, variant: Hashable = None) -> Iterator[Recipe]:
+        """Recipes for one trial, the most varied first, those known to work last.
+
+        What works may depend on the branches taken; ``variant`` tells those apart.
+        """
         varied = Recipe("named", _BATCHES[trial % len(_BATCHES)], _LENGTHS[trial % len(_LENGTHS)])
-        if self._good is not None:
-            good = self._good
+        if variant in self._good:
+            good = self._good[variant]
             around = (0, 1, -1, good.length, 2, 3)[trial % 6]
             length = max(1, good.length + around)
             yield Recipe(good.tie, varied.batch, varied.length if good.length < 16 else length)
@@ -121,6 +124,7 @@ class ShapePlan:
         yield varied
         if not self.is_dynamic:
             return
+        yield from dict.fromkeys(self._good.values())
         ties = _TIES if any(map(_is_unnamed, self._names)) else _TIES[:1]
         for tie in ties:
             yield from (Recipe(tie, batch, length) for length in _SCALES[:3] for batch in (2, 1))
@@ -131,10 +135,9 @@ class ShapePlan:
             yield from (Recipe(tie, batch, length) for tie in ties for batch in (2, 1))
         yield from (Recipe(tie, batch, _SCALES[0]) for tie in ties for batch in _RARE_BATCHES)
 
-    def worked(self, recipe: Recipe) -> None:
+    def worked(self, recipe: Recipe, variant: Hashable = None) -> None:
         """Remember that the reference ran with ``recipe``; the first one that did is kept."""
-        if self._good is None:
-            self._good = recipe
+        self._good.setdefault(variant, recipe)
 
     def sizes(self, recipe: Recipe) -> Sizes | None:
         """A shape for every input, or None if that would be too large to try."""

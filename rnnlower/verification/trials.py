@@ -14,12 +14,14 @@ from rnnlower.errors import UnverifiableError
 from rnnlower.verification.generate import InputMaker
 from rnnlower.verification.graph_facts import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
+from rnnlower.verification.models import elements
 from rnnlower.verification.session import RunError, brief
 from rnnlower.verification.shapes import ShapePlan
 
 __all__ = ["RunModel", "Trial", "generate_trials", "input_maker"]
 
 Array = NDArray[Any]
+Variant = tuple[tuple[str, Any], ...]
 RunModel = Callable[[dict[str, Array]], dict[str, Any]]
 
 # Seconds of trying sizes on a reference that refuses all of them.
@@ -55,7 +57,18 @@ def input_maker(
     own = {value.name: dims_of(value) for value in values}
     plan = ShapePlan.merge(own, others, facts.equal_dims, facts.batches, facts.lengths, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
-    return InputMaker(types, facts.uses, plan, seed)
+    parameters = _weight_count(reference)
+    parameters += sum(elements([d for d in dims if isinstance(d, int)]) for dims in plan.dims.values())
+    return InputMaker(types, facts.uses, plan, seed, parameters)
+
+
+def _weight_count(graph: onnx.GraphProto) -> int:
+    """The elements of all initializers and constants, those of subgraphs included."""
+    count = sum(elements(tensor.dims) for tensor in graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            count += elements(attribute.t.dims) + _weight_count(attribute.g)
+    return count
 
 
 def generate_trials(run: RunModel, maker: InputMaker, count: int) -> tuple[list[Trial], list[str]]:
@@ -66,16 +79,22 @@ def generate_trials(run: RunModel, maker: InputMaker, count: int) -> tuple[list[
     """
     finished: list[Trial] = []
     skipped: list[str] = []
+    hopeless: set[Variant] = set()
     reason = ""
     for number in range(count):
-        trial, reason = _first_that_runs(run, maker, number)
+        switches = maker.switch_values(number)
+        variant = tuple(switches.items())
+        if variant in hopeless:
+            continue
+        trial, reason = _first_that_runs(run, maker, number, variant)
         if trial is not None:
             finished.append(trial)
             continue
-        skipped.append(f"trial {number}: the reference ran on no generated inputs: {reason}")
-        if maker.plan.is_dynamic and not finished:
-            # The whole range of sizes was searched: the next trial would search it in vain again.
-            break
+        where = f"with {', '.join(f'{name} = {value}' for name, value in variant)}, " if variant else ""
+        skipped.append(f"trial {number}: {where}the reference ran on no generated inputs: {reason}")
+        if maker.plan.is_dynamic:
+            # The whole range of sizes was searched: another trial would search it in vain again.
+            hopeless.add(variant)
     if not finished:
         raise UnverifiableError(
             f"the reference ran on no generated inputs; give some with --inputs. The last reason: {reason}"
@@ -83,7 +102,9 @@ def generate_trials(run: RunModel, maker: InputMaker, count: int) -> tuple[list[
     return finished, skipped
 
 
-def _first_that_runs(run: RunModel, maker: InputMaker, number: int) -> tuple[Trial | None, str]:
+def _first_that_runs(
+    run: RunModel, maker: InputMaker, number: int, variant: Variant
+) -> tuple[Trial | None, str]:
     """The first proposal of sizes and values on which the reference runs; or None and the last reason."""
     reason = "the inputs would be too large"
     attempt = 0
@@ -91,7 +112,7 @@ def _first_that_runs(run: RunModel, maker: InputMaker, number: int) -> tuple[Tri
     if maker.has_discrete_inputs:
         draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
     deadline = time.monotonic() + LONGEST_SEARCH
-    for recipe in maker.plan.proposals(number):
+    for recipe in maker.plan.proposals(number, variant):
         if time.monotonic() > deadline:
             return None, f"{reason}; gave up after {LONGEST_SEARCH:.0f} s"
         shapes = maker.plan.sizes(recipe)
@@ -105,6 +126,6 @@ def _first_that_runs(run: RunModel, maker: InputMaker, number: int) -> tuple[Tri
             except RunError as error:
                 reason = f"{brief(error)} (shapes {shapes})"
             else:
-                maker.plan.worked(recipe)
+                maker.plan.worked(recipe, variant)
                 return Trial(number, feeds, outputs), ""
     return None, reason

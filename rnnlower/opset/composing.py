@@ -1,0 +1,151 @@
+"""Operators that older ones can be composed to, on the way down to opsets that lack them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.opset.step import Row, Step
+
+WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+
+
+def expand_down(step: Step) -> None:
+    """Tile repeats the dimensions of size 1, once the tensor has as many dimensions as the result."""
+    x, shape = step.x(0), step.x(1)
+    step.opset = 7
+    rank, sizes = step.known_rank(x), step.static_shape(shape)
+    if sizes is None:
+        step.refuse(f"the number of elements of {shape.name!r} is not known", "declare it in value_info")
+    missing = sizes[0] - rank
+    if missing > 0:
+        x = step.unsqueeze(x, range(missing))
+    elif missing < 0:
+        shape = step.emit("Concat", step.const([1] * -missing), shape, axis=0)
+    if rank == missing == 0:
+        step.replace(step.emit("Identity", x))
+        return
+    single = step.cast(step.emit("Equal", step.emit("Shape", x), step.const([1])), ir.DataType.INT64)
+    extra = step.emit("Mul", single, step.emit("Sub", shape, step.const([1])))
+    step.replace(step.emit("Tile", x, step.emit("Add", extra, step.const([1]))))
+
+
+def where_down(step: Step) -> None:
+    """Integers and booleans can be chosen by arithmetic; with floating point, infinities could not."""
+    condition, a, b = step.x(0), step.x(1), step.x(2)
+    dtype = step.known_dtype(a)
+    step.opset = 8
+    if dtype == ir.DataType.BOOL:
+        first = step.emit("And", condition, a)
+        step.replace(step.emit("Or", first, step.emit("And", step.emit("Not", condition), b)))
+    elif dtype in WHOLE:
+        chosen = step.cast(condition, dtype)
+        other = step.cast(step.emit("Not", condition), dtype)
+        step.replace(step.emit("Add", step.emit("Mul", chosen, a), step.emit("Mul", other, b)))
+    else:
+        step.refuse(f"there is no other way to choose between tensors of {dtype.name.lower()}")
+
+
+def mod_down(step: Step) -> None:
+    """The remainder has the divisor's sign: that of a truncated division, moved where it has not."""
+    a, b = step.x(0), step.x(1)
+    dtype = step.known_dtype(a)
+    if dtype not in WHOLE or step.attr("fmod"):
+        step.refuse("only the remainder of int32 and int64 tensors, with fmod=0, can be composed")
+    step.opset = 9
+    remainder = step.emit("Sub", a, step.emit("Mul", step.emit("Div", a, b), b))
+    zero = step.const(0, dtype)
+    unlike = step.emit("Xor", step.emit("Less", remainder, zero), step.emit("Less", b, zero))
+    whole = step.emit("Equal", remainder, zero)
+    move = step.emit("And", unlike, step.emit("Not", whole))
+    step.replace(step.emit("Where", move, step.emit("Add", remainder, b), remainder))
+
+
+def trilu_down(step: Step) -> None:
+    """What lies on the other side of the diagonal becomes zero."""
+    x, k = step.x(0), step.input(1)
+    dtype = step.known_dtype(x)
+    step.opset = 13
+    shape = step.emit("Shape", x)
+    numbers = []
+    for place in (-2, -1):
+        size = step.emit("Gather", shape, step.const(place), axis=0)
+        numbers.append(step.emit("Range", step.const(0), size, step.const(1)))
+    offset = step.emit("Sub", numbers[1], step.unsqueeze(numbers[0], [1]))
+    diagonal = step.const(0) if k is None else step.reshape(k, [])
+    outside = step.emit("Less" if step.attr("upper") else "Greater", offset, diagonal)
+    step.replace(step.emit("Where", outside, step.const(0, dtype), x))
+
+
+def depth_to_space_down(step: Step) -> None:
+    """The older version is DCR; CRD is a Transpose of six dimensions."""
+    if step.attr("mode") == "DCR":
+        return
+    x, block = step.x(), step.attr("blocksize")
+    shape = step.emit("Shape", x)
+    batch, channels, height, width = (step.slice(shape, axis, axis + 1) for axis in range(4))
+    size = step.const([block])
+    depth = step.emit("Div", channels, step.const([block * block]))
+    six = step.reshape(x, step.emit("Concat", batch, depth, size, size, height, width, axis=0))
+    turned = step.emit("Transpose", six, perm=[0, 1, 4, 2, 5, 3])
+    sides = (step.emit("Mul", height, size), step.emit("Mul", width, size))
+    step.replace(step.reshape(turned, step.emit("Concat", batch, depth, *sides, axis=0)))
+
+
+def thresholded_relu_down(step: Step) -> None:
+    """x where it is above alpha, else zero."""
+    x = step.x()
+    dtype = step.known_dtype(x)
+    step.opset = 9
+    above = step.emit("Greater", x, step.const(step.attr("alpha"), dtype))
+    step.replace(step.emit("Where", above, x, step.const(0, dtype)))
+
+
+def dequantize_down(step: Step) -> None:
+    """(x - zero point) scale, with one scale."""
+    step.opset = 9
+    _dequantize(step, [])
+
+
+def dequantize_channels_down(step: Step) -> None:
+    """One scale crosses; one for each channel is spread along its axis by hand."""
+    sizes = step.static_shape(step.x(1))
+    if step.known_rank(step.x(1)) == 0 or sizes == (1,):
+        step.drop("axis")
+        return
+    rank = step.known_rank(step.x())
+    _dequantize(step, range(1, rank - step.attr("axis") % rank))
+
+
+def _dequantize(step: Step, axes: Sequence[int]) -> None:
+    x, scale, zero_point = step.x(0), step.x(1), step.input(2)
+    dtype = step.known_dtype(scale)
+    shifted = step.cast(x, dtype)
+    if zero_point is not None:
+        shifted = step.emit("Sub", shifted, _spread(step, step.cast(zero_point, dtype), axes))
+    step.replace(step.emit("Mul", shifted, _spread(step, scale, axes)))
+
+
+def _spread(step: Step, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+    return step.unsqueeze(value, axes) if axes else value
+
+
+def gemm_without_c_down(step: Step) -> None:
+    """C may be left out from 11 on: a zero that broadcasts says the same."""
+    if step.input(2) is None:
+        zero = step.const([0], step.known_dtype(step.x()))
+        step.set_inputs(step.x(0), step.x(1), zero)
+
+
+ROWS = (
+    Row("Expand", 0, 8, "new in 8; Tile does it when the numbers of dimensions are known", down=expand_down),
+    Row("Where", 0, 9, "new in 9; integers and booleans are chosen by arithmetic", down=where_down),
+    Row("Mod", 0, 10, "new in 10; of integers it is composed of Div, Mul and Sub", down=mod_down),
+    Row("Trilu", 0, 14, "new in 14; a comparison of positions says the same", down=trilu_down),
+    Row("ThresholdedRelu", 0, 10, "new in 10; Greater and Where say the same", down=thresholded_relu_down),
+    Row("DequantizeLinear", 0, 10, "new in 10; Cast, Sub and Mul say the same", down=dequantize_down),
+    Row("DequantizeLinear", 10, 13, "a scale for each channel is new", down=dequantize_channels_down),
+    Row("DepthToSpace", 1, 11, "the mode CRD is new", down=depth_to_space_down),
+    Row("Gemm", 9, 11, "C may be left out", down=gemm_without_c_down),
+)

@@ -1,0 +1,81 @@
+"""The training part of a model, whose graphs are written in the model's opset too."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower import unmodelled
+from rnnlower.errors import OpsetError
+from rnnlower.opset.types import ValueTypes, all_values
+
+__all__ = ["convert_training"]
+
+
+def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[onnx.TrainingInfoProto] | None:
+    """The model's training info for opset `target`; None if there is none. Changes nothing.
+
+    Raises:
+        OpsetError: a graph of it cannot be converted.
+    """
+    rest = unmodelled.find(model)
+    if rest is None or not rest.training_info:
+        return None
+    known = {str(value.name): value for value in all_values(model.graph)}
+    converted = []
+    for info in rest.training_info:
+        copy = onnx.TrainingInfoProto()
+        copy.CopyFrom(info)
+        for graph in (copy.initialization, copy.algorithm):
+            if graph.node:
+                _convert(graph, model, known, types, target)
+        converted.append(copy)
+    return converted
+
+
+def _convert(
+    graph: onnx.GraphProto, model: ir.Model, known: dict[str, ir.Value], types: ValueTypes, target: int
+) -> None:
+    # The training graphs read values of the model; here those become inputs.
+    from rnnlower.opset.convert import convert_opset
+
+    proto = onnx.ModelProto(ir_version=max(model.ir_version, 4))
+    proto.opset_import.extend(
+        onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()
+    )
+    proto.graph.CopyFrom(graph)
+    outside = sorted(_read(graph) - _made(graph))
+    for name in outside:
+        proto.graph.input.append(_declaration(name, known.get(name), types))
+    work = ir.from_proto(proto)
+    try:
+        convert_opset(work, target)
+    except OpsetError as error:
+        raise OpsetError(f"in the model's training info: {error}") from error
+    result = ir.to_proto(work).graph
+    inputs = [value for value in result.input if value.name not in outside]
+    del result.input[:]
+    result.input.extend(inputs)
+    graph.CopyFrom(result)
+
+
+def _declaration(name: str, value: ir.Value | None, types: ValueTypes) -> onnx.ValueInfoProto:
+    dtype = types.dtype(value)
+    if dtype is None:
+        return onnx.ValueInfoProto(name=name)
+    declared = ir.Value(name=name, type=ir.TensorType(dtype), shape=types.shape(value))
+    return ir.serde.serialize_value(declared)
+
+
+def _read(graph: onnx.GraphProto) -> set[str]:
+    names = {name for node in graph.node for name in node.input if name}
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                names |= _read(inner) - _made(inner)
+    return names | {value.name for value in graph.output if value.name not in _made(graph)}
+
+
+def _made(graph: onnx.GraphProto) -> set[str]:
+    names = {name for node in graph.node for name in node.output}
+    return names | {value.name for value in (*graph.input, *graph.initializer)}

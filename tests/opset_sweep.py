@@ -1,0 +1,158 @@
+"""onnx's node tests through every version step, down and up again. The large run on demand:
+
+python tests/opset_sweep.py            # every node test
+python tests/opset_sweep.py --expanded # the definitions of operators, too
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from opset_cases import Case, frozen, node_cases
+from opset_engines import RANDOM, agree, all_operators, default_opset, outcomes
+
+from rnnlower.errors import OpsetError
+from rnnlower.opset import convert_opset
+from rnnlower.opset.schema import versions
+
+__all__ = ["Sweep"]
+
+ENDS = (26, 28)
+
+
+@dataclasses.dataclass
+class Sweep:
+    """Counts of what happened to every conversion, the reasons of refusals, and what went wrong."""
+
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    steps: dict[tuple[str, int, int], set[str]] = dataclasses.field(
+        default_factory=lambda: collections.defaultdict(set)
+    )
+    refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    upward_refusals: list[str] = dataclasses.field(default_factory=list)
+    disputes: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    def run(self, cases: Iterable[Case]) -> None:
+        """Every case, and every case with its small inputs as constants."""
+        for case in cases:
+            for each in (case, frozen(case)):
+                if each is not None:
+                    self.run_case(each)
+
+    def run_case(self, case: Case) -> None:
+        """Down to every version that one of the case's operators had, and from each of them up again."""
+        random = bool(all_operators(case.model) & RANDOM)
+        found = outcomes(case.model, case.feeds, slowly=True)
+        if not found:
+            self.counts["sources that nothing runs"] += 1
+            return
+        right = agree(found, dict.fromkeys(found, case.outputs))
+        # An engine that does not give what onnx's test expects of the source is asked to repeat itself.
+        expected = {engine: case.outputs if right[engine] or random else own for engine, own in found.items()}
+        self.counts["sources"] += 1
+        source = default_opset(case.model)
+        boundaries = sorted({v for op in all_operators(case.model) for v in versions(op) if v > 1})
+        for model in self._downwards(case, source, boundaries, expected):
+            lowered = default_opset(model)
+            higher = [v for v in boundaries if v > lowered]
+            for target in sorted({*higher[:1], *(end for end in ENDS if end > lowered)}):
+                self._convert(case, model, target, expected)
+
+    def _downwards(
+        self, case: Case, source: int, boundaries: list[int], expected: Mapping[str, list[Any]]
+    ) -> Iterator[onnx.ModelProto]:
+        yield case.model
+        for target in sorted((v - 1 for v in boundaries if v <= source), reverse=True):
+            model = self._convert(case, case.model, target, expected)
+            if model is None:
+                return
+            yield model
+
+    def _convert(
+        self, case: Case, model: onnx.ModelProto, target: int, expected: Mapping[str, list[Any]]
+    ) -> Any:
+        source = default_opset(model)
+        label = f"{case.name} {default_opset(case.model)}->{source}->{target}"
+        work = ir.from_proto(model)
+        try:
+            convert_opset(work, target)
+        except OpsetError as error:
+            self.counts["refused"] += 1
+            self.refusals[str(error).split(": ", 1)[-1]] += 1
+            if target > source:
+                self.upward_refusals.append(f"{label}: {error}")
+            return None
+        converted = ir.to_proto(work)
+        try:
+            onnx.checker.check_model(converted, full_check=True)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+            if _valid(model):
+                self._problem("invalid", label, str(error))
+                return converted
+        self._compare(case, converted, label, expected)
+        return converted
+
+    def _compare(
+        self, case: Case, converted: onnx.ModelProto, label: str, expected: Mapping[str, list[Any]]
+    ) -> None:
+        found = outcomes(converted, case.feeds)
+        if not set(found) & set(expected):
+            found = outcomes(converted, case.feeds, slowly=True)
+        verdicts = agree(found, {engine: expected.get(engine, case.outputs) for engine in found})
+        if all_operators(case.model) & RANDOM:
+            self.counts["random"] += 1
+        elif not verdicts:
+            self.counts["run by no engine"] += 1
+        elif not any(verdicts.values()):
+            self._problem("wrong", label, str(verdicts))
+        elif all(verdicts.values()):
+            self.counts["right"] += 1
+        else:
+            self.counts["right by one engine, wrong by another"] += 1
+            self.disputes.append(f"{label}: {verdicts}")
+
+    def _problem(self, kind: str, label: str, detail: str) -> None:
+        self.counts[kind] += 1
+        self.problems.append(f"{kind}: {label}: {detail}")
+
+
+def _valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def main() -> int:
+    """Prints the figures; 1 when anything went wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--expanded", action="store_true")
+    parser.add_argument("--refusals", action="store_true", help="list the reasons of all refusals")
+    parser.add_argument("modules", nargs="*", help="modules of onnx.backend.test.case.node; all if left out")
+    options = parser.parse_args()
+    sweep = Sweep()
+    sweep.run(node_cases(options.modules or None))
+    if options.expanded:
+        sweep.run(node_cases(options.modules or None, expanded=True))
+    print(dict(sweep.counts))
+    for line in (*sweep.problems, *sweep.disputes, *sweep.upward_refusals):
+        print(line)
+    if options.refusals:
+        for reason, count in sweep.refusals.most_common():
+            print(count, reason)
+    return 1 if sweep.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""The Python functions: kinds, options, errors, and that arguments stay as they are."""
+
+from __future__ import annotations
+
+import inspect as python_inspect
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import generate
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from judge import STRATEGIES, recurrent_left
+from onnx.external_data_helper import convert_model_to_external_data
+from small_models import recurrent_model, weights
+
+import rnnlower
+import rnnlower.passes
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.passes.legacy_constants import LegacyConstantsPass
+
+MODELS = Path(generate.__file__).parent
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "unroll": rnnlower.unroll,
+    "scan": rnnlower.scan,
+    "loop": rnnlower.loop,
+    "convert": lambda model: rnnlower.convert(model, opset=17),
+}
+
+
+def static_model() -> onnx.ModelProto:
+    return recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}, opset=16)
+
+
+def proto_of(model: onnx.ModelProto | ir.Model) -> onnx.ModelProto:
+    return ir.to_proto(model) if isinstance(model, ir.Model) else model
+
+
+def test_public_names() -> None:
+    assert set(rnnlower.__all__) >= {
+        *("convert", "inspect", "loop", "scan", "unroll", "verify"),
+        *("InvalidModelError", "OpsetError", "RnnLowerError", "UnsupportedModelError", "VerificationError"),
+        *("OptionError", "UnverifiableError"),
+        *("OutputComparison", "RecurrentNode", "VerificationResult"),
+    }
+    assert sorted(rnnlower.__all__) == list(rnnlower.__all__)
+    for name in rnnlower.__all__:
+        assert getattr(rnnlower, name).__doc__
+
+
+def test_errors_have_one_base() -> None:
+    errors = [getattr(rnnlower, name) for name in rnnlower.__all__ if name.endswith("Error")]
+    assert all(issubclass(error, rnnlower.RnnLowerError) for error in errors)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_kinds(function: Callable[..., Any], tmp_path: Path) -> None:
+    proto = static_model()
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    results = [function(model) for model in (path, str(path), proto, ir.from_proto(proto))]
+    assert [isinstance(result, onnx.ModelProto) for result in results] == [True, True, True, False]
+    assert isinstance(results[3], ir.Model)
+    expected = results[0].SerializeToString(deterministic=True)
+    for result in results:
+        assert proto_of(result).SerializeToString(deterministic=True) == expected
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_argument_stays_as_it_is(function: Callable[..., Any], tmp_path: Path) -> None:
+    proto = static_model()
+    before = proto.SerializeToString(deterministic=True)
+    function(proto)
+    assert proto.SerializeToString(deterministic=True) == before
+    path = tmp_path / "model.onnx"
+    path.write_bytes(before)
+    function(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["lstm17_weights_computed", "lstm18_function_ref_attr", "lstm13_in_if"])
+@pytest.mark.parametrize("function", [*FUNCTIONS.values(), rnnlower.inspect], ids=[*FUNCTIONS, "inspect"])
+def test_ir_model_stays_as_it_is(function: Callable[..., Any], name: str) -> None:
+    own = ir.from_proto(onnx.load(MODELS / f"{name}.onnx"))
+    before = ir.to_proto(own).SerializeToString(deterministic=True)
+    nodes = list(own.graph)
+    function(own)
+    assert list(own.graph) == nodes
+    assert ir.to_proto(own).SerializeToString(deterministic=True) == before
+
+
+def test_options() -> None:
+    model = recurrent_model()
+    lowered = rnnlower.unroll(model, dims={"T": 4, "N": 2}, opset=18, nodes=["c*"], semantics="spec")
+    assert isinstance(lowered, onnx.ModelProto)
+    assert lowered.opset_import[0].version == 18
+    assert recurrent_left(rnnlower.unroll(model, input_shapes={"X": [4, 2, 3]})) == []
+    for function in (rnnlower.scan, rnnlower.loop):
+        assert recurrent_left(function(model, unroll_factor=2, opset=16)) == []
+
+
+def test_options_are_the_command_lines() -> None:
+    shared = {"opset", "dims", "input_shapes", "nodes", "semantics"}
+    for name in STRATEGIES:
+        parameters = python_inspect.signature(getattr(rnnlower, name)).parameters
+        assert set(parameters) - {"model"} == shared | ({"unroll_factor"} if name != "unroll" else set())
+        assert all(
+            parameter.kind == parameter.KEYWORD_ONLY
+            for key, parameter in parameters.items()
+            if key != "model"
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dims": {"absent": 3}}, "absent"),
+        ({"dims": {"T": -3}}, "-3"),
+        ({"input_shapes": {"absent": [1]}}, "absent"),
+        ({"input_shapes": {"X": [1, 2]}}, "rank 3"),
+        ({"input_shapes": {"X": [4, 2, 5]}}, "axis 2"),
+        ({"dims": {"T": 3}, "input_shapes": {"X": [4, 2, 3]}}, "axis 0"),
+        ({"nodes": ["absent"]}, "cell"),
+        ({"opset": 6}, "from 7 to 26"),
+        ({"unroll_factor": 0}, "unroll factor"),
+        ({"semantics": "torch"}, "torch"),
+    ],
+    ids=str,
+)
+def test_option_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(rnnlower.OptionError, match=message):
+        rnnlower.scan(recurrent_model(), **options)
+
+
+def test_kinds_of_errors(tmp_path: Path) -> None:
+    with pytest.raises(rnnlower.InvalidModelError, match="absent"):
+        rnnlower.scan(tmp_path / "absent.onnx")
+    with pytest.raises(rnnlower.InvalidModelError, match="no graph"):
+        rnnlower.scan(onnx.ModelProto())
+    with pytest.raises(rnnlower.InvalidModelError, match="colour"):
+        rnnlower.scan(recurrent_model(colour=1))
+    with pytest.raises(rnnlower.UnsupportedModelError, match="clip"):
+        rnnlower.scan(recurrent_model(clip=-1.0))
+    with pytest.raises(rnnlower.UnsupportedModelError, match="sequence length"):
+        rnnlower.unroll(recurrent_model())
+    with pytest.raises(rnnlower.OpsetError, match="opset 99"):
+        rnnlower.convert(recurrent_model(), opset=99)
+
+
+def test_verify_is_truthy_when_equal() -> None:
+    model = recurrent_model()
+    assert rnnlower.verify(model, rnnlower.scan(model), trials=2)
+    other = recurrent_model(constants=weights("LSTM", seed=1))
+    result = rnnlower.verify(model, rnnlower.scan(other), trials=2)
+    assert not result
+    assert {output.name for output in result.outputs if not output.equal} == {"Y", "Y_h"}
+
+
+def test_inspect() -> None:
+    (node,) = rnnlower.inspect(recurrent_model(direction="reverse", clip=2.0))
+    assert isinstance(node, rnnlower.RecurrentNode)
+    assert (node.name, node.op_type, node.path, node.direction) == ("cell", "LSTM", "", "reverse")
+    assert (node.hidden_size, node.input_size, node.seq_len, node.batch) == (4, 3, "T", "N")
+    assert (node.dtype, node.layout, node.weights) == ("float32", 0, "constant")
+    assert list(node.inputs) == ["X", "W", "R", "B"]
+    assert list(node.outputs) == ["Y", "Y_h"]
+    assert dict(node.attributes) == {"direction": "reverse", "clip": 2.0}
+
+
+def test_external_data_of_an_ir_model_is_not_read(tmp_path: Path) -> None:
+    model = recurrent_model(constants=weights("LSTM", hidden_size=16), hidden_size=16)
+    convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
+    onnx.save(model, tmp_path / "model.onnx")
+    own = ir.load(tmp_path / "model.onnx")
+    (tmp_path / "weights.bin").rename(tmp_path / "elsewhere.bin")
+    del own.graph.initializers["B"]
+    own.graph.node(0).replace_input_with(3, None)
+    lowered = rnnlower.scan(own)
+    tensors = [value.const_value for name, value in lowered.graph.initializers.items() if name[0] in "WR"]
+    assert len(tensors) == 4
+    assert all(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+
+
+_PASSES: dict[str, ir.passes.PassBase] = {
+    "FreezeDimsPass": FreezeDimsPass({"T": 4}),
+    "InlineFunctionsPass": InlineFunctionsPass(lambda node: node.op_type == "LSTM"),
+    "InferTypesPass": InferTypesPass(),
+    "LegacyConstantsPass": LegacyConstantsPass(),
+    "ConvertOpsetPass": ConvertOpsetPass(18),
+}
+
+
+def test_passes_compose() -> None:
+    result = ir.passes.Sequential(*_PASSES.values())(ir.from_proto(recurrent_model()))
+    assert result.modified
+    assert result.model.opset_imports[""] == 18
+    assert result.model.graph.inputs[0].shape == [4, "N", 3]
+
+
+def test_every_pass_is_in_place() -> None:
+    found = {}
+    for module in pkgutil.iter_modules(rnnlower.passes.__path__):
+        loaded = __import__(f"rnnlower.passes.{module.name}", fromlist=["*"])
+        for name in loaded.__all__:
+            if name.endswith("Pass"):
+                found[name] = getattr(loaded, name)
+    assert set(found) >= {*_PASSES, "FoldWeightsPass", "StaticShapesPass", "LowerRecurrentPass"}
+    assert all(issubclass(cls, ir.passes.InPlacePass) and cls.__doc__ for cls in found.values())
+
+
+_DETERMINISM = """
+import hashlib, sys, rnnlower
+for name in ("unroll", "scan", "loop"):
+    for path in sys.argv[1:]:
+        lowered = getattr(rnnlower, name)(path)
+        print(hashlib.sha256(lowered.SerializeToString(deterministic=True)).hexdigest())
+"""
+
+
+def test_same_bytes_whatever_the_hash_seed() -> None:
+    names = (
+        "lstm14_all_ones",
+        "lstm17_weights_computed",
+        "lstm13_in_if_in_loop_captured",
+        "gru18_function_ref_attr",
+    )
+    paths = [str(MODELS / f"{name}.onnx") for name in names]
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", _DETERMINISM, *paths],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1")
+    ]
+    assert len(printed[0].split()) == 3 * len(paths)
+    assert printed[0] == printed[1]
+
+
+def test_numbers_of_constants_are_not_rounded() -> None:
+    exact = weights("LSTM")
+    lowered = rnnlower.scan(recurrent_model(constants=exact))
+    assert isinstance(lowered, onnx.ModelProto)
+    stored = [onnx.numpy_helper.to_array(tensor) for tensor in lowered.graph.initializer]
+    assert any(np.array_equal(array, exact["W"][0, :12]) for array in stored)

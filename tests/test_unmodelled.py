@@ -1,0 +1,120 @@
+"""Training info, sparse initializers and annotations that `onnx_ir` does not hold."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from opset_engines import run_ort
+
+import rnnlower
+from rnnlower.model_io import read_model, staged, to_proto
+from rnnlower.opset import convert_opset
+
+FLOAT = TensorProto.FLOAT
+
+
+def model_with_everything() -> onnx.ModelProto:
+    """y = Squeeze(x + w + sparse), trained by w -= Squeeze(gradient)."""
+    values = helper.make_tensor("sparse", FLOAT, [2], [5.0, 7.0])
+    indices = helper.make_tensor("sparse_indices", TensorProto.INT64, [2, 2], [0, 1, 1, 2])
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "w"], ["a"], name="first"),
+            helper.make_node("Add", ["a", "sparse"], ["b"], name="second"),
+            helper.make_node("Unsqueeze", ["b"], ["y"], name="third", axes=[0]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", FLOAT, [1, 2, 3])],
+        [helper.make_tensor("w", FLOAT, [3], [1.0, 2.0, 3.0])],
+        sparse_initializer=[helper.make_sparse_tensor(values, indices, [2, 3])],
+    )
+    for name in ("a", "w", "sparse", "somewhere else"):
+        annotation = graph.quantization_annotation.add(tensor_name=name)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7)
+    info = model.training_info.add()
+    info.algorithm.name = "step"
+    info.algorithm.node.extend(
+        [
+            helper.make_node("Squeeze", ["y"], ["s"], axes=[0]),
+            helper.make_node("ReduceSum", ["s"], ["g"], axes=[0], keepdims=0),
+            helper.make_node("Sub", ["w", "g"], ["new_w"]),
+        ]
+    )
+    info.algorithm.output.append(helper.make_tensor_value_info("new_w", FLOAT, [3]))
+    info.update_binding.add(key="w", value="new_w")
+    onnx.checker.check_model(model)
+    return model
+
+
+def check(result: onnx.ModelProto) -> None:
+    """Everything is there."""
+    onnx.checker.check_model(result)
+    assert {each.tensor_name for each in result.graph.quantization_annotation} == {
+        "a",
+        "w",
+        "sparse",
+        "somewhere else",
+    }
+    assert [each.name for each in result.graph.initializer if each.name in ("w", "sparse")] == ["w"]
+    (sparse,) = result.graph.sparse_initializer
+    assert sparse == model_with_everything().graph.sparse_initializer[0]
+    (info,) = result.training_info
+    assert [node.op_type for node in info.algorithm.node if node.op_type != "Constant"] == [
+        "Squeeze",
+        "ReduceSum",
+        "Sub",
+    ]
+    assert info.update_binding[0].value == "new_w"
+
+
+def test_reading_and_writing_keeps_everything(tmp_path: pathlib.Path) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(model_with_everything(), path)
+    model = read_model(path)
+    check(to_proto(model))
+    with staged(model, out) as stage:
+        stage.accept()
+    check(onnx.load(out))
+
+
+def test_conversion_keeps_and_converts_everything() -> None:
+    source = model_with_everything()
+    before = source.SerializeToString(deterministic=True)
+    result = rnnlower.convert(source, opset=13)
+    assert source.SerializeToString(deterministic=True) == before
+    check(result)
+    squeeze = next(node for node in result.training_info[0].algorithm.node if node.op_type == "Squeeze")
+    assert len(squeeze.input) == 2
+    assert not result.training_info[0].algorithm.input
+    x = np.zeros((2, 3), np.float32)
+    (y,) = run_ort(result, {"x": x})
+    np.testing.assert_array_equal(y, np.array([[[1, 7, 3], [1, 2, 10]]], np.float32))
+
+
+def test_training_that_cannot_be_converted_is_refused() -> None:
+    model = model_with_everything()
+    model.training_info[0].algorithm.node.append(helper.make_node("Round", ["g"], ["r"], name="rounding"))
+    with pytest.raises(rnnlower.OpsetError, match=r"in the model's training info: node 'rounding'"):
+        rnnlower.convert(model, opset=9)
+
+
+def test_a_sparse_constant_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    model = model_with_everything()
+    node = model.graph.node.add(op_type="Constant", name="few", output=["c"])
+    node.attribute.append(helper.make_attribute("sparse_value", model.graph.sparse_initializer[0]))
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"'few'.*sparse"):
+        rnnlower.convert(model, opset=13)
+
+
+def test_nothing_to_convert_changes_nothing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model_with_everything(), path)
+    model = read_model(path)
+    assert not convert_opset(model, 11)
+    check(to_proto(model))

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from small_models import info, model_of, recurrent_model, weights
+
+from rnnlower.errors import InvalidModelError, OptionError, UnverifiableError
+from rnnlower.verification import verify
+
+FLOAT = TensorProto.FLOAT
+ORT, NUMPY = "onnxruntime", "rnnlower-reference"
+
+
+def _engines(model: onnx.ModelProto, **options: Any) -> tuple[str, str]:
+    result = verify(model, model, trials=3, **options)
+    assert result
+    return result.engines["reference"], result.engines["candidate"]
+
+
+def test_onnxruntime_runs_what_it_can() -> None:
+    assert _engines(recurrent_model("LSTM")) == (ORT, ORT)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        recurrent_model("GRU", layout=1),
+        recurrent_model("LSTM", opset=6),
+        recurrent_model("RNN", constants=weights("RNN", dtype=np.float64), elem_type=TensorProto.DOUBLE),
+        recurrent_model("LSTM", constants=weights("LSTM", dtype=np.float64), elem_type=TensorProto.DOUBLE),
+        recurrent_model(
+            "GRU",
+            constants=weights("GRU", dtype=ml_dtypes.bfloat16),
+            elem_type=TensorProto.BFLOAT16,
+            opset=22,
+        ),
+    ],
+    ids=["layout 1", "opset 6", "RNN in float64", "LSTM in float64", "bfloat16"],
+)
+def test_numpy_evaluates_what_onnxruntime_cannot(model: onnx.ModelProto) -> None:
+    assert _engines(model) == (NUMPY, NUMPY)
+
+
+def test_each_model_has_an_engine_of_its_own() -> None:
+    plain = recurrent_model("RNN", inputs={"X": (FLOAT, [4, 2, 3])}, outputs=("", "Y_h"))
+    turned = recurrent_model("RNN", inputs={"Xt": (FLOAT, [2, 4, 3])}, outputs=(), layout=1)
+    node = turned.graph.node[0]
+    node.input[0] = "Xt"
+    node.output[:] = ["", "h"]
+    del turned.graph.input[:], turned.graph.output[:]
+    turned.graph.input.append(info("X", FLOAT, [4, 2, 3]))
+    turned.graph.output.append(info("Y_h", FLOAT, [1, 2, 4]))
+    turned.graph.node.insert(0, helper.make_node("Transpose", ["X"], ["Xt"], perm=[1, 0, 2]))
+    turned.graph.node.append(helper.make_node("Transpose", ["h"], ["Y_h"], perm=[1, 0, 2]))
+    result = verify(plain, turned)
+    assert result
+    assert result.engines == {"reference": ORT, "candidate": NUMPY}
+
+
+def test_the_text_asks_for_numpy() -> None:
+    model = recurrent_model("LSTM", clip=0.2)
+    assert _engines(model, semantics="spec") == (NUMPY, NUMPY)
+
+
+def test_the_engine_can_be_chosen() -> None:
+    assert _engines(recurrent_model("LSTM"), engine=NUMPY) == (NUMPY, NUMPY)
+    with pytest.raises(UnverifiableError, match="layout"):
+        verify(recurrent_model("GRU", layout=1), recurrent_model("GRU", layout=1), engine=ORT)
+
+
+def test_a_missing_kernel_is_told() -> None:
+    node = helper.make_node("Elu", ["x"], ["y"])
+    double = TensorProto.DOUBLE
+    model = model_of([node], [info("x", double, [3])], [info("y", double, [3])])
+    result = verify(model, model)
+    assert result
+    assert result.engines == {"reference": NUMPY, "candidate": NUMPY}
+    assert any("Elu" in note for note in result.skipped)
+
+
+def test_what_no_engine_runs_is_not_passed() -> None:
+    node = helper.make_node("Strange", ["x"], ["y"], domain="unknown")
+    model = model_of([node], [info("x", FLOAT, [3])], [info("y", FLOAT, [3])], extra_domains=["unknown"])
+    with pytest.raises(UnverifiableError, match="Strange"):
+        verify(model, model)
+
+
+@pytest.mark.parametrize(("op_type", "time"), [("LSTM", 0), ("GRU", 0)])
+def test_zero_length_inputs_never_reach_a_native_kernel(op_type: str, time: int) -> None:
+    empty = {"X": np.zeros((time, 2, 3), np.float32)}
+    result = verify(recurrent_model(op_type), recurrent_model(op_type), inputs=empty)
+    assert result
+    assert result.engines == {"reference": NUMPY, "candidate": NUMPY}
+
+
+def test_a_kernel_that_aborts_does_so_in_a_child_process() -> None:
+    # Every fourth step is taken, from the fifth on: short sequences leave none.
+    constants = weights("GRU") | {"from": np.array([4]), "to": np.array([2**31]), "axis": np.array([0])}
+    nodes = [
+        helper.make_node("Slice", ["X", "from", "to", "axis", "axis_step"], ["part"]),
+        helper.make_node("GRU", ["part", "W", "R", "B"], ["Y"], hidden_size=4),
+    ]
+    constants["axis_step"] = np.array([4])
+    model = model_of(nodes, [info("X", FLOAT, ["T", 2, 3])], [info("Y", FLOAT, None)], constants)
+    # The third trial asks for one step first, which kills the child, and then for others.
+    result = verify(model, model, trials=3)
+    assert result
+    assert result.trials == 3
+    assert result.engines["reference"] == ORT
+
+
+def test_paths_and_ir_models_are_taken(tmp_path: Path) -> None:
+    model = recurrent_model("GRU")
+    onnx.save(model, tmp_path / "model.onnx")
+    assert verify(tmp_path / "model.onnx", ir.from_proto(model))
+    assert verify(str(tmp_path / "model.onnx"), model)
+
+
+def test_external_data_is_found_next_to_the_model(tmp_path: Path) -> None:
+    model = recurrent_model("GRU")
+    onnx.save(
+        recurrent_model("GRU"),
+        tmp_path / "model.onnx",
+        save_as_external_data=True,
+        location="data",
+        size_threshold=0,
+    )
+    assert verify(tmp_path / "model.onnx", model)
+    assert verify(ir.load(tmp_path / "model.onnx"), model)
+    with pytest.raises(OptionError, match="path"):
+        verify(onnx.load(tmp_path / "model.onnx", load_external_data=False), model)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe no model"])
+def test_an_unreadable_model_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "broken.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidModelError, match=r"broken\.onnx"):
+        verify(path, recurrent_model("RNN"))
+
+
+@pytest.mark.parametrize("options", [{"trials": 0}, {"engine": "tpu"}, {"semantics": "other"}])
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        verify(recurrent_model("RNN"), recurrent_model("RNN"), **options)
