@@ -151,6 +151,14 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     LegacyConstantsPass()(model)
     if options.opset is not None and options.opset < default_opset(model):
         ConvertOpsetPass(options.opset)(model)
+    notes = _notes(unreachable, impossible, uncalled)
+    return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model), notes)
+
+
+def _notes(
+    unreachable: Sequence[Located], impossible: Sequence[Located], uncalled: Sequence[str]
+) -> list[str]:
+    """What happened to nodes beside their being lowered."""
     notes = [
         f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
         "and went with its branch"
@@ -162,7 +170,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         "what replaces it fails as it would"
         for located in impossible
     ]
-    return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model), notes)
+    return notes
 
 
 def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Located]:
