@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from opset_engines import run_ort
 
+import rnnlower
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
 
@@ -436,3 +437,11 @@ def test_a_missing_import_means_opset_1() -> None:
     del model.opset_import[:]
     (result,) = run_ort(converted(model, 13), {"x": x})
     np.testing.assert_array_equal(result, np.concatenate([x, x], axis=1))
+
+
+def test_batch_normalization_that_trains_is_verified() -> None:
+    x = values(4, 3, 2, 2)
+    model = build(
+        helper.make_node("BatchNormalization", ["x", *NORM_INPUTS], ["y"]), 6, {"x": x}, constants=NORM_INPUTS
+    )
+    assert rnnlower.verify(model, converted(model, 15), trials=2)
