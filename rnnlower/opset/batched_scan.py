@@ -1,6 +1,6 @@
 """Scan-8, which runs over a batch, as a Scan-9 that takes the batch apart.
 
-What it does for a row is a Scan again. With sequence_lens it is a Loop of as many iterations as the row is long,
+What it does for a row is a Scan again. With sequence_lens it is a Loop of as many iterations as the row has,
 whose results are filled up to the longest row; what Scan-8 leaves undefined there is zero.
 """
 
