@@ -104,18 +104,36 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
         _check_calls(model, label)
-        _check_outputs(model.graph, label)
+        _check_reads(model.graph, frozenset(), label)
+        for function in model.functions:
+            names = frozenset([*function.input, *(name for node in function.node for name in node.output)])
+            _check_node_reads(function.node, names, f"{label}, function {function.domain}::{function.name}")
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
 
 
-def _check_outputs(graph: onnx.GraphProto, label: str) -> None:
+def _check_reads(graph: onnx.GraphProto, outer: frozenset[str], label: str) -> None:
+    """Everything that is read must be there, in whatever order the nodes come."""
     produced = {value.name for value in (*graph.input, *graph.initializer)}
     produced.update(sparse.values.name for sparse in graph.sparse_initializer)
     produced.update(name for node in graph.node for name in node.output)
+    visible = outer.union(produced)
+    _check_node_reads(graph.node, visible, label)
     for value in graph.output:
-        if not value.name or value.name not in produced:
+        if not value.name or value.name not in visible:
             raise InvalidModelError(f"{label}: nothing produces the output {value.name!r}")
+
+
+def _check_node_reads(nodes: _Nodes, visible: frozenset[str], label: str) -> None:
+    for node in nodes:
+        for name in node.input:
+            if name and name not in visible:
+                where = f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
+                raise InvalidModelError(f"{where} reads {name!r}, which nothing produces")
+        for attribute in node.attribute:
+            if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                for graph in (attribute.g, *attribute.graphs):
+                    _check_reads(graph, visible, label)
 
 
 def _check_calls(model: onnx.ModelProto, label: str) -> None:
@@ -161,6 +179,9 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
     _check_texts(graph)
     for value in (*graph.input, *graph.output, *graph.value_info):
         _check_texts(value)
+        elem_type = value.type.tensor_type.elem_type
+        if elem_type not in TensorProto.DataType.values():
+            raise InvalidModelError(f"{where}: value {value.name!r} has no known element type ({elem_type})")
         for dim in value.type.tensor_type.shape.dim:
             _text(dim.dim_param)
         elements = math.prod(max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim)

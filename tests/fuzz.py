@@ -82,7 +82,9 @@ def _sizes(data: bytes) -> list[str]:
 def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
     """The case's outcome and what is to be said about it; an outcome that is no number is a bad one."""
     from rnnlower.cli import app
+    from rnnlower.verification import session, trials
 
+    session.LONGEST_RUN = trials.LONGEST_SEARCH = SECONDS / 4
     before = {path.name for path in folder.iterdir()}
     with warnings.catch_warnings(record=True):
         result = CliRunner().invoke(app, line)
