@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
+from rnnlower.opset.batched_scan import scan_9_up
 from rnnlower.opset.shaping import OLD_TEXT
 from rnnlower.opset.step import Row, Step
 
@@ -27,49 +26,6 @@ def carries_something(step: Step) -> None:
     """Loop-1 has at least one loop-carried value."""
     if step.input(2) is None:
         step.refuse("Loop-1 wants at least one loop-carried value")
-
-
-def scan_9_up(step: Step) -> None:
-    """Scan-8 runs over a batch: an outer Scan takes the batch apart."""
-    if step.input(0) is not None:
-        step.refuse("its sequence_lens make the sequences of a batch differ, which Scan-9 cannot say")
-    _, *values = step.node.inputs
-    scans, body = step.attr("num_scan_inputs"), step.node.attributes["body"]
-    directions = step.attr("directions")
-    outer_inputs = [_row_of(step, value) for value in values if value is not None]
-    attributes = {"body": body, "num_scan_inputs": ir.AttrInt64("num_scan_inputs", scans)}
-    if directions:
-        attributes["scan_input_directions"] = ir.AttrInt64s("scan_input_directions", list(directions))
-    step.node.attributes.clear()
-    name = step.node.name or "scan"
-    inner = ir.Node(
-        "",
-        "Scan",
-        outer_inputs,
-        attributes,
-        num_outputs=len(step.node.outputs),
-        name=step.session.fresh(name),
-    )
-    for outer, value in zip(step.node.outputs, inner.outputs, strict=True):
-        value.name = step.session.fresh(f"{name}_row")
-        dtype, shape = step.dtype(outer), step.shape(outer)
-        value.type = None if dtype is None else ir.TensorType(dtype)
-        value.shape = None if shape is None else ir.Shape(shape[1:])
-    graph = ir.Graph(
-        outer_inputs, list(inner.outputs), nodes=[inner], name=step.session.fresh(f"{name}_batch")
-    )
-    step.set_inputs(*(value for value in values if value is not None))
-    step.set("body", ir.AttrGraph("body", graph))
-    step.set("num_scan_inputs", len(outer_inputs))
-
-
-def _row_of(step: Step, value: ir.Value) -> ir.Value:
-    dtype, shape = step.dtype(value), step.shape(value)
-    row = ir.Value(name=step.session.fresh(f"{value.name}_row"))
-    row.type = None if dtype is None else ir.TensorType(dtype)
-    row.shape = None if shape is None else ir.Shape(shape[1:])
-    step.session.types.alias(row, row)
-    return row
 
 
 def scan_9_down(step: Step) -> None:

@@ -3,8 +3,8 @@
 Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis``, Gemm, PRelu, Cast,
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
-(which trains only if it has more outputs than Y, and is_test, where it exists, is 0); DequantizeLinear up
-to opset 18; AveragePool up to 6 and RoiAlign up to 15; ConvTranspose with groups at every opset.
+(which trains unless is_test is set, and from 7 on if it has more outputs than Y); DequantizeLinear up to
+opset 18; AveragePool up to 6 and RoiAlign up to 15; ConvTranspose with groups at every opset.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -223,7 +223,9 @@ class _BatchNormalization(_OldOp):
         epsilon = attributes.get("epsilon", np.float32(1e-5))
         momentum = attributes.get("momentum", np.float32(0.9))
         spatial = attributes.get("spatial", 1)
-        training = len(self.onnx_node.output) > 1 and not attributes.get("is_test", 0)
+        # Until opset 6 is_test says it, whose default is 0; from 7 to 13 it is the number of outputs.
+        by_attribute = self.run_params["opsets"].get("", 1) < 7
+        training = not attributes.get("is_test", 0) if by_attribute else len(self.onnx_node.output) > 1
         axes = tuple(a for a in range(x.ndim) if a == 0 or (spatial and a != 1))
         used_mean, used_var = (x.mean(axis=axes), x.var(axis=axes)) if training else (mean, var)
 
