@@ -14,7 +14,6 @@ from opset_engines import run_ort
 
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
-from rnnlower.passes.convert_opset import ConvertOpsetPass
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
@@ -282,15 +281,6 @@ def test_the_ir_version_follows_the_opset_and_never_falls() -> None:
         )
         work = ir.from_proto(proto)
         assert convert_opset(work, target).ir_version == work.ir_version == wanted
-
-
-def test_the_pass_reports() -> None:
-    work = ir.from_proto(rich_model())
-    conversion = ConvertOpsetPass(11)
-    assert conversion(work).modified
-    assert conversion.report is not None
-    assert conversion.report.inlined == ["local::Scaled"]
-    assert not ConvertOpsetPass(11)(work).modified
 
 
 @pytest.mark.parametrize("target", [0, -1, 1000])
