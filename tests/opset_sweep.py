@@ -157,13 +157,9 @@ def main() -> int:
         ("up", {pair for pair in pairs if pair[1]}),
         ("down", {(op, high, low) for op, low, high in pairs if (low, high) != (0, 1)}),
     ):
-        print(
-            f"steps {name} that some node crossed and computed the same: {len(steps & sweep.steps)} of {len(steps)}"
-        )
-        print(
-            "not tried or refused:",
-            ", ".join("{} {}->{}".format(*step) for step in sorted(steps - sweep.steps)),
-        )
+        print(f"steps {name} that were compared: {len(steps & sweep.steps)} of {len(steps)}")
+        others = ("{} {}->{}".format(*step) for step in sorted(steps - sweep.steps))
+        print("refused, or not tried:", ", ".join(others))
     for line in (*sweep.problems, *sweep.disputes, *sweep.upward_refusals):
         print(line)
     if options.refusals:
