@@ -20,7 +20,7 @@ from opset_engines import RANDOM, agree, all_operators, default_opset, outcomes
 
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
-from rnnlower.opset.schema import versions
+from rnnlower.opset.schema import operators, versions
 
 __all__ = ["Sweep"]
 
@@ -32,9 +32,7 @@ class Sweep:
     """Counts of what happened to every conversion, the reasons of refusals, and what went wrong."""
 
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    steps: dict[tuple[str, int, int], set[str]] = dataclasses.field(
-        default_factory=lambda: collections.defaultdict(set)
-    )
+    steps: set[tuple[str, int, int]] = dataclasses.field(default_factory=set)
     refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     upward_refusals: list[str] = dataclasses.field(default_factory=list)
     disputes: list[str] = dataclasses.field(default_factory=list)
@@ -93,10 +91,12 @@ class Sweep:
             if _valid(model):
                 self._problem("invalid", label, str(error))
                 return converted
-        self._compare(case, converted, label, expected)
+        self._compare(case, source, converted, label, expected)
         return converted
 
-    def _compare(self, case: Case, converted: onnx.ModelProto, label: str, expected: list[list[Any]]) -> None:
+    def _compare(
+        self, case: Case, source: int, converted: onnx.ModelProto, label: str, expected: list[list[Any]]
+    ) -> None:
         found = outcomes(converted, case.feeds)
         verdicts = agree(found, expected)
         if not any(verdicts.values()):
@@ -109,9 +109,19 @@ class Sweep:
             self._problem("wrong", label, str(verdicts))
         elif all(verdicts.values()):
             self.counts["right"] += 1
+            self._note_steps(case.model, source, default_opset(converted))
         else:
             self.counts["right by one engine, wrong by another"] += 1
             self.disputes.append(f"{label}: {verdicts}")
+
+    def _note_steps(self, model: onnx.ModelProto, source: int, target: int) -> None:
+        """The steps that the operators of the case crossed, written in the direction they were crossed."""
+        low, high = sorted((source, target))
+        for operator in all_operators(model):
+            numbers = versions(operator)
+            for pair in zip([0, *numbers], numbers, strict=False):
+                if low < pair[1] <= high:
+                    self.steps.add((operator, *(pair if target > source else pair[::-1])))
 
     def _problem(self, kind: str, label: str, detail: str) -> None:
         self.counts[kind] += 1
@@ -140,6 +150,16 @@ def main() -> int:
     if options.expanded:
         sweep.run(node_cases(options.modules or None, expanded=True))
     print(dict(sweep.counts))
+    pairs = {
+        (op, *pair) for op in operators() for pair in zip([0, *versions(op)], versions(op), strict=False)
+    }
+    for name, steps in (
+        ("up", {pair for pair in pairs if pair[1]}),
+        ("down", {(op, high, low) for op, low, high in pairs if (low, high) != (0, 1)}),
+    ):
+        print(f"steps {name} that were compared: {len(steps & sweep.steps)} of {len(steps)}")
+        others = ("{} {}->{}".format(*step) for step in sorted(steps - sweep.steps))
+        print("refused, or not tried:", ", ".join(others))
     for line in (*sweep.problems, *sweep.disputes, *sweep.upward_refusals):
         print(line)
     if options.refusals:

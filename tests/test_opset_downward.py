@@ -108,6 +108,12 @@ CASES = {
     "reduce_of_booleans": (20, {"a": "bool"}, 9, "k = Constant<value_ints=[1]>() y = ReduceMax(a, k)"),
     "reduce_min_of_booleans": (20, {"a": "bool"}, 9, "k = Constant<value_ints=[1]>() y = ReduceMin(a, k)"),
     "clip_by_values": (13, {"a": "float"}, 8, "h = ReduceMax<keepdims=0>(a) l = Neg(h) y = Clip(a, l, h)"),
+    "clip_of_doubles": (
+        13,
+        {"a": "double"},
+        8,
+        "l = Constant<value=double {-0.1}>() h = Constant<value=double {0.3}>() y = Clip(a, l, h)",
+    ),
     "clip_of_integers": (
         13,
         {"a": "int64"},

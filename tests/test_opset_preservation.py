@@ -14,7 +14,6 @@ from opset_engines import run_ort
 
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
-from rnnlower.passes.convert_opset import ConvertOpsetPass
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
@@ -284,15 +283,6 @@ def test_the_ir_version_follows_the_opset_and_never_falls() -> None:
         assert convert_opset(work, target).ir_version == work.ir_version == wanted
 
 
-def test_the_pass_reports() -> None:
-    work = ir.from_proto(rich_model())
-    conversion = ConvertOpsetPass(11)
-    assert conversion(work).modified
-    assert conversion.report is not None
-    assert conversion.report.inlined == ["local::Scaled"]
-    assert not ConvertOpsetPass(11)(work).modified
-
-
 @pytest.mark.parametrize("target", [0, -1, 1000])
 def test_an_opset_that_does_not_exist(target: int) -> None:
     with pytest.raises(OpsetError, match="is not one of 1 to"):
@@ -309,3 +299,63 @@ def test_an_operator_that_does_not_exist_is_named() -> None:
     work = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=4))
     with pytest.raises(OpsetError, match=r"'affine' \(Affine\): opset 7 has no operator Affine"):
         convert_opset(work, 13)
+
+
+def model_with_a_parameter(op_type: str, name: str, opset: int, value: Any) -> onnx.ModelProto:
+    """A function whose node takes its attribute from the call."""
+    inner = helper.make_node(op_type, ["a"], ["b"])
+    kind = onnx.AttributeProto.INTS if isinstance(value, list) else onnx.AttributeProto.INT
+    inner.attribute.add(name=name, ref_attr_name="given", type=kind)
+    imports = [helper.make_opsetid("", opset)]
+    function = helper.make_function("local", "F", ["a"], ["b"], [inner], imports, ["given"])
+    graph = helper.make_graph(
+        [helper.make_node("F", ["x"], ["y"], domain="local", given=value)],
+        "g",
+        [info("x", FLOAT, ["N", 3])],
+        [info("y", FLOAT, [None, None])],
+    )
+    imports = [*imports, helper.make_opsetid("local", 1)]
+    return helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=10)
+
+
+def test_a_list_that_is_a_parameter_of_a_function_becomes_an_input() -> None:
+    work = ir.from_proto(model_with_a_parameter("ReduceMean", "axes", 17, [1]))
+    convert_opset(work, 18)
+    result = ir.to_proto(work)
+    assert [node.op_type for node in result.functions[0].node] == ["Constant", "ReduceMean"]
+    np.testing.assert_allclose(outputs(result)[0], X.mean(axis=1, keepdims=True), rtol=1e-6)
+
+
+def test_an_attribute_that_has_to_be_known_is_refused_as_a_parameter() -> None:
+    model = model_with_a_parameter("GroupNormalization", "num_groups", 18, 1)
+    del model.functions[0].node[0].input[:]
+    model.functions[0].node[0].input.extend(["a", "a", "a"])
+    work = ir.from_proto(model)
+    with pytest.raises(
+        OpsetError, match=r"in function:local::F: .*'num_groups' is a parameter of the function"
+    ):
+        convert_opset(work, 21)
+
+
+def test_a_function_that_is_called_with_two_types() -> None:
+    body = [helper.make_node("Clip", ["a", "low"], ["b"])]
+    function = helper.make_function("local", "F", ["a", "low"], ["b"], body, [helper.make_opsetid("", 17)])
+    graph = helper.make_graph(
+        [
+            helper.make_node("F", ["x", "low"], ["y"], domain="local"),
+            helper.make_node("Cast", ["x"], ["i"], to=INT64),
+            helper.make_node("F", ["i", "zero"], ["z"], domain="local"),
+        ],
+        "g",
+        [info("x", FLOAT, [2, 3])],
+        [info("y", FLOAT, [2, 3]), info("z", INT64, [2, 3])],
+        [numpy_helper.from_array(np.float32(-0.5), "low"), numpy_helper.from_array(np.int64(0), "zero")],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=8)
+    for target in (21, 15, 13, 11):
+        work = ir.from_proto(model)
+        convert_opset(work, target)
+        y, z = outputs(ir.to_proto(work))
+        np.testing.assert_array_equal(y, np.maximum(X, -0.5))
+        np.testing.assert_array_equal(z, np.maximum(X.astype(np.int64), 0))

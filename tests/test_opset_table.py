@@ -12,12 +12,16 @@ from onnx import TensorProto, helper
 
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert, convert_opset
-from rnnlower.opset.schema import operators, version_at, versions
+from rnnlower.opset.schema import MAX_OPSET, operators, version_at, versions
 from rnnlower.opset.table import REVIEWED, ROWS
 
 SCRIPT = pathlib.Path(__file__).parents[1] / "docs" / "opset_table.py"
 
 
+older = pytest.mark.skipif(MAX_OPSET < REVIEWED, reason="the installed onnx is older than the table")
+
+
+@older
 def test_the_page_is_current() -> None:
     spec = importlib.util.spec_from_file_location("opset_table", SCRIPT)
     assert spec is not None
@@ -27,6 +31,7 @@ def test_the_page_is_current() -> None:
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run python docs/opset_table.py"
 
 
+@older
 @pytest.mark.parametrize("key", ROWS, ids=lambda key: f"{key[0]}-{key[1]}-{key[2]}")
 def test_every_row_is_a_step_of_its_operator(key: tuple[str, int, int]) -> None:
     operator, low, high = key

@@ -37,14 +37,14 @@ def clip_11_up(step: Step) -> None:
 
 
 def clip_11_down(step: Step) -> None:
-    """Constant bounds become attributes; computed ones are applied by Max and Min."""
+    """Constant bounds become attributes, which are float32; other bounds are applied by Max and Min."""
     low, high = step.input(1), step.input(2)
-    numbers = [step.array(low), step.array(high)]
-    if all(number is not None or value is None for number, value in zip(numbers, (low, high), strict=True)):
+    bounds = {name: step.array(value) for name, value in (("min", low), ("max", high)) if value is not None}
+    if all(bound is not None and _is_float32(bound) for bound in bounds.values()):
         step.set_inputs(step.x())
-        for name, number in zip(("min", "max"), numbers, strict=True):
-            if number is not None:
-                step.set(name, float(number.reshape(-1)[0]))
+        for name, bound in bounds.items():
+            assert bound is not None
+            step.set(name, float(bound.reshape(-1)[0]))
         return
     x = step.x()
     if low is not None:
@@ -52,6 +52,12 @@ def clip_11_down(step: Step) -> None:
     if high is not None:
         x = step.emit("Min", x, high)
     step.replace(x)
+
+
+def _is_float32(bound: np.ndarray) -> bool:
+    return bool(
+        bound.astype(np.float32).astype(np.float64).reshape(-1)[0] == bound.astype(np.float64).reshape(-1)[0]
+    )
 
 
 def clip_12_down(step: Step) -> None:
