@@ -64,7 +64,9 @@ def _up(op_type: str, low: int, high: int) -> str:
     if row is not None and row.up is not None:
         return _described(row.up)
     assert new is not None
-    return "refused: the operator was taken out" if new.deprecated and low else "compatible"
+    if new.deprecated:
+        return "refused: the operator was taken out"
+    return f"compatible: {row.why}" if row is not None and row.down is None else "compatible"
 
 
 def _down(op_type: str, low: int, high: int) -> str:
@@ -77,7 +79,8 @@ def _down(op_type: str, low: int, high: int) -> str:
     assert old is not None
     assert new is not None
     missing = sorted(_types(new) - _types(old))
-    return f"compatible, but not {', '.join(missing)}" if missing else "compatible"
+    kind = "compatible" if row is None or row.up is not None else f"compatible: {row.why}"
+    return f"{kind}, but not {', '.join(missing)}" if missing else kind
 
 
 def _described(adapter: Adapter) -> str:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import unmodelled
 from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
 from rnnlower.passes.cleanup import remove_orphans
@@ -82,12 +83,15 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         Raises:
             InvalidModelError: A constant weight cannot be computed.
         """
+        trained = unmodelled.names_in_training(model)
         cones = _closed(
             {
                 value: cone
                 for node in self._nodes
                 for value in (node.inputs[i] for i in WEIGHT_INPUTS if i < len(node.inputs))
-                if value is not None and (cone := _cone(value))
+                if value is not None
+                and (cone := _cone(value))
+                and not any(source.name in trained for source in cone.sources)
             }
         )
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}

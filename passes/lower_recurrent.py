@@ -25,12 +25,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower import unmodelled
 from rnnlower.emitter import Emitter, NameSource
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, value_names, walk
-from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
@@ -101,7 +103,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         opset = default_opset(model)
         for located in self._located:
             self._parse(located, opset)
-        private = _private_weights([located.node for located in self._located])
+        private = _private_weights(
+            [located.node for located in self._located], unmodelled.names_in_training(model)
+        )
         names = NameSource(value_names(model))
         with _paused_collection():
             self._lower(model, private, names)
@@ -174,7 +178,7 @@ def _arithmetic(node: ResolvedNode) -> ir.DataType:
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
-def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
+def _private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir.Value]:
     """Constant weights that nothing but the given nodes reads, and those only as weights."""
     lowered = set(nodes)
     weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
@@ -184,6 +188,7 @@ def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
         if value is not None
         and value.const_value is not None
         and value.is_initializer()
+        and value.name not in trained
         and not value.is_graph_input()
         and not value.is_graph_output()
         and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())

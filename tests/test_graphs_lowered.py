@@ -215,3 +215,20 @@ def test_padded_weight_of_an_old_opset() -> None:
     constants["short"] = constants.pop("W")[:, :, :2].copy()
     lowered = check(model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], constants, opset=10), "scan")
     assert "Pad" not in {each.op_type for each in lowered.graph.node}
+
+
+def test_cost_of_unrolling_counts_nodes_of_one_name() -> None:
+    nodes = [cell("long W R B", "Y1", name="a"), cell("X W R B", "Y2", name="a")]
+    outputs = [floats("Y1", 300_000, 1, 1, 4), floats("Y2", 5, 1, 2, 4)]
+    model = model_of(nodes, [X, floats("long", 300_000, 1, 3)], outputs, weights("LSTM", 3, 4))
+    with pytest.raises(rnnlower.UnsupportedModelError, match="300,000 steps"):
+        rnnlower.unroll(model)
+
+
+def test_no_remedy_is_suggested_that_would_not_help() -> None:
+    nodes = [helper.make_node("Opaque", ["X"], ["x"], domain="own"), cell("x W R B", "Y")]
+    model = model_of(nodes, [X], [floats("Y", None, 1, 2, 4)], weights("LSTM", 3, 4), extra_domains=["own"])
+    with pytest.raises(rnnlower.UnsupportedModelError) as refusal:
+        rnnlower.unroll(model)
+    assert "--dim" not in str(refusal.value)
+    assert "rnnlower scan" in str(refusal.value)

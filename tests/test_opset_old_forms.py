@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from opset_engines import run_ort
 
+import rnnlower
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
 
@@ -211,6 +212,35 @@ def test_scan_over_a_batch(directions: list[int] | None, dims: str) -> None:
         last, outs = run_ort(converted(model, target), {"s0": state, "xs": xs, "ys": ys})
         np.testing.assert_allclose(last, sums[:, -1], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(outs, sums * y_order, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dims", DIMS)
+@pytest.mark.parametrize("directions", [None, [0, 1]])
+def test_scan_over_sequences_of_different_lengths(directions: list[int] | None, dims: str) -> None:
+    state, xs, ys = values(3, 2), values(3, 5, 2), values(3, 5, 2)
+    lengths = np.array([5, 2, 3], np.int64)
+    float_ = TensorProto.FLOAT
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["s", "x"], ["sum"]),
+            helper.make_node("Mul", ["sum", "y"], ["out"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(name, float_, [2]) for name in ("s", "x", "y")],
+        [helper.make_tensor_value_info(name, float_, [2]) for name in ("sum", "out")],
+    )
+    attributes: dict[str, Any] = {} if directions is None else {"directions": directions}
+    names = ["lens", "s0", "xs", "ys"]
+    node = helper.make_node("Scan", names, ["last", "outs"], body=body, num_scan_inputs=2, **attributes)
+    feeds = dict(zip(names, (lengths, state, xs, ys), strict=True))
+    model = build(node, 8, feeds, dims, types=[float_, float_])
+    for target in (9, 11, 26):
+        last, outs = run_ort(converted(model, target), feeds)
+        for row, length in enumerate(lengths):
+            sums = state[row] + np.cumsum(xs[row, :length], axis=0)
+            others = ys[row, :length][::-1] if directions else ys[row, :length]
+            np.testing.assert_allclose(last[row], sums[-1], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(outs[row, :length], sums * others, rtol=1e-5, atol=1e-6)
 
 
 def statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -436,3 +466,11 @@ def test_a_missing_import_means_opset_1() -> None:
     del model.opset_import[:]
     (result,) = run_ort(converted(model, 13), {"x": x})
     np.testing.assert_array_equal(result, np.concatenate([x, x], axis=1))
+
+
+def test_batch_normalization_that_trains_is_verified() -> None:
+    x = values(4, 3, 2, 2)
+    model = build(
+        helper.make_node("BatchNormalization", ["x", *NORM_INPUTS], ["y"]), 6, {"x": x}, constants=NORM_INPUTS
+    )
+    assert rnnlower.verify(model, converted(model, 15), trials=2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
+from rnnlower.opset.batched_scan import scan_9_up
+from rnnlower.opset.shaping import OLD_TEXT
 from rnnlower.opset.step import Row, Step
 
 
@@ -28,49 +28,6 @@ def carries_something(step: Step) -> None:
         step.refuse("Loop-1 wants at least one loop-carried value")
 
 
-def scan_9_up(step: Step) -> None:
-    """Scan-8 runs over a batch: an outer Scan takes the batch apart."""
-    if step.input(0) is not None:
-        step.refuse("its sequence_lens make the sequences of a batch differ, which Scan-9 cannot say")
-    _, *values = step.node.inputs
-    scans, body = step.attr("num_scan_inputs"), step.node.attributes["body"]
-    directions = step.attr("directions")
-    outer_inputs = [_row_of(step, value) for value in values if value is not None]
-    attributes = {"body": body, "num_scan_inputs": ir.AttrInt64("num_scan_inputs", scans)}
-    if directions:
-        attributes["scan_input_directions"] = ir.AttrInt64s("scan_input_directions", list(directions))
-    step.node.attributes.clear()
-    name = step.node.name or "scan"
-    inner = ir.Node(
-        "",
-        "Scan",
-        outer_inputs,
-        attributes,
-        num_outputs=len(step.node.outputs),
-        name=step.session.fresh(name),
-    )
-    for outer, value in zip(step.node.outputs, inner.outputs, strict=True):
-        value.name = step.session.fresh(f"{name}_row")
-        dtype, shape = step.dtype(outer), step.shape(outer)
-        value.type = None if dtype is None else ir.TensorType(dtype)
-        value.shape = None if shape is None else ir.Shape(shape[1:])
-    graph = ir.Graph(
-        outer_inputs, list(inner.outputs), nodes=[inner], name=step.session.fresh(f"{name}_batch")
-    )
-    step.set_inputs(*(value for value in values if value is not None))
-    step.set("body", ir.AttrGraph("body", graph))
-    step.set("num_scan_inputs", len(outer_inputs))
-
-
-def _row_of(step: Step, value: ir.Value) -> ir.Value:
-    dtype, shape = step.dtype(value), step.shape(value)
-    row = ir.Value(name=step.session.fresh(f"{value.name}_row"))
-    row.type = None if dtype is None else ir.TensorType(dtype)
-    row.shape = None if shape is None else ir.Shape(shape[1:])
-    step.session.types.alias(row, row)
-    return row
-
-
 def scan_9_down(step: Step) -> None:
     """Scan-8 runs over a batch of one."""
     scans = step.attr("num_scan_inputs")
@@ -88,7 +45,23 @@ def scan_9_down(step: Step) -> None:
         step.wrap_output(position, lambda value: step.squeeze(value, [0]))
 
 
+def scan_axes_down(step: Step) -> None:
+    """Axes that count from the back are counted from the front, if the ranks are known."""
+    scans = step.attr("num_scan_inputs")
+    inputs = [value for value in step.node.inputs if value is not None]
+    states = len(inputs) - scans
+    for name, values in (
+        ("scan_input_axes", inputs[states:]),
+        ("scan_output_axes", list(step.node.outputs)[states:]),
+    ):
+        axes = step.attr(name)
+        if axes and any(axis < 0 for axis in axes):
+            pairs = zip(axes, values, strict=True)
+            step.set(name, [axis if axis >= 0 else axis + step.known_rank(value) for axis, value in pairs])
+
+
 ROWS = (
+    Row("Scan", 9, 11, OLD_TEXT, down=scan_axes_down),
     Row("If", 1, 11, "the branches may give different shapes", down=same_shapes),
     Row("Loop", 1, 11, "a loop may carry nothing", down=carries_something),
     Row("Scan", 8, 9, "the batch went away", scan_9_up, scan_9_down),

@@ -303,7 +303,7 @@ def _judge(step: Step, new: Version) -> None:
             step.session.report.notes.append(f"{describe(step.node)} was not valid before: {before}")
             return
     if reason:
-        step.refuse(reason)
+        step.refuse(reason, "declare it in value_info" if "is not known" in reason else "")
 
 
 def _note(session: Session, step: Step, row: Row) -> None:

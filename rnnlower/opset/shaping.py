@@ -290,7 +290,8 @@ def top_k_11_down(step: Step) -> None:
     largest = step.attr("largest")
     step.drop("largest", "sorted")
     axis = step.attr("axis")
-    if axis < 0 and step.rank(step.x()) is not None:
+    # The default of the older version is the last axis, written as -1; it knows no other from the back.
+    if axis != -1:
         step.set("axis", positive_axis(step, axis))
     if not largest:
         if step.dtype(step.x()) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):

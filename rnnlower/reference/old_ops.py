@@ -3,8 +3,8 @@
 Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis``, Gemm, PRelu, Cast,
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
-(which trains only if it has more outputs than Y, and is_test, where it exists, is 0); DequantizeLinear up
-to opset 18; ConvTranspose with groups at every opset.
+(which trains unless is_test is set, and from 7 on if it has more outputs than Y); DequantizeLinear up to
+opset 18; AveragePool up to 6 and RoiAlign up to 15; ConvTranspose with groups at every opset.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -24,6 +24,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_7
 from onnx.reference.ops.op_conv_transpose import ConvTranspose
+from onnx.reference.ops.op_roi_align import RoiAlign
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.reference.activations import Array
@@ -222,7 +223,9 @@ class _BatchNormalization(_OldOp):
         epsilon = attributes.get("epsilon", np.float32(1e-5))
         momentum = attributes.get("momentum", np.float32(0.9))
         spatial = attributes.get("spatial", 1)
-        training = len(self.onnx_node.output) > 1 and not attributes.get("is_test", 0)
+        # Until opset 6 is_test says it, whose default is 0; from 7 to 13 it is the number of outputs.
+        by_attribute = self.run_params["opsets"].get("", 1) < 7
+        training = not attributes.get("is_test", 0) if by_attribute else len(self.onnx_node.output) > 1
         axes = tuple(a for a in range(x.ndim) if a == 0 or (spatial and a != 1))
         used_mean, used_var = (x.mean(axis=axes), x.var(axis=axes)) if training else (mean, var)
 
@@ -259,6 +262,18 @@ class _AveragePool(AveragePool_7):
     """onnx's own, which counts pads in where the attribute to leave them out does not exist yet."""
 
     op_schema = get_schema("AveragePool", 7, "")
+
+
+class _RoiAlign(RoiAlign):
+    """onnx's own, which shifts by half a pixel where the attribute not to do so does not exist yet."""
+
+    op_schema = get_schema("RoiAlign", 16, "")
+
+    def _run(self, X: Array, rois: Array, batch_indices: Array, **attributes: Any) -> tuple[Array]:  # type: ignore[override]
+        attributes["coordinate_transformation_mode"] = "output_half_pixel"
+        shifted: Any = super()._run
+        result: tuple[Array] = shifted(X, rois, batch_indices, **attributes)
+        return result
 
 
 class _ConvTranspose(ConvTranspose):
@@ -314,6 +329,7 @@ OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
     "BatchNormalization": (1, 13, _BatchNormalization),
     "DequantizeLinear": (10, 18, _DequantizeLinear),
     "AveragePool": (1, 6, _AveragePool),
+    "RoiAlign": (10, 15, _RoiAlign),
     "ConvTranspose": (1, 10**6, _ConvTranspose),
 }
 

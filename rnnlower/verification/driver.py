@@ -126,8 +126,6 @@ class _Verification:
             return self._result(0, {})
         tolerances = self._tolerances(atol, rtol)
         pairs = self._run_candidate(finished)
-        if not pairs and not self._problems:
-            raise UnverifiableError(f"the candidate ran on no inputs: {'; '.join(self._notes)}")
         compared = [(trial, outputs, self._compare(trial, outputs, tolerances)) for trial, outputs in pairs]
         if atol is None and rtol is None:
             compared = self._excuse_rounding(compared, tolerances, seed)
@@ -178,8 +176,8 @@ class _Verification:
             nonlocal engine
             try:
                 return engine.run(feeds)
-            except LacksKernelError as error:
-                if self._engine is not None or isinstance(engine, NumpyEngine):
+            except (LacksKernelError, RunError) as error:
+                if self._engine is not None or not self._is_for_numpy(error, model):
                     raise
                 self._note(f"the {model.role} does not run on onnxruntime: {brief(error)}")
                 engine.close()
@@ -220,13 +218,7 @@ class _Verification:
         try:
             with self._open(self._candidate) as run:
                 for trial in finished:
-                    feeds = {k: v for k, v in trial.feeds.items() if k in accepted}
-                    try:
-                        pairs.append((trial, run(feeds)))
-                    except RunError as error:
-                        if not self._is_recorded_shape(error):
-                            raise
-                        self._note(f"trial {trial.number}: the candidate does not run: {brief(error)}")
+                    pairs.append((trial, run({k: v for k, v in trial.feeds.items() if k in accepted})))
         except LacksKernelError as error:
             raise UnverifiableError(f"no engine runs the candidate: {brief(error)}") from error
         except LoadError as error:
@@ -237,12 +229,16 @@ class _Verification:
             self._check_candidate()
         return pairs
 
-    def _is_recorded_shape(self, error: RunError) -> bool:
-        """Whether onnxruntime objects to a shape recorded in the model, as it may to the reference's.
-
-        Only NumPy ran the reference then, and it does not look at such records.
-        """
-        return RECORDED_SHAPE in str(error) and self._engines["reference"] == NumpyEngine.name
+    def _is_for_numpy(self, error: Exception, model: HeldModel) -> bool:
+        """Whether NumPy may try what onnxruntime failed on."""
+        if self._engines[model.role] == NumpyEngine.name:
+            return False
+        if isinstance(error, LacksKernelError):
+            return True
+        # A shape recorded in the model is not the computed one. If only NumPy ran the reference, which does
+        # not look at such records, the reference may hold the same wrong record.
+        only_numpy = self._engines["reference"] == NumpyEngine.name
+        return model is self._candidate and only_numpy and RECORDED_SHAPE in str(error)
 
     def _check_candidate(self) -> None:
         """What NumPy evaluates may still break the ONNX specification (the reference may do so, too)."""

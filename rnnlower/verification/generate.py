@@ -42,6 +42,7 @@ _UNKNOWN_LIMIT = 2
 @dataclass(frozen=True)
 class _Turn:
     trial: int
+    round: int
     attempt: int
     pattern: str
     recipe: Recipe
@@ -77,10 +78,15 @@ class InputMaker:
         exact = any(not is_inexact(self._dtype(name)) for name in names)
         return exact or any(use.lengths or use.indices for use in self.uses.values())
 
+    def round_of(self, trial: int) -> int:
+        """How often the trial's variant of the switches came before: what else varies, varies with this."""
+        return trial // self._variants
+
     def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
         """The inputs of one trial. A later attempt draws other discrete values and narrower limits."""
-        pattern = _PATTERNS[trial // self._variants % len(_PATTERNS)]
-        turn = _Turn(trial, attempt, pattern, recipe, shapes, self.switch_values(trial))
+        count = self.round_of(trial)
+        pattern = _PATTERNS[count % len(_PATTERNS)]
+        turn = _Turn(trial, count, attempt, pattern, recipe, shapes, self.switch_values(trial))
         return {name: self._values(name, turn) for name in shapes}
 
     def _dtype(self, name: str) -> Any:
@@ -130,7 +136,7 @@ class InputMaker:
         if use.lengths:
             limit = min(self._limit(d, turn) for d in use.lengths)
             limit = max(limit >> (turn.attempt // 4), min(limit, 1))
-            return _lengths(rng, shape, limit, turn.trial).astype(dtype)
+            return _lengths(rng, shape, limit, turn.round).astype(dtype)
         if use.indices:
             limits = [self.plan.size_of(d, turn.recipe) for d in use.indices]
             limit = min(size or _UNKNOWN_LIMIT for size in limits)
@@ -141,7 +147,7 @@ class InputMaker:
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
             return _floats(rng, dtype, shape, turn.pattern)
         if dtype.kind == "b":
-            return _booleans(rng, shape, turn.trial + turn.attempt)
+            return _booleans(rng, shape, turn.round + turn.attempt)
         if dtype.kind in "iu":
             return _integers(rng, dtype, shape, use).astype(dtype)
         if dtype.kind == "c":
@@ -168,16 +174,16 @@ def _choices(use: Uses) -> list[int]:
     return [int(v) for v in ordered]
 
 
-def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, trial: int) -> Array:
+def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, turn: int) -> Array:
     """Sequence lengths within 0..limit: full, empty, 1 and others, not all full."""
     lengths = rng.integers(0, limit + 1, shape)
     flat = lengths.reshape(-1)
     special = [limit, 0, 1, max(limit - 1, 0)]
     if flat.size == 1:
-        flat[0] = (limit - 1, limit, 0, 1, limit // 2)[trial % 5] if limit > 1 else (limit, 0)[trial % 2]
+        flat[0] = (limit - 1, limit, 0, 1, limit // 2)[turn % 5] if limit > 1 else (limit, 0)[turn % 2]
     else:
         for index in range(min(flat.size, 2)):
-            flat[index] = special[(trial + index) % len(special)]
+            flat[index] = special[(turn + index) % len(special)]
     return np.clip(lengths, 0, limit)
 
 

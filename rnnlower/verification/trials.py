@@ -112,7 +112,7 @@ def _first_that_runs(
     if maker.has_discrete_inputs:
         draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
     deadline = time.monotonic() + LONGEST_SEARCH
-    for recipe in maker.plan.proposals(number, variant):
+    for recipe in maker.plan.proposals(maker.round_of(number), variant):
         if time.monotonic() > deadline:
             return None, f"{reason}; gave up after {LONGEST_SEARCH:.0f} s"
         shapes = maker.plan.sizes(recipe)
