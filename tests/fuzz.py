@@ -82,9 +82,10 @@ def _sizes(data: bytes) -> list[str]:
 def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
     """The case's outcome and what is to be said about it; an outcome that is no number is a bad one."""
     from rnnlower.cli import app
+    from rnnlower.reference import control_flow
     from rnnlower.verification import session, trials
 
-    session.LONGEST_RUN = trials.LONGEST_SEARCH = SECONDS / 4
+    session.LONGEST_RUN = trials.LONGEST_SEARCH = control_flow.LONGEST_LOOP = SECONDS / 6
     before = {path.name for path in folder.iterdir()}
     with warnings.catch_warnings(record=True):
         result = CliRunner().invoke(app, line)

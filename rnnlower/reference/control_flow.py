@@ -6,6 +6,7 @@ axes nor directions (Scan), treat an omitted Loop condition as false, and cannot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
     return np.stack(values) if values else _empty_stack(body, index)
 
 
-MOST_ITERATIONS = 100_000
+# Seconds after which a Loop is given up: it may have no end.
+LONGEST_LOOP = 600.0
 
 
 class _Body(OpRun):  # type: ignore[misc,unused-ignore]
@@ -58,11 +60,12 @@ class Loop(_Body):
         keep_going = True if cond is None else bool(np.asarray(cond).item())
         limit = None if M is None else int(np.asarray(M).item())
         iteration = 0
+        deadline = time.monotonic() + LONGEST_LOOP
         while keep_going and (limit is None or iteration < limit):
             inputs = [np.array(iteration, np.int64), np.array(keep_going), *state]
             condition, *outputs = self._iterate(context, inputs)
-            if iteration >= MOST_ITERATIONS:
-                raise RuntimeError(f"a Loop has not ended after {MOST_ITERATIONS:,} iterations")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"a Loop has not ended after {LONGEST_LOOP:.0f} s and {iteration:,} steps")
             # An omitted cond input makes the body's condition count.
             keep_going = bool(np.asarray(condition).item())
             state = outputs[: len(state)]
