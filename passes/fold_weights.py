@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import unmodelled
 from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
 from rnnlower.passes.cleanup import remove_orphans
@@ -82,12 +83,15 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         Raises:
             InvalidModelError: A constant weight cannot be computed.
         """
+        trained = unmodelled.names_in_training(model)
         cones = _closed(
             {
                 value: cone
                 for node in self._nodes
                 for value in (node.inputs[i] for i in WEIGHT_INPUTS if i < len(node.inputs))
-                if value is not None and (cone := _cone(value))
+                if value is not None
+                and (cone := _cone(value))
+                and not any(source.name in trained for source in cone.sources)
             }
         )
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
@@ -116,29 +120,39 @@ class _Cone:
 
     def source_bytes(self) -> int:
         tensors = [value.const_value for value in self.sources]
-        tensors += [node.attributes["value"].as_tensor() for node in self.nodes if "value" in node.attributes]
+        tensors += [
+            attribute.as_tensor()
+            for node in self.nodes
+            for attribute in node.attributes.values()
+            if attribute.type == ir.AttributeType.TENSOR
+        ]
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _cone(value: ir.Value) -> _Cone | None:
     """What computes the value, if it is computed and constants alone determine it."""
-    nodes: list[ir.Node] = []
-    sources: list[ir.Value] = []
-
-    def visit(value: ir.Value) -> bool:
-        producer = value.producer()
+    nodes: dict[ir.Node, None] = {}
+    sources: dict[ir.Value, None] = {}
+    pending: list[ir.Value | ir.Node] = [value]
+    met: set[ir.Node] = set()
+    while pending:
+        this = pending.pop()
+        if isinstance(this, ir.Node):
+            nodes[this] = None
+            continue
+        producer = this.producer()
         if producer is None:
-            sources.append(value)
-            return value.const_value is not None and not value.is_graph_input()
-        if producer in nodes:
-            return True
-        foldable = producer.domain == "" and producer.op_type in _FOLDABLE
-        if not foldable or not all(visit(used) for used in producer.inputs if used is not None):
-            return False
-        nodes.append(producer)
-        return True
-
-    return _Cone(nodes, list(dict.fromkeys(sources))) if visit(value) and nodes else None
+            if this.const_value is None or this.is_graph_input():
+                return None
+            sources[this] = None
+        elif producer not in met:
+            if producer.domain != "" or producer.op_type not in _FOLDABLE:
+                return None
+            met.add(producer)
+            # The node comes once everything is done that it reads.
+            pending.append(producer)
+            pending += [used for used in reversed(producer.inputs) if used is not None]
+    return _Cone(list(nodes), list(sources)) if nodes else None
 
 
 def _closed(cones: dict[ir.Value, _Cone]) -> dict[ir.Value, _Cone]:
@@ -182,16 +196,16 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
     )
     opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
-    evaluator = ReferenceEvaluator(
-        onnx.helper.make_model(graph, opset_imports=[opset]),
-        new_ops=[_dequantize_linear()] if opset.version < 19 else None,
-    )
+    computation = onnx.helper.make_model(graph, opset_imports=[opset])
     feeds = {
         names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
     }
     try:
+        evaluator = ReferenceEvaluator(
+            computation, new_ops=[_dequantize_linear()] if opset.version < 19 else None
+        )
         (array,) = evaluator.run(None, feeds)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
         raise InvalidModelError(f"the constant weight {value.name!r} cannot be computed: {error}") from error
     return np.asarray(array)
 

@@ -29,7 +29,7 @@ class InferTypesPass(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        if not any(_is_vague(value) for node, _ in walk(model.graph) for value in _inputs(node)):
+        if not any(is_recurrent(node) for node, _ in walk(model.graph)):
             return ir.passes.PassResult(model, modified=False)
         inferred = bare_copy(model)
         with quiet_libraries():
@@ -52,12 +52,8 @@ def _inputs(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None] if is_recurrent(node) else []
 
 
-def _is_vague(value: ir.Value) -> bool:
-    return value.type is None or value.shape is None or not value.shape.is_static()
-
-
 def _learn(value: ir.Value, known: ir.Value, declared: set[str | None]) -> bool:
-    """Takes over what is known of the same value elsewhere; numbers win over names, names over nothing.
+    """Takes over what inference knows of a value, which wins over what the model says of it.
 
     Names that inference has made up are nothing: a user cannot give them a size.
     """
@@ -67,6 +63,6 @@ def _learn(value: ir.Value, known: ir.Value, declared: set[str | None]) -> bool:
         old = [None] * len(known.shape) if value.shape is None else list(value.shape)
         if len(old) == len(known.shape):
             new = [dim if isinstance(dim, int) or dim.value in declared else None for dim in known.shape]
-            merged = [b if isinstance(b, int) or a is None else a for a, b in zip(old, new, strict=True)]
+            merged = [b if b is not None else a for a, b in zip(old, new, strict=True)]
             value.shape = ir.Shape(merged)
     return (value.type, value.shape) != before

@@ -25,12 +25,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower import unmodelled
 from rnnlower.emitter import Emitter, NameSource
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, value_names, walk
-from rnnlower.recurrent import OUTPUT_NAMES, ResolvedNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
@@ -101,7 +103,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         opset = default_opset(model)
         for located in self._located:
             self._parse(located, opset)
-        private = _private_weights([located.node for located in self._located])
+        private = _private_weights(
+            [located.node for located in self._located], unmodelled.names_in_training(model)
+        )
         names = NameSource(value_names(model))
         with _paused_collection():
             self._lower(model, private, names)
@@ -174,7 +178,7 @@ def _arithmetic(node: ResolvedNode) -> ir.DataType:
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
-def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
+def _private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir.Value]:
     """Constant weights that nothing but the given nodes reads, and those only as weights."""
     lowered = set(nodes)
     weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
@@ -184,10 +188,18 @@ def _private_weights(nodes: Sequence[ir.Node]) -> set[ir.Value]:
         if value is not None
         and value.const_value is not None
         and value.is_initializer()
+        and value.name not in trained
         and not value.is_graph_input()
         and not value.is_graph_output()
         and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())
     }
+
+
+def _inherit(old: ir.Node, new: ir.Node | None) -> None:
+    """Hands on what the model says about a node; thousands of nodes of its steps go without."""
+    assert new is not None
+    new.metadata_props.update(old.metadata_props)
+    new.doc_string = old.doc_string
 
 
 def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
@@ -201,6 +213,8 @@ def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir
         new = outputs[name]
         new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
         new.metadata_props.update(value.metadata_props)
+        new.meta.update(value.meta)
+        _inherit(old, new.producer())
         value.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name, value.name = value.name, None
     inputs = [value for value in old.inputs if value is not None]

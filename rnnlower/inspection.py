@@ -8,9 +8,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rnnlower.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.places import Located, find_recurrent
-from rnnlower.recurrent import INPUT_NAMES, OUTPUT_NAMES, ResolvedNode, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, parse_recurrent
 
 __all__ = ["RecurrentNode", "inspect_model"]
 
@@ -130,18 +131,24 @@ def _weights(resolved: ResolvedNode) -> str:
 
 def _origin(value: ir.Value) -> str:
     """Where a weight comes from; an initializer that is a graph input too may be overridden."""
-    seen: set[ir.Value] = set()
-
-    def is_fixed(value: ir.Value) -> bool:
-        if value in seen:
-            return True
-        seen.add(value)
-        producer = value.producer()
-        if producer is None:
-            return value.const_value is not None and not value.is_graph_input()
-        return all(is_fixed(used) for used in producer.inputs if used is not None)
-
     producer = value.producer()
     if producer is None or producer.op_type == "Constant":
-        return "constant" if is_fixed(value) else "runtime"
-    return "computed" if is_fixed(value) else "runtime"
+        return "constant" if _is_fixed(value) else "runtime"
+    return "computed" if _is_fixed(value) else "runtime"
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    """Whether constants alone determine the value."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        this = pending.pop()
+        if this in seen:
+            continue
+        seen.add(this)
+        producer = this.producer()
+        if producer is None and (this.const_value is None or this.is_graph_input()):
+            return False
+        if producer is not None:
+            pending += [used for used in producer.inputs if used is not None]
+    return True

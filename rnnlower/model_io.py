@@ -17,16 +17,17 @@ from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.passes.analysis import quiet_libraries
+from rnnlower.soundness import check_external_data, check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
+# `onnx` reads textual forms too, by the file's extension.
 _PROTOBUF_LIMIT = 2_000_000_000
 EXTERNAL_DATA_MODES = ("auto", "always", "never")
 
@@ -36,6 +37,7 @@ def load_model(model: ModelLike) -> ir.Model:
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
+        UnsupportedModelError: A Constant holds a sparse tensor.
     """
     if isinstance(model, ir.Model):
         return _own_copy(model)
@@ -43,9 +45,9 @@ def load_model(model: ModelLike) -> ir.Model:
         # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
-        own = _from_proto(proto, "the model")
-        _check_external_data(own, pathlib.Path())
-        return own
+        check_proto(proto, "the model")
+        check_external_data(proto, pathlib.Path())
+        return _from_proto(proto, "the model")
     return read_model(pathlib.Path(model))
 
 
@@ -55,17 +57,11 @@ def read_model(path: pathlib.Path) -> ir.Model:
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
             too short or outside of the model's folder.
+        UnsupportedModelError: A Constant holds a sparse tensor.
     """
-    try:
-        proto = onnx.load_model(path, load_external_data=False)
-    except OSError as error:
-        raise InvalidModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (DecodeError, ValueError) as error:
-        raise InvalidModelError(f"{path} is not an ONNX model, or is truncated: {error}") from error
-    model = _from_proto(proto, str(path))
+    model = _from_proto(read_proto(path, str(path)), str(path))
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
-    _check_external_data(model, path.parent)
     _embed_attribute_data(model, path.parent)
     return model
 
@@ -79,6 +75,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
             value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
         elif tensor is not None:
             value.const_value = copy.copy(tensor)
+    _settle_opsets(own, "the model")
     return own
 
 
@@ -92,11 +89,23 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     rest.attach(model)
-    if "" not in model.opset_imports:
-        model.opset_imports[""] = 1
-    _check_tensors(model, label)
+    _settle_opsets(model, label)
     _check_names(model, label)
     return model
+
+
+def _settle_opsets(model: ir.Model, label: str) -> None:
+    """Gives the default domain a version, under its short name."""
+    importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for importer in importers:
+        imports = importer.opset_imports
+        version = imports.pop("ai.onnx", None)
+        if version is not None and imports.setdefault("", version) != version:
+            raise InvalidModelError(
+                f"{label} imports versions {imports['']} and {version} of the default domain; "
+                "remove one of the two opset imports"
+            )
+    model.opset_imports.setdefault("", 1)
 
 
 def _root_cause(error: BaseException) -> BaseException:
@@ -104,22 +113,6 @@ def _root_cause(error: BaseException) -> BaseException:
     while (below := error.__cause__ or error.__context__) is not None:
         error = below
     return error
-
-
-def _check_tensors(model: ir.Model, label: str) -> None:
-    """Stored numbers must be as many as the shape says; `ir` finds out only when they are read."""
-    for value in _initializers(model):
-        tensor = value.const_value
-        if tensor is not None and tensor.dtype == ir.DataType.UNDEFINED:
-            raise InvalidModelError(
-                f"{label} is not a valid ONNX model: initializer {value.name!r} has no type"
-            )
-        raw = tensor.raw.raw_data if isinstance(tensor, ir.TensorProtoTensor) else b""
-        if tensor is not None and raw and len(raw) != tensor.nbytes:
-            raise InvalidModelError(
-                f"{label} is not a valid ONNX model: initializer {value.name!r} has {len(raw)} bytes, "
-                f"but its shape {list(tensor.shape)} takes {tensor.nbytes}"
-            )
 
 
 def _check_names(model: ir.Model, label: str) -> None:
@@ -182,29 +175,6 @@ def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str
     for out in graph.outputs:
         if out not in visible:
             raise InvalidModelError(f"{label}: nothing produces the output {out.name!r}")
-
-
-def _check_external_data(model: ir.Model, folder: pathlib.Path) -> None:
-    root = folder.resolve()
-    tensors = [(f"initializer {value.name!r}", value.const_value) for value in _initializers(model)]
-    tensors += [
-        (f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", attribute.as_tensor())
-        for node, attribute in _tensor_attributes(model)
-    ]
-    for owner, tensor in tensors:
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        label = f"{owner}: its external data {str(tensor.location)!r}"
-        path = (root / tensor.location).resolve()
-        if not path.is_relative_to(root):
-            raise InvalidModelError(f"{label} lies outside of the model's folder; move it there")
-        if not path.is_file():
-            raise InvalidModelError(f"{label} is missing; put the file beside the model")
-        length = tensor.nbytes if tensor.length is None else tensor.length
-        if length != tensor.nbytes:
-            raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {tensor.nbytes}")
-        if path.stat().st_size < (tensor.offset or 0) + length:
-            raise InvalidModelError(f"{label} is too short: the file must be copied whole")
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
@@ -297,8 +267,12 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
     Raises:
-        OptionError: The folder cannot be written, or the model is too large for one file.
+        OptionError: The folder cannot be written, the name asks for another format, or the model is too large
+            for one file.
     """
+    written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
+    if written not in (None, "protobuf"):
+        raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
     # References to data that stays where it is hold only in that folder.

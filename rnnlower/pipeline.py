@@ -235,7 +235,7 @@ def _with_static_lengths(
         return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
 
     if not dynamic(current):
-        _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+        _check_cost([(located, _parse(located, model, options.semantics)) for located in current])
         return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
@@ -243,17 +243,17 @@ def _with_static_lengths(
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model))
-    _check_cost({str(located): _parse(located, model, options.semantics) for located in current})
+    _check_cost([(located, _parse(located, model, options.semantics)) for located in current])
     return current, analysis.unreachable, analysis.impossible
 
 
-def _check_cost(nodes: Mapping[str, ResolvedNode]) -> None:
+def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
     """Refuses to unroll what would take all memory long before it is a file."""
-    for name, node in nodes.items():
+    for located, node in nodes:
         steps = (node.seq_length or 0) * node.num_directions
         if steps > _MOST_STEPS:
             raise UnsupportedModelError(
-                f"{node.op_type} node {name!r}: unrolling {steps:,} steps makes about "
+                f"{node.op_type} node {str(located)!r}: unrolling {steps:,} steps makes about "
                 f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
                 f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
             )
@@ -267,14 +267,16 @@ def _no_length(located: Located, model: ir.Model) -> str:
     named = isinstance(dim, ir.SymbolicDim) and dim.value is not None
     length = f"{str(dim)!r}" if named else "unknown"
     remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
-    return (
-        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs "
-        f"a number. Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
+    problem = (
+        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs a number"
     )
+    if not remedy:
+        return f"{problem}, which the shapes of the inputs do not tell. Keep it dynamic with `rnnlower scan`"
+    return f"{problem}. Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
 
 
 def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
-    """Options that fix what is dynamic about the inputs that lead to X."""
+    """Options that fix what is dynamic about the inputs that lead to X; "" if nothing is."""
     inputs = [value for value in model.graph.inputs if X is None or value in _sources(X)]
     inputs = inputs or list(model.graph.inputs)
     remedies: dict[str, None] = {}
@@ -287,7 +289,7 @@ def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
             remedies[f"--input-shape {value.name}:{shape}"] = None
         if value.shape is None:
             remedies[f"--input-shape {value.name}:2,3,4"] = None
-    return " or ".join(remedies) or "--dim T=16 or --input-shape NAME:2,3,4"
+    return " or ".join(remedies)
 
 
 def _sources(X: ir.Value) -> set[ir.Value]:

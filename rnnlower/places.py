@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from rnnlower.recurrent import RECURRENT_OPS
+from rnnlower.operators import RECURRENT_OPS
 
 __all__ = ["Located", "default_opset", "find_recurrent", "is_recurrent", "value_names", "walk"]
 

@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN nodes of every version, parsed, validated and with all defaults resolved.
 
-This is the one place that knows the operators' signatures and defaults. Everything behind it works on
-`ResolvedNode` and never looks at an attribute again.
+All defaults of the operators' text are resolved here, from the tables of `operators.py`. Everything behind
+works on `ResolvedNode` and never looks at an attribute again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.operators import (
+    ATTRIBUTE_TYPES,
+    DIRECTIONS,
+    FLOAT_TYPES,
+    INPUT_NAMES,
+    ORT_PARAMETERS,
+    OUTPUT_NAMES,
+    RECURRENT_OPS,
+    SHARED_ATTRIBUTES,
+    SPEC_PARAMETERS,
+    Cell,
+)
 
 __all__ = [
-    "INPUT_NAMES",
-    "OUTPUT_NAMES",
-    "RECURRENT_OPS",
     "Activation",
-    "Cell",
     "ResolvedNode",
     "Semantics",
     "parse_recurrent",
@@ -28,7 +36,7 @@ __all__ = [
 
 Semantics = Literal["ort", "spec"]
 
-_FLOAT_TYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
+_MOST_STATE_ELEMENTS = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,94 +46,6 @@ class Activation:
     name: str
     alpha: float | None = None
     beta: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """What distinguishes the three operators from each other.
-
-    Attributes:
-        versions: The versions of the operator, as `onnx.defs` numbers them.
-        gates: The gates in the order in which W, R and B stack them.
-        activations: The default activation functions, one for each of f, g, h that the cell has.
-        attributes: Attributes beyond the shared ones, with the first and last version that has them.
-    """
-
-    versions: tuple[int, ...]
-    gates: str
-    activations: tuple[str, ...]
-    attributes: Mapping[str, tuple[int, int]]
-
-
-_ALWAYS = (1, 1 << 30)
-_SHARED_ATTRIBUTES: Mapping[str, tuple[int, int]] = {
-    "activation_alpha": _ALWAYS,
-    "activation_beta": _ALWAYS,
-    "activations": _ALWAYS,
-    "clip": _ALWAYS,
-    "direction": _ALWAYS,
-    "hidden_size": _ALWAYS,
-    "layout": (14, _ALWAYS[1]),
-    "output_sequence": (1, 6),
-}
-
-RECURRENT_OPS: Mapping[str, Cell] = {
-    "LSTM": Cell((1, 7, 14, 22), "iofc", ("Sigmoid", "Tanh", "Tanh"), {"input_forget": _ALWAYS}),
-    "GRU": Cell((1, 3, 7, 14, 22), "zrh", ("Sigmoid", "Tanh"), {"linear_before_reset": (3, _ALWAYS[1])}),
-    "RNN": Cell((1, 7, 14, 22), "i", ("Tanh",), {}),
-}
-
-_ATTRIBUTE_TYPES: Mapping[str, ir.AttributeType] = {
-    "activation_alpha": ir.AttributeType.FLOATS,
-    "activation_beta": ir.AttributeType.FLOATS,
-    "activations": ir.AttributeType.STRINGS,
-    "clip": ir.AttributeType.FLOAT,
-    "direction": ir.AttributeType.STRING,
-    "hidden_size": ir.AttributeType.INT,
-    "input_forget": ir.AttributeType.INT,
-    "layout": ir.AttributeType.INT,
-    "linear_before_reset": ir.AttributeType.INT,
-    "output_sequence": ir.AttributeType.INT,
-}
-
-INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
-_DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
-    "forward": (False,),
-    "reverse": (True,),
-    "bidirectional": (False, True),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Parameters:
-    """Defaults of alpha and beta; ``None``: the function does not take it."""
-
-    alpha: float | None = None
-    beta: float | None = None
-
-
-# The text says "the default values are the same as of corresponding ONNX operators". onnxruntime follows it
-# except where _ORT_PARAMETERS says otherwise.
-_SPEC_PARAMETERS: Mapping[str, _Parameters] = {
-    "Affine": _Parameters(1.0, 0.0),
-    "Elu": _Parameters(1.0),
-    "HardSigmoid": _Parameters(0.2, 0.5),
-    "LeakyRelu": _Parameters(0.01),
-    "Relu": _Parameters(),
-    "ScaledTanh": _Parameters(float("nan"), float("nan")),
-    "Sigmoid": _Parameters(),
-    "Softplus": _Parameters(),
-    "Softsign": _Parameters(),
-    "Tanh": _Parameters(),
-    "ThresholdedRelu": _Parameters(1.0),
-}
-_ORT_PARAMETERS: Mapping[str, _Parameters] = {
-    **_SPEC_PARAMETERS,
-    "Affine": _Parameters(0.0, 0.0),
-    "ScaledTanh": _Parameters(0.0, 0.0),
-    "ThresholdedRelu": _Parameters(0.0),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +100,7 @@ class ResolvedNode:
     @property
     def reversed_directions(self) -> tuple[bool, ...]:
         """For each direction whether it runs from the end to the start."""
-        return _DIRECTIONS[self.direction]
+        return DIRECTIONS[self.direction]
 
     @property
     def num_directions(self) -> int:
@@ -241,7 +161,7 @@ class _Parser:
         x_shape = inputs["X"].shape
         outputs = self._outputs()
         direction = self._direction()
-        directions = _DIRECTIONS[direction]
+        directions = DIRECTIONS[direction]
         layout = self._integer("layout", 0)
         if layout not in (0, 1):
             raise self._invalid(f"attribute layout is {layout}; it must be 0 or 1")
@@ -249,6 +169,11 @@ class _Parser:
         seq_length, batch_size = _static(x_shape, layout), _static(x_shape, 1 - layout)
         batch_size = self._batch_size(inputs, batch_size, layout)
         self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
+        if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
+            raise self._unsupported(
+                f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written; "
+                "make the batch dynamic"
+            )
         return ResolvedNode(
             node=self.node,
             op_type=self.node.op_type,
@@ -276,7 +201,7 @@ class _Parser:
         return UnsupportedModelError(f"{self.label}: {what}")
 
     def _check_attributes(self) -> None:
-        known = {**_SHARED_ATTRIBUTES, **self.cell.attributes}
+        known = {**SHARED_ATTRIBUTES, **self.cell.attributes}
         for name, attribute in self.node.attributes.items():
             if name not in known:
                 raise self._invalid(
@@ -296,10 +221,10 @@ class _Parser:
                     f"attribute {name!r} refers to the function attribute {attribute.ref_attr_name!r}, "
                     "which no call of the function sets; set it or give it a default"
                 )
-            if attribute.type != _ATTRIBUTE_TYPES[name]:
+            if attribute.type != ATTRIBUTE_TYPES[name]:
                 raise self._invalid(
                     f"attribute {name!r} has type {attribute.type.name}; "
-                    f"it must be {_ATTRIBUTE_TYPES[name].name}"
+                    f"it must be {ATTRIBUTE_TYPES[name].name}"
                 )
 
     def _value(self, name: str) -> Any:
@@ -315,9 +240,9 @@ class _Parser:
         direction = self._value("direction") or "forward"
         if self.node.op_type == "GRU" and self.version < 3 and direction == "foward":
             direction = "forward"
-        if direction not in _DIRECTIONS:
+        if direction not in DIRECTIONS:
             raise self._invalid(
-                f"attribute direction is {direction!r}; it must be one of {', '.join(_DIRECTIONS)}"
+                f"attribute direction is {direction!r}; it must be one of {', '.join(DIRECTIONS)}"
             )
         return str(direction)
 
@@ -336,7 +261,7 @@ class _Parser:
 
     def _activations(self, num_directions: int) -> tuple[tuple[Activation, ...], ...]:
         names = self._activation_names(num_directions)
-        table = _ORT_PARAMETERS if self.semantics == "ort" else _SPEC_PARAMETERS
+        table = ORT_PARAMETERS if self.semantics == "ort" else SPEC_PARAMETERS
         alphas = iter(self._value("activation_alpha") or ())
         betas = iter(self._value("activation_beta") or ())
         activations = []
@@ -370,10 +295,10 @@ class _Parser:
 
     def _known_activation(self, given: str) -> str:
         ignore_case = self.semantics == "ort" and self.node.op_type != "RNN"
-        for name in _SPEC_PARAMETERS:
+        for name in SPEC_PARAMETERS:
             if given == name or (ignore_case and given.lower() == name.lower()):
                 return name
-        raise self._unsupported(f"unknown activation {given!r}; known are {', '.join(_SPEC_PARAMETERS)}")
+        raise self._unsupported(f"unknown activation {given!r}; known are {', '.join(SPEC_PARAMETERS)}")
 
     def _inputs(self) -> dict[str, ir.Value]:
         allowed = INPUT_NAMES if self.node.op_type == "LSTM" else INPUT_NAMES[:6]
@@ -400,7 +325,7 @@ class _Parser:
             if name != "sequence_lens" and value.dtype is not None
         }
         for name, dtype in dtypes.items():
-            if dtype not in _FLOAT_TYPES or (dtype == ir.DataType.BFLOAT16 and self.version < 22):
+            if dtype not in FLOAT_TYPES or (dtype == ir.DataType.BFLOAT16 and self.version < 22):
                 raise self._invalid(
                     f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks"
                 )
@@ -441,14 +366,13 @@ class _Parser:
     def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
         """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""
         gates = len(self.cell.gates)
-        shapes = {name: value.shape for name, value in inputs.items()}
-        shapes |= {out.name: out.shape for out in self.node.outputs if out.name}
         places = [("R", 2, 1), ("R", 1, gates), ("W", 1, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
         places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
-        places += [
-            (out.name or "", len(out.shape) - 1, 1) for out in self.node.outputs if out.shape is not None
+        sizes = [
+            (_static(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
         ]
-        sizes = ((_static(shapes.get(name), axis), factor) for name, axis, factor in places)
+        shapes = [out.shape for out in self.node.outputs if out.shape is not None]
+        sizes += [(_static(shape, len(shape) - 1), 1) for shape in shapes]
         return next((size // factor for size, factor in sizes if size is not None), None)
 
     def _batch_size(self, inputs: Mapping[str, ir.Value], batch_size: int | None, layout: int) -> int | None:

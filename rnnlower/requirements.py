@@ -17,6 +17,7 @@ def minimum_opset(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> 
     """The lowest opset in which the lowering of a node can be written."""
     looped = strategy != "unroll"
     states = [node.initial_state(name) for name in node.state_names]
+    sizes = (node.seq_length, node.batch_size)
     is_dynamic = node.seq_length is None
     may_be_empty = is_dynamic and node.semantics == "ort" and any(state is not None for state in states)
     zero_states = None in states and (looped or node.seq_length == 0)
@@ -27,6 +28,7 @@ def minimum_opset(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> 
         ("Where-9 and Less-9 of masks", "sequence_lens" in node.inputs, 9),
         ("Where-9 and Greater-9 of final states", may_be_empty, 9),
         ("ConstantOfShape-9", zero_states and node.batch_size is None, 9),
+        ("ConstantOfShape-9 of empty outputs", 0 in sizes and None in sizes, 9),
         ("Slice-10 with a step", flipped, 10),
         ("Slice-10 at run-time positions", looped and unroll_factor > 1 and is_dynamic, 10),
         ("Cast-13 of bfloat16", node.dtype == ir.DataType.BFLOAT16, 13),

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 
-__all__ = ["Unmodelled", "find", "restore", "take"]
+__all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
 
 _KEY = "rnnlower.unmodelled"
 
@@ -55,6 +55,17 @@ def find(model: ir.Model) -> Unmodelled | None:
     """What was taken out of the model, None if it was nothing."""
     found = model.meta.get(_KEY)
     return found if isinstance(found, Unmodelled) else None
+
+
+def names_in_training(model: ir.Model) -> set[str]:
+    """The values of the main graph that the model's training reads or sets, and which must therefore stay."""
+    rest = find(model)
+    names: set[str] = set()
+    for training in () if rest is None else rest.training_info:
+        names.update(binding.key for binding in (*training.initialization_binding, *training.update_binding))
+        for graph in (training.initialization, training.algorithm):
+            names.update(name for each in _graphs(graph) for node in each.node for name in node.input)
+    return names
 
 
 def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,9 +105,10 @@ def same(first: Any, second: Any) -> bool:
     return np.allclose(a.astype(wide), b.astype(wide), rtol=relative, atol=relative / 10, equal_nan=True)
 
 
-def agree(found: Mapping[str, list[Any]], expected: Mapping[str, list[Any]]) -> dict[str, bool]:
-    """For each engine, whether its outputs are those expected of it."""
-    return {
-        engine: len(outputs) == len(expected[engine]) and all(map(same, outputs, expected[engine]))
-        for engine, outputs in found.items()
-    }
+def agree(found: Mapping[str, list[Any]], expected: Sequence[list[Any]]) -> dict[str, bool]:
+    """For each engine, whether its outputs are one of the lists that are expected."""
+
+    def equal(first: list[Any], second: list[Any]) -> bool:
+        return len(first) == len(second) and all(map(same, first, second))
+
+    return {engine: any(equal(outputs, each) for each in expected) for engine, outputs in found.items()}

@@ -250,7 +250,15 @@ def test_initializer_with_too_few_bytes(tmp_path: Path) -> None:
 def test_initializer_without_type(tmp_path: Path) -> None:
     model = cell_with("LSTM")
     model.graph.initializer[0].data_type = onnx.TensorProto.UNDEFINED
-    refused(save(model, tmp_path), "'W' has no type")
+    refused(save(model, tmp_path), "'W' has no known element type")
+
+
+@pytest.mark.parametrize("strategy", ["scan", "convert"])
+def test_constant_whose_numbers_are_of_another_type(strategy: str, tmp_path: Path) -> None:
+    model = cell_with("LSTM")
+    tensor = onnx.TensorProto(data_type=onnx.TensorProto.DOUBLE, dims=[1], uint64_data=[1])
+    model.graph.node.append(helper.make_node("Constant", [], ["c"], name="odd", value=tensor))
+    refused(save(model, tmp_path), "Constant node 'odd'", strategy=strategy, options=("--opset", "17"))
 
 
 @pytest.mark.parametrize("strategy", ["scan", "convert"])

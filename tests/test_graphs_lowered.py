@@ -184,3 +184,51 @@ def test_unrolled_branches_with_equal_names(nested: bool) -> None:
     model = model_of(length + inner, [floats("X", "T", 2, 3)], [floats("C", "U", 2, 4)], constants, opset=17)
     check(model, "unroll", dims={"T": 3})
     check(model, "scan")
+
+
+@pytest.mark.parametrize("stale", [(7, 2, 3), (5, 1, 3)])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_shapes_follow_from_the_inputs_not_from_stale_declarations(
+    strategy: str, stale: tuple[int, ...]
+) -> None:
+    nodes = [node("Neg", "X", "x"), cell("x W R B", "Y")]
+    model = model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], weights("LSTM", 3, 4))
+    model.graph.value_info.append(floats("x", *stale))
+    check(model, strategy)
+
+
+@pytest.mark.parametrize("name", ["W", "R", "B", "initial_h"])
+def test_outputs_named_like_inputs(name: str) -> None:
+    constants = {key.lower(): value for key, value in weights("RNN", 3, 4).items()}
+    bare = helper.make_node("RNN", ["X", "w", "r", "b"], [name])
+    model = model_of([bare], [X], [floats(name, 5, 1, 2, 4)], constants)
+    lowered = rnnlower.unroll(model)
+    bare.attribute.append(helper.make_attribute("hidden_size", 4))
+    complete = model_of([bare], [X], [floats(name, 5, 1, 2, 4)], constants)
+    inputs = feeds(complete, {})
+    assert differences(run(complete, inputs), run(lowered, inputs), "float32") == []
+
+
+def test_padded_weight_of_an_old_opset() -> None:
+    constants = weights("LSTM", 3, 4)
+    nodes = [node("Pad", "short", "W", pads=[0, 0, 0, 0, 0, 1], value=0.5), cell("X W R B", "Y")]
+    constants["short"] = constants.pop("W")[:, :, :2].copy()
+    lowered = check(model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], constants, opset=10), "scan")
+    assert "Pad" not in {each.op_type for each in lowered.graph.node}
+
+
+def test_cost_of_unrolling_counts_nodes_of_one_name() -> None:
+    nodes = [cell("long W R B", "Y1", name="a"), cell("X W R B", "Y2", name="a")]
+    outputs = [floats("Y1", 300_000, 1, 1, 4), floats("Y2", 5, 1, 2, 4)]
+    model = model_of(nodes, [X, floats("long", 300_000, 1, 3)], outputs, weights("LSTM", 3, 4))
+    with pytest.raises(rnnlower.UnsupportedModelError, match="300,000 steps"):
+        rnnlower.unroll(model)
+
+
+def test_no_remedy_is_suggested_that_would_not_help() -> None:
+    nodes = [helper.make_node("Opaque", ["X"], ["x"], domain="own"), cell("x W R B", "Y")]
+    model = model_of(nodes, [X], [floats("Y", None, 1, 2, 4)], weights("LSTM", 3, 4), extra_domains=["own"])
+    with pytest.raises(rnnlower.UnsupportedModelError) as refusal:
+        rnnlower.unroll(model)
+    assert "--dim" not in str(refusal.value)
+    assert "rnnlower scan" in str(refusal.value)

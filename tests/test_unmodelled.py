@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from opset_engines import run_ort
+from small_models import recurrent_model
 
 import rnnlower
 from rnnlower.model_io import read_model, staged, to_proto
@@ -118,3 +119,22 @@ def test_nothing_to_convert_changes_nothing(tmp_path: pathlib.Path) -> None:
     model = read_model(path)
     assert not convert_opset(model, 11)
     check(to_proto(model))
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_weights_that_are_trained_stay(computed: bool) -> None:
+    model = recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])})
+    if computed:
+        model.graph.node[0].input[1] = "doubled"
+        model.graph.node.insert(0, onnx.helper.make_node("Add", ["W", "W"], ["doubled"]))
+    training = model.training_info.add()
+    training.algorithm.name = "step"
+    training.algorithm.node.append(onnx.helper.make_node("Neg", ["W"], ["new"]))
+    training.algorithm.output.append(onnx.helper.make_tensor_value_info("new", 1, [1, 16, 3]))
+    training.update_binding.add(key="W", value="new")
+    for strategy in ("unroll", "scan", "loop"):
+        lowered = getattr(rnnlower, strategy)(model)
+        assert list(lowered.training_info) == [training]
+        names = {tensor.name for tensor in lowered.graph.initializer}
+        assert "W" in names
+        assert "R" not in names

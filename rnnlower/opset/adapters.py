@@ -37,6 +37,8 @@ def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
         if step.attr(name) not in values:
             step.refuse(f"{name}={step.attr(name)!r}: {reason}")
 
+    known = ", ".join(str(value) for value in values if value is not None) or "left out"
+    adapter.__doc__ = f"only with `{name}` {known}: {reason}"
     return adapter
 
 
@@ -49,6 +51,7 @@ def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
             step.refuse(f"{name}={list(values)}: {reason}")
         step.drop(name)
 
+    adapter.__doc__ = f"only with `{name}` all {neutral}: {reason}"
     return adapter
 
 
@@ -59,6 +62,7 @@ def both(*adapters: Adapter) -> Adapter:
         for each in adapters:
             each(step)
 
+    adapter.__doc__ = "; ".join(str(each.__doc__) for each in adapters)
     return adapter
 
 
@@ -73,6 +77,7 @@ def nonnegative_axis(name: str = "axis") -> Adapter:
     """The older text does not know axes that count from the back: count from the front."""
 
     def adapter(step: Step) -> None:
+        """An axis that counts from the back is counted from the front, if the rank is known."""
         axis = step.attr(name)
         if axis is not None and axis < 0:
             step.set(name, positive_axis(step, axis))
@@ -84,6 +89,7 @@ def nonnegative_axes(name: str = "axes") -> Adapter:
     """As `nonnegative_axis`, for a list."""
 
     def adapter(step: Step) -> None:
+        """Axes that count from the back are counted from the front, if the rank is known."""
         axes = step.attr(name)
         if axes is not None and any(axis < 0 for axis in axes):
             step.set(name, [positive_axis(step, axis) for axis in axes])

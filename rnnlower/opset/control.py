@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.opset.shaping import OLD_TEXT
 from rnnlower.opset.step import Row, Step
 
 
@@ -88,7 +89,23 @@ def scan_9_down(step: Step) -> None:
         step.wrap_output(position, lambda value: step.squeeze(value, [0]))
 
 
+def scan_axes_down(step: Step) -> None:
+    """Axes that count from the back are counted from the front, if the ranks are known."""
+    scans = step.attr("num_scan_inputs")
+    inputs = [value for value in step.node.inputs if value is not None]
+    states = len(inputs) - scans
+    for name, values in (
+        ("scan_input_axes", inputs[states:]),
+        ("scan_output_axes", list(step.node.outputs)[states:]),
+    ):
+        axes = step.attr(name)
+        if axes and any(axis < 0 for axis in axes):
+            pairs = zip(axes, values, strict=True)
+            step.set(name, [axis if axis >= 0 else axis + step.known_rank(value) for axis, value in pairs])
+
+
 ROWS = (
+    Row("Scan", 9, 11, OLD_TEXT, down=scan_axes_down),
     Row("If", 1, 11, "the branches may give different shapes", down=same_shapes),
     Row("Loop", 1, 11, "a loop may carry nothing", down=carries_something),
     Row("Scan", 8, 9, "the batch went away", scan_9_up, scan_9_down),

@@ -22,13 +22,14 @@ from rnnlower.opset.schema import (
     MIN_OPSET,
     TypesOf,
     Version,
+    changed_in,
     form_misfit,
     misfit,
     type_misfit,
     version_at,
 )
 from rnnlower.opset.step import Row, Step
-from rnnlower.opset.table import ROWS
+from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 from rnnlower.opset.view import Session, describe
@@ -41,6 +42,7 @@ FIRST_OPSET_WITH_FUNCTIONS = 15
 FREE_INITIALIZERS_IR = 4
 # An attribute of the first operator sets that never had an effect.
 LEGACY_ATTRIBUTE = "consumed_inputs"
+GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def convert_opset(model: ir.Model, target: int) -> OpsetReport:
@@ -143,25 +145,25 @@ def _raise_ir_version(model: ir.Model, target: int, new_initializers: bool) -> N
 
 def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path: str) -> None:
     direction = 1 if target > source else -1
+    _check_known(session, root, source, path)
     for opset in range(source, target, direction):
-        for graph, where in list(_graphs_with_paths(root, path)):
-            for node in list(graph):
+        changed = changed_in(max(opset, opset + direction))
+        for graph, where in _graphs_with_paths(root, path):
+            for node in [each for each in graph if each.op_type in changed]:
                 _cross(session, graph, node, opset, opset + direction, where)
-    if source == target:
-        _check_known(session, root, target, path)
 
 
 def _graphs_with_paths(root: ir.Graph, path: str) -> list[tuple[ir.Graph, str]]:
     found = [(root, path)]
     for node in root:
         for name, attribute in node.attributes.items():
-            if attribute.is_ref():
+            if attribute.is_ref() or attribute.type not in GRAPH_TYPES:
                 continue
             inner = f"{path}/" if path else ""
             inner += f"{node.name or node.op_type}/{name}"
             if attribute.type == ir.AttributeType.GRAPH:
                 found += _graphs_with_paths(attribute.as_graph(), inner)
-            elif attribute.type == ir.AttributeType.GRAPHS:
+            else:
                 for number, graph in enumerate(attribute.as_graphs()):
                     found += _graphs_with_paths(graph, f"{inner}[{number}]")
     return found
@@ -199,13 +201,12 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
     low, high = sorted((old.since, new.since if new else 0))
     row = ROWS.get((node.op_type, low, high))
     adapter = None if row is None else row.up if neighbour > opset else row.down
-    if new is not None and neighbour > opset and _is_written_for(node, old, new):
+    if adapter is not None and new is not None and neighbour > opset and _is_ahead(node, old, new):
         adapter = None
-        session.report.notes.append(f"{describe(node)} was written as {new} already, in opset {opset}")
-    step = Step(session, graph, node, (old, new), (opset, neighbour), path)
-    if neighbour > opset and new is not None and _is_ahead(step, new):
         session.report.notes.append(f"{describe(node)} is written as {new} has it, and stays as it is")
-        return
+    step = Step(session, graph, node, (old, new), (opset, neighbour), path)
+    if max(old.since, new.since if new else 0) > REVIEWED:
+        step.refuse("this step is newer than the table of steps", "update rnnlower")
     if new is None and adapter is None:
         step.refuse("there is nothing older that says the same")
     before = _state(node)
@@ -239,9 +240,12 @@ def _cross_emitted(
             _cross(session, body, inner, opset, neighbour, path)
 
 
-def _is_written_for(node: ir.Node, old: Version, new: Version) -> bool:
-    """Whether a node has the form of the newer version and not of its own: some writers mixed them up."""
-    return misfit(node, old, _no_types) is not None and misfit(node, new, _no_types) is None
+def _is_ahead(node: ir.Node, old: Version, new: Version) -> bool:
+    """Whether a node has the form of the next version and not of its own.
+
+    Some exporters stamp an older opset than they write.
+    """
+    return form_misfit(node, old) is not None and form_misfit(node, new) is None
 
 
 def _no_types(value: ir.Value) -> frozenset[str]:
@@ -255,18 +259,17 @@ def _state(node: ir.Node) -> tuple[object, ...]:
 
 def _drop_unused(value: ir.Value) -> None:
     """Take away the node behind an input that nothing reads any more, and what only that node read."""
-    node = value.producer()
-    if node is None or node.domain or node.graph is None:
-        return
-    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    if any(each.type in graphs for each in node.attributes.values()):
-        return
-    if any(each.uses() or each.is_graph_output() for each in node.outputs):
-        return
-    inputs = [each for each in node.inputs if each is not None]
-    node.graph.remove(node, safe=True)
-    for each in inputs:
-        _drop_unused(each)
+    pending = [value]
+    while pending:
+        node = pending.pop().producer()
+        if node is None or node.domain or node.graph is None:
+            continue
+        if any(each.type in GRAPH_TYPES for each in node.attributes.values()):
+            continue
+        if any(each.uses() or each.is_graph_output() for each in node.outputs):
+            continue
+        pending += [each for each in node.inputs if each is not None]
+        node.graph.remove(node, safe=True)
 
 
 def _settle(step: Step, new: Version) -> None:
@@ -292,23 +295,15 @@ def _judge(step: Step, new: Version) -> None:
     uncalled = any(types.is_uncalled(value) for value in step.node.outputs)
     types_of: TypesOf = _no_types if uncalled else types.types
     reason = misfit(step.node, new, types_of, None if uncalled else step.old)
-    if reason and new.since > step.old.since and misfit(step.node, new, _no_types) is None:
-        # The form is right, so the types are wrong. If they always were, this step is not what is in the way.
+    if reason and new.since > step.old.since and form_misfit(step.node, new) is None:
+        # The form is right, so the types are wrong. If they always were, this step is not what is in the way:
+        # exporters that stamp an older opset than they write use types that came later.
         before = type_misfit(step.node, step.old, types_of)
         if before:
             step.session.report.notes.append(f"{describe(step.node)} was not valid before: {before}")
             return
     if reason:
         step.refuse(reason)
-
-
-def _is_ahead(step: Step, new: Version) -> bool:
-    """Whether the node is not legal at its own version but has the form of the next one.
-
-    Some exporters stamp an older opset than they write, and take types that came later still.
-    """
-    types_of: TypesOf = step.session.types.types
-    return misfit(step.node, step.old, types_of) is not None and form_misfit(step.node, new) is None
 
 
 def _note(session: Session, step: Step, row: Row) -> None:

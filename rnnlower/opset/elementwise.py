@@ -107,10 +107,27 @@ def compare_9_down(step: Step) -> None:
     dtype = step.known_dtype(step.x())
     if dtype in EXACT_IN_DOUBLE:
         step.set_inputs(step.cast(step.x(0), ir.DataType.DOUBLE), step.cast(step.x(1), ir.DataType.DOUBLE))
+    elif dtype == ir.DataType.INT64:
+        step.replace(_compared_by_halves(step))
     elif dtype not in FLOATS:
         step.refuse(
             f"the older version takes floating point only, and {dtype.name.lower()} does not fit exactly"
         )
+
+
+def _compared_by_halves(step: Step) -> ir.Value:
+    """Divided by 2**32, and where that is equal by the remainder: a double holds either exactly."""
+    size = step.const(2**32)
+    halves = []
+    for value in (step.x(0), step.x(1)):
+        high = step.emit("Div", value, size)
+        low = step.emit("Sub", value, step.emit("Mul", high, size))
+        halves.append((high, step.cast(high, ir.DataType.DOUBLE), step.cast(low, ir.DataType.DOUBLE)))
+    (a, a_high, a_low), (b, b_high, b_low) = halves
+    op_type = step.node.op_type
+    decided = step.emit(op_type, a_high, b_high)
+    tied = step.emit("And", step.emit("Equal", a, b), step.emit(op_type, a_low, b_low))
+    return step.emit("Or", decided, tied)
 
 
 def erf_of_integers_up(step: Step) -> None:

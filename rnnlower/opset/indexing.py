@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rnnlower.opset.adapters import nonnegative_axis, refuse_unless
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import nonnegative_axis, positive_axis, refuse_unless
 from rnnlower.opset.shaping import OLD_TEXT
 from rnnlower.opset.step import Row, Step
 
@@ -55,7 +58,25 @@ def one_hot_down(step: Step) -> None:
     step.set_input(0, step.emit("Where", step.emit("Less", indices, zero), hit, indices))
 
 
+def gather_down(step: Step) -> None:
+    """Constant indices are counted from the front; those that are computed are taken to be so."""
+    known = step.array(step.x(1))
+    if known is None or not bool((known < 0).any()):
+        return
+    axis, shape = step.attr("axis"), step.shape(step.x(0))
+    size = None if shape is None else shape[axis]
+    if isinstance(size, int):
+        step.set_input(1, step.const(np.where(known < 0, known + size, known), ir.DataType.INT64))
+        return
+    sizes = step.emit("Shape", step.x(0))
+    count = step.emit("Gather", sizes, step.const(positive_axis(step, axis)), axis=0)
+    away = step.const(np.where(known < 0, 1, 0), ir.DataType.INT64)
+    indices = step.const(known, ir.DataType.INT64)
+    step.set_input(1, step.emit("Add", indices, step.emit("Mul", away, count)))
+
+
 ROWS = (
+    Row("Gather", 1, 11, "indices may count from the back", down=gather_down),
     Row("Scatter", 9, 11, "renamed to ScatterElements", up=scatter_up),
     Row("ScatterElements", 0, 11, "was called Scatter", down=scatter_down),
     Row(

@@ -68,9 +68,25 @@ def dft_down(step: Step) -> None:
 
 
 def attention_24_down(step: Step) -> None:
-    """The number of valid keys is new; the definition says it in older operators."""
-    if step.input(6) is not None:
+    """Valid keys and short masks are new; onnx's definition says them in older operators."""
+    if step.input(6) is not None or _mask_may_be_short(step):
         bodies.expand(step)
+
+
+def _mask_may_be_short(step: Step) -> bool:
+    mask = step.input(3)
+    if mask is None:
+        return False
+    length, keys, past = step.shape(mask), step.shape(step.x(1)), step.shape(step.input(4))
+    if length is None or keys is None or (step.input(4) is not None and past is None):
+        return True
+    # Keys are (batch, sequence, hidden) or (batch, heads, sequence, size): the sequence is last but one.
+    if step.input(4) is None:
+        return length[-1] != keys[-2]
+    sizes = (length[-1], keys[-2], past[-2] if past is not None else None)
+    if not all(isinstance(size, int) for size in sizes):
+        return True
+    return int(str(sizes[0])) != int(str(sizes[1])) + int(str(sizes[2]))
 
 
 def attention_25_down(step: Step) -> None:

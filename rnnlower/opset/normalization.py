@@ -48,11 +48,17 @@ def batch_norm_9_up(step: Step) -> None:
 
 
 def batch_norm_14_up(step: Step) -> None:
-    """training_mode says what the number of outputs said; the saved statistics are gone."""
+    """training_mode says what the number of outputs said; saved statistics are computed beside the node."""
     trains = step.output(1) is not None
     step.set("training_mode", int(trains))
     if step.used(3) or step.used(4):
-        step.refuse("its outputs saved_mean and saved_var are read, and do not exist any more")
+        x = step.x()
+        axes = [axis for axis in range(step.known_rank(x)) if axis != 1]
+        mean = step.emit("ReduceMean", x, axes=axes, keepdims=1)
+        away = step.emit("Sub", x, mean)
+        var = step.emit("ReduceMean", step.emit("Mul", away, away), axes=axes, keepdims=0)
+        step.replace_output(3, step.squeeze(mean, axes))
+        step.replace_output(4, var)
     step.drop_outputs(3 if trains else 1)
 
 

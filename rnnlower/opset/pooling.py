@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Pooling and convolution."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def windows_in_the_pad(step: Step) -> None:
 
 
 ROWS = (
+    Row("ConvTranspose", 1, 11, "the text had the sides of an odd automatic pad swapped, runtimes never did"),
     Row("AveragePool", 19, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
     Row("MaxPool", 12, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
     Row("LpPool GlobalLpPool", 1, 2, "p became an integer", whole_p, float_p),

@@ -22,6 +22,7 @@ __all__ = [
     "Attribute",
     "Parameter",
     "Version",
+    "changed_in",
     "form_misfit",
     "misfit",
     "operators",
@@ -135,6 +136,12 @@ def _history(op_type: str) -> tuple[Version, ...]:
 def operators() -> tuple[str, ...]:
     """Names of all operators that the default domain ever had, sorted."""
     return tuple(_schemas())
+
+
+@functools.cache
+def changed_in(opset: int) -> frozenset[str]:
+    """The operators that have a version of their own in `opset`."""
+    return frozenset(op_type for op_type in operators() if opset in versions(op_type))
 
 
 def versions(op_type: str) -> tuple[int, ...]:

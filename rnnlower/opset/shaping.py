@@ -28,6 +28,7 @@ def to_input(name: str) -> Adapter:
         else:
             step.set_input(1, step.const(list(attribute.value)))
 
+    adapter.__doc__ = f"`{name}` becomes an input"
     return adapter
 
 
@@ -44,6 +45,7 @@ def to_attribute(name: str, required: bool = False) -> Adapter:
         step.set(name, values)
         step.set_inputs(step.x(0))
 
+    adapter.__doc__ = f"`{name}`, if it is constant, becomes an attribute"
     return adapter
 
 
@@ -288,7 +290,8 @@ def top_k_11_down(step: Step) -> None:
     largest = step.attr("largest")
     step.drop("largest", "sorted")
     axis = step.attr("axis")
-    if axis < 0 and step.rank(step.x()) is not None:
+    # The default of the older version is the last axis, written as -1; it knows no other from the back.
+    if axis != -1:
         step.set("axis", positive_axis(step, axis))
     if not largest:
         if step.dtype(step.x()) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):

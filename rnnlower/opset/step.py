@@ -82,9 +82,11 @@ class Step(View):
         name = self.session.fresh(f"{self._base()}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
         if self.opset >= 9 or dtype in CONSTANT_1_TYPES:
-            value = self._insert(ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)}), [name])[
-                0
-            ]
+            node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
+            (value,) = node.outputs
+            value.name = name
+            self._check(node)
+            self.place(node)
         else:
             value = self.add_initializer(name, tensor)
         self.session.types.record(value, ir.TensorType(dtype), ir.Shape(array.shape))
@@ -164,6 +166,12 @@ class Step(View):
         if heirs:
             heirs[0].name, heirs[0].doc_string = self.node.name, self.node.doc_string
 
+    def replace_output(self, position: int, value: ir.Value) -> None:
+        """Let `value` take the place of one output, which the node then has no more."""
+        old = self.output(position)
+        if old is not None:
+            self._take_over(old, value, list(old.uses()))
+
     def wrap_output(
         self, position: int, build: Callable[[ir.Value], ir.Value], raw_dtype: ir.DataType | None = None
     ) -> None:
@@ -235,15 +243,18 @@ class Step(View):
     def _insert(self, node: ir.Node, names: Sequence[str]) -> Sequence[ir.Value]:
         for value, name in zip(node.outputs, names, strict=True):
             value.name = name
+        self._check(node)
+        self.place(node)
+        self._infer(node)
+        return node.outputs
+
+    def _check(self, node: ir.Node) -> None:
         version = version_at(node.op_type, self.opset)
         reason = (
             misfit(node, version, self.session.types.types) if version else "there is no such operator yet"
         )
         if reason:
             self.refuse(f"opset {self.opset} has no way to say it ({reason})")
-        self.place(node)
-        self._infer(node)
-        return node.outputs
 
     def _infer(self, node: ir.Node) -> None:
         types = self.session.types

@@ -58,14 +58,18 @@ class ValueTypes:
 
     def __init__(self, model: ir.Model | None = None) -> None:
         self._known: dict[ir.Value, list[_Known]] = {}
+        self._strings: dict[ir.Value, frozenset[str]] = {}
         self._uncalled: set[ir.Value] = set()
         if model is not None:
             self._infer(model)
 
     def types(self, value: ir.Value) -> frozenset[str]:
         """The types of `value` in the schemas' spelling: none when unknown, several in a function body."""
-        found = (schema.type_string(each.type) for each in self._all(value))
-        return frozenset(each for each in found if each is not None)
+        found = self._strings.get(value)
+        if found is None:
+            names = (schema.type_string(each.type) for each in self._all(value))
+            found = self._strings[value] = frozenset(each for each in names if each is not None)
+        return found
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The one element type of a tensor; None when it is unknown or not a single one."""
@@ -99,11 +103,13 @@ class ValueTypes:
     def record(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
         """Note what is known of a value that the conversion has added."""
         self._known[value] = [_Known(type_, shape)]
+        self._strings.pop(value, None)
 
     def alias(self, value: ir.Value, original: ir.Value, others: ValueTypes | None = None) -> None:
         """Say that `value` is what `original` is, in `others` where that is of another copy of the model."""
         others = others or self
         self._known[value] = others._all(original)
+        self._strings.pop(value, None)
         if original in others._uncalled:
             self._uncalled.add(value)
 

@@ -30,6 +30,9 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
     return np.stack(values) if values else _empty_stack(body, index)
 
 
+MOST_ITERATIONS = 100_000
+
+
 class _Body(OpRun):  # type: ignore[misc,unused-ignore]
     """An operator with a ``body`` that sees the enclosing scope."""
 
@@ -58,7 +61,9 @@ class Loop(_Body):
         while keep_going and (limit is None or iteration < limit):
             inputs = [np.array(iteration, np.int64), np.array(keep_going), *state]
             condition, *outputs = self._iterate(context, inputs)
-            # An infinite loop would be the model's; an omitted cond input makes the body's condition count.
+            if iteration >= MOST_ITERATIONS:
+                raise RuntimeError(f"a Loop has not ended after {MOST_ITERATIONS:,} iterations")
+            # An omitted cond input makes the body's condition count.
             keep_going = bool(np.asarray(condition).item())
             state = outputs[: len(state)]
             for stack, value in zip(stacks, outputs[len(state) :], strict=True):

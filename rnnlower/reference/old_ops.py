@@ -4,7 +4,7 @@ Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
 (which trains only if it has more outputs than Y, and is_test, where it exists, is 0); DequantizeLinear up
-to opset 18; ConvTranspose with groups at every opset.
+to opset 18; AveragePool up to 6 and RoiAlign up to 15; ConvTranspose with groups at every opset.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -24,6 +24,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_7
 from onnx.reference.ops.op_conv_transpose import ConvTranspose
+from onnx.reference.ops.op_roi_align import RoiAlign
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.reference.activations import Array
@@ -261,6 +262,18 @@ class _AveragePool(AveragePool_7):
     op_schema = get_schema("AveragePool", 7, "")
 
 
+class _RoiAlign(RoiAlign):
+    """onnx's own, which shifts by half a pixel where the attribute not to do so does not exist yet."""
+
+    op_schema = get_schema("RoiAlign", 16, "")
+
+    def _run(self, X: Array, rois: Array, batch_indices: Array, **attributes: Any) -> tuple[Array]:  # type: ignore[override]
+        attributes["coordinate_transformation_mode"] = "output_half_pixel"
+        shifted: Any = super()._run
+        result: tuple[Array] = shifted(X, rois, batch_indices, **attributes)
+        return result
+
+
 class _ConvTranspose(ConvTranspose):
     """onnx's own, group by group: it gets groups wrong."""
 
@@ -314,6 +327,7 @@ OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
     "BatchNormalization": (1, 13, _BatchNormalization),
     "DequantizeLinear": (10, 18, _DequantizeLinear),
     "AveragePool": (1, 6, _AveragePool),
+    "RoiAlign": (10, 15, _RoiAlign),
     "ConvTranspose": (1, 10**6, _ConvTranspose),
 }
 

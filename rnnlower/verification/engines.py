@@ -52,6 +52,7 @@ _EVALUATION_FAILURES = (
     AttributeError,
     ArithmeticError,
     AssertionError,
+    MemoryError,
 )
 
 

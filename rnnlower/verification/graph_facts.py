@@ -280,11 +280,11 @@ class _Tracer:
         # sequence_lens is the one input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
         self._relate(node, attributes, scope)
-        if node.output[0]:
+        if node.output and node.output[0]:
             self.facts.time_axes[node.output[0]] = attributes["layout"].i if "layout" in attributes else 0
         self.facts.recurrent.append(
             Recurrent(
-                name=node.name or node.output[0],
+                name=node.name or next(iter(node.output), node.op_type),
                 op_type=node.op_type,
                 version=scope.opset,
                 elem_type=elem_types[0] if elem_types else None,

@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
-from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.errors import OptionError
+from rnnlower.soundness import read_proto
 
 __all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "slim"]
 
@@ -51,7 +51,7 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
     """
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        return HeldModel(role, _parse(path, role), path)
+        return HeldModel(role, read_proto(path, f"the {role} {path}"), path)
     if isinstance(model, onnx.ModelProto):
         if any(uses_external_data(tensor) for tensor in model.graph.initializer):
             raise OptionError(f"the {role} has external data: give its path instead of a ModelProto")
@@ -65,18 +65,6 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
     path = folder / f"{role}.onnx"
     ir.save(model, path, external_data=f"{role}.data")
     return HeldModel(role, onnx.load(path, load_external_data=False), path)
-
-
-def _parse(path: Path, role: str) -> onnx.ModelProto:
-    try:
-        proto = onnx.load(path, load_external_data=False)
-    except OSError as error:
-        raise InvalidModelError(f"cannot read the {role} {path}: {error.strerror or error}") from error
-    except (DecodeError, ValueError) as error:
-        raise InvalidModelError(f"the {role} {path} is not an ONNX model: {error}") from error
-    if not proto.HasField("graph"):
-        raise InvalidModelError(f"the {role} {path} is not an ONNX model: it holds no graph")
-    return proto
 
 
 def _data_size(model: onnx.ModelProto) -> int:

@@ -11,7 +11,9 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, Any
 
 import ml_dtypes
@@ -35,6 +37,8 @@ _LONGEST, _HEAD = 500, 100
 # How it says that a value inside the model has another shape than the model records for it.
 RECORDED_SHAPE = "pre-allocated output OrtValues"
 _MAX_THREADS = 4
+# Seconds after which a run is given up: a Loop may have no end.
+LONGEST_RUN = 600.0
 
 
 class LoadError(Exception):
@@ -97,11 +101,24 @@ class Session:
         try:
             if self._has_bfloat16:
                 return self._run_with_values(feeds)
-            return dict(zip(self._names, self._session.run(None, dict(feeds)), strict=True))
+            with self._limit() as options:
+                return dict(zip(self._names, self._session.run(None, dict(feeds), options), strict=True))
         except self._failures as error:
             if any(text in str(error) for text in _LACKING):
                 raise LacksKernelError(_first_line(error)) from error
             raise RunError(_first_line(error)) from error
+
+    @contextmanager
+    def _limit(self) -> Iterator[Any]:
+        """Run options by which a run ends when its time is over."""
+        options = self._ort.RunOptions()
+        timer = threading.Timer(LONGEST_RUN, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield options
+        finally:
+            timer.cancel()
 
     def _run_with_values(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """bfloat16 passes as raw bits: onnxruntime's NumPy bridge does not know it."""
@@ -115,7 +132,8 @@ class Session:
             else make.ortvalue_from_numpy(np.asarray(array))
             for name, array in feeds.items()
         }
-        results = self._session.run_with_ort_values(None, values)
+        with self._limit() as options:
+            results = self._session.run_with_ort_values(None, values, options)
         return {name: _to_array(value) for name, value in zip(self._names, results, strict=True)}
 
 

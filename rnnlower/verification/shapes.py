@@ -27,6 +27,7 @@ _SCALES = (5, 64, 512, 16, 256, 33, 1024, 128, 7, 576, 100, 160, 257, 1600, 4096
 _RARE_BATCHES = (3, 4, 5, 6, 8, 16, 32)
 _TIES = ("named", "first", "last", "all")
 _MAX_ELEMENTS = 2**23
+_MAX_STATIC_ELEMENTS = 2**28
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class ShapePlan:
             elements = 1
             for size in shapes[name]:
                 elements *= size
-            if elements > _MAX_ELEMENTS and any(isinstance(d, str) for d in dims):
+            limit = _MAX_ELEMENTS if any(isinstance(d, str) for d in dims) else _MAX_STATIC_ELEMENTS
+            if elements > limit:
                 return None
         return shapes
 

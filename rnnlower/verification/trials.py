@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ Array = NDArray[Any]
 Variant = tuple[tuple[str, Any], ...]
 RunModel = Callable[[dict[str, Array]], dict[str, Any]]
 
+# Seconds of trying sizes on a reference that refuses all of them.
+LONGEST_SEARCH = 120.0
 _DRAWS = 2
 _DRAWS_OF_FIXED_SHAPE = 4
 # Every how many rounds a streaming model gets its own state back.
@@ -158,7 +161,10 @@ def _first_that_runs(
     draws = 1
     if maker.has_discrete_inputs:
         draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
+    deadline = time.monotonic() + LONGEST_SEARCH
     for recipe in maker.plan.proposals(maker.round_of(number), variant):
+        if time.monotonic() > deadline:
+            return None, f"{reason}; gave up after {LONGEST_SEARCH:.0f} s"
         shapes = maker.plan.sizes(recipe)
         if shapes is None:
             continue

@@ -1,0 +1,188 @@
+"""Does the verification notice planted faults, and nothing else?
+
+python tests/mutations.py --count 3000 --seed 1
+
+Lowers random models with and without a fault of `faults.py`. The oracle says whether a fault can be told at
+all: a weight of a gate that is saturated may be off by 5% and nobody can know. Of those that can, the
+verification must catch nearly all; over the pairs without a fault it must say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import sys
+import time
+
+import numpy as np
+import onnx
+from configs import Config, random_config
+from faults import LOWERED_FAULTS, SOURCE_FAULTS
+from judge import STRATEGIES, differences, judge, lower, run
+
+import rnnlower
+from rnnlower.errors import UnverifiableError
+
+__all__ = ["Figures", "measure"]
+
+_DRAWS = 6
+
+
+@dataclasses.dataclass
+class Figures:
+    """What came of the planted faults, by name, and of the pairs without any."""
+
+    planted: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    told: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    caught: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    unverifiable: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    beyond: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    equal_pairs: int = 0
+    unverifiable_pairs: int = 0
+    false_alarms: list[str] = dataclasses.field(default_factory=list)
+    missed: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Of the faults that the oracle tells, the part that the verification catches."""
+        return self.caught.total() / max(1, self.told.total())
+
+    def table(self) -> str:
+        """The figures as text."""
+        lines = [f"{'fault':38}planted  told  caught  missed"]
+        for name in [*SOURCE_FAULTS, *LOWERED_FAULTS]:
+            missed = self.told[name] - self.caught[name]
+            lines.append(
+                f"{name:38}{self.planted[name]:7}{self.told[name]:6}{self.caught[name]:8}{missed or '':>8}"
+            )
+        lines.append(
+            f"{'all':38}{self.planted.total():7}{self.told.total():6}{self.caught.total():8}"
+            f"{self.told.total() - self.caught.total() or '':>8}   {100 * self.rate:.2f}% caught"
+        )
+        lines.append(f"caught though the oracle's tolerance cannot tell: {self.beyond.total()}")
+        lines.append(f"faults that could not be verified (never a pass): {self.unverifiable.total()}")
+        lines.append(
+            f"equal pairs: {self.equal_pairs}, false alarms: {len(self.false_alarms)}, "
+            f"could not be verified: {self.unverifiable_pairs}"
+        )
+        return "\n".join(lines)
+
+
+def measure(count: int, seed: int, faults_a_model: int = 2) -> Figures:
+    """Figures over so many models, and over the faults planted into them."""
+    figures = Figures()
+    for number in range(count):
+        random = np.random.default_rng([seed, number])
+        config = random_config(random)
+        strategy = str(random.choice(STRATEGIES))
+        inputs = config.make_inputs(random)
+        if judge(config, strategy, random)[0] != "right":
+            continue
+        source = config.build()
+        label = f"{number}: {strategy} {config}"
+        _measure_equal(figures, source, lower(config, strategy, inputs), label)
+        names = [*SOURCE_FAULTS, *LOWERED_FAULTS]
+        planted = 0
+        for name in random.permutation(names):
+            mutant = _plant(config, strategy, str(name), inputs, random)
+            if mutant is not None:
+                _measure_fault(figures, config, source, mutant, str(name), inputs, random, label)
+                planted += 1
+            if planted == faults_a_model:
+                break
+    return figures
+
+
+def _plant(
+    config: Config, strategy: str, name: str, inputs: dict[str, np.ndarray], random: np.random.Generator
+) -> onnx.ModelProto | None:
+    """The lowered model with the fault in it; None where it does not apply."""
+    if name in LOWERED_FAULTS:
+        mutant = lower(config, strategy, inputs)
+        return mutant if LOWERED_FAULTS[name](mutant, random) else None
+    altered = config.build()
+    if not SOURCE_FAULTS[name](altered, random):
+        return None
+    options = {"input_shapes": {"X": inputs["X"].shape}} if strategy == "unroll" else {}
+    try:
+        mutant = getattr(rnnlower, strategy)(altered, **options)
+    except rnnlower.RnnLowerError:
+        # What is left is no legal node, or misses a default.
+        return None
+    return mutant
+
+
+def _measure_equal(figures: Figures, source: onnx.ModelProto, lowered: onnx.ModelProto, label: str) -> None:
+    try:
+        result = rnnlower.verify(source, lowered)
+    except UnverifiableError:
+        figures.unverifiable_pairs += 1
+        return
+    figures.equal_pairs += 1
+    if not result:
+        figures.false_alarms.append(f"{label}\n{result}")
+
+
+def _measure_fault(
+    figures: Figures,
+    config: Config,
+    source: onnx.ModelProto,
+    mutant: onnx.ModelProto,
+    name: str,
+    inputs: dict[str, np.ndarray],
+    random: np.random.Generator,
+    label: str,
+) -> None:
+    figures.planted[name] += 1
+    told = _is_told(config, mutant, inputs, random)
+    try:
+        caught = not rnnlower.verify(source, mutant)
+    except UnverifiableError:
+        figures.unverifiable[name] += 1
+        return
+    if not told:
+        figures.beyond[name] += caught
+        return
+    figures.told[name] += 1
+    figures.caught[name] += caught
+    if not caught:
+        figures.missed.append(f"{name}: {label}")
+
+
+def _is_told(
+    config: Config, mutant: onnx.ModelProto, first: dict[str, np.ndarray], random: np.random.Generator
+) -> bool:
+    """Whether the mutant's outputs are not what the oracle expects, on any of some inputs."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    failures = (RuntimeError, ValueError, state.Fail, state.InvalidGraph, state.InvalidArgument)
+    failures += (state.NotImplemented, state.RuntimeException)
+    for inputs in (first, *(config.make_inputs(random) for _ in range(_DRAWS))):
+        expected = config.expected(inputs)
+        try:
+            actual = run(mutant, inputs)
+        except failures:
+            return True
+        if differences(expected, actual, config.dtype):
+            return True
+    return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--count", type=int, default=500, help="models")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", type=int, default=2, help="faults planted into each model")
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    figures = measure(arguments.count, arguments.seed, arguments.faults)
+    for line in (*(f"missed: {each}" for each in figures.missed), *figures.false_alarms):
+        print(line)
+    print(figures.table())
+    print(f"{arguments.count} models in {time.monotonic() - start:.0f} s")
+    return 0 if figures.rate >= 0.99 and not figures.false_alarms else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

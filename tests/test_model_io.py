@@ -1,0 +1,104 @@
+"""Reading models: what is kept, what is read as what, and that an argument is never written to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from judge import recurrent_left
+from onnx import helper
+from small_models import recurrent_model
+
+import rnnlower
+from rnnlower.model_io import staged
+
+
+def static_model(**options: object) -> onnx.ModelProto:
+    return recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}, **options)
+
+
+@pytest.mark.parametrize("node_domain", ["", "ai.onnx"])
+@pytest.mark.parametrize("imported", ["", "ai.onnx"])
+def test_both_names_of_the_default_domain(imported: str, node_domain: str) -> None:
+    model = static_model()
+    model.opset_import[0].domain = imported
+    model.graph.node[0].domain = node_domain
+    for lowered in (rnnlower.scan(model), ir.to_proto(rnnlower.scan(ir.from_proto(model)))):
+        assert recurrent_left(lowered) == []
+        assert list(lowered.opset_import) == [helper.make_opsetid("", 17)]
+
+
+def test_two_versions_of_the_default_domain() -> None:
+    model = static_model()
+    model.opset_import.append(helper.make_opsetid("ai.onnx", 13))
+    with pytest.raises(rnnlower.InvalidModelError, match="17 and 13"):
+        rnnlower.scan(model)
+
+
+def test_a_missing_opset_import_is_version_1() -> None:
+    model = recurrent_model(opset=1, inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}, output_sequence=1)
+    del model.opset_import[:]
+    lowered = rnnlower.unroll(model)
+    assert recurrent_left(lowered) == []
+    assert lowered.opset_import[0].version == 7
+
+
+def test_what_the_model_says_about_itself_stays() -> None:
+    model = static_model()
+    model.ir_version = 10
+    model.doc_string, model.producer_name, model.domain, model.model_version = "model", "maker", "field", 7
+    graph = model.graph
+    graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1), "scale"))
+    graph.initializer[-1].doc_string = "read by nobody"
+    for part in (graph, graph.input[0], graph.output[0], graph.node[0]):
+        part.doc_string = "text"
+    for part in (model, graph, graph.input[0], graph.output[0], graph.node[0]):
+        part.metadata_props.add(key="key", value="value")
+    for name in ("X", "Y"):
+        annotation = graph.quantization_annotation.add(tensor_name=name)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
+    model.opset_import.append(helper.make_opsetid("of.nobody", 2))
+    lowered = rnnlower.scan(model)
+    for field in ("doc_string", "producer_name", "domain", "model_version", "metadata_props", "opset_import"):
+        assert getattr(lowered, field) == getattr(model, field)
+    for field in ("name", "doc_string", "metadata_props", "quantization_annotation", "input", "output"):
+        assert getattr(lowered.graph, field) == getattr(graph, field)
+    assert graph.initializer[-1] in lowered.graph.initializer
+    producers = {out: node for node in lowered.graph.node for out in node.output}
+    for out in ("Y", "Y_h"):
+        assert producers[out].doc_string == "text"
+        assert producers[out].metadata_props == graph.node[0].metadata_props
+
+
+def test_ir_model_and_its_tensors_stay_as_they_are() -> None:
+    """Renaming a value renames its tensor, which a clone shares."""
+    model = static_model()
+    own = ir.from_proto(model)
+    tensors = {name: value.const_value for name, value in own.graph.initializers.items()}
+    rnnlower.unroll(own)
+    assert {name: value.const_value for name, value in own.graph.initializers.items()} == tensors
+    assert [tensor.name for tensor in tensors.values() if tensor is not None] == list(tensors)
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "textproto", "json", "onnxtxt"])
+def test_what_is_no_model_in_any_form(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{suffix}"
+    path.write_text("{")
+    with pytest.raises(rnnlower.InvalidModelError, match="is not an ONNX model"):
+        rnnlower.scan(path)
+
+
+def test_textual_form(tmp_path: Path) -> None:
+    path = tmp_path / "model.textproto"
+    path.write_text(str(static_model()))
+    assert rnnlower.scan(path) == rnnlower.scan(static_model())
+
+
+def test_textual_forms_are_not_written(tmp_path: Path) -> None:
+    own = ir.from_proto(static_model())
+    with pytest.raises(rnnlower.OptionError, match=r"model\.onnx"), staged(own, tmp_path / "model.json"):
+        pass
+    assert not list(tmp_path.iterdir())
