@@ -66,6 +66,7 @@ class Uses:
     equal_to: set[float] = field(default_factory=set)
     ordered_with: set[float] = field(default_factory=set)
     is_weight: bool = False
+    is_state: bool = False
     is_shape: bool = False
     is_count: bool = False
 
@@ -90,8 +91,9 @@ class Recurrent:
 class Facts:
     """What a graph says.
 
-    ``uses`` by graph input; the recurrent nodes; the outputs that depend on random operators; dimensions that
-    recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length.
+    ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
+    that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
+    the axis of time of the values that have one.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -100,6 +102,7 @@ class Facts:
     equal_dims: list[tuple[Dim, Dim]] = field(default_factory=list)
     batches: set[str] = field(default_factory=set)
     lengths: set[str] = field(default_factory=set)
+    time_axes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,12 @@ class _Tracer:
         names = [i.name for i in self._model.graph.input if i.name not in initialized]
         self.facts.uses = {name: Uses() for name in names}
         taint: Taint = {name: frozenset([name]) for name in names}
-        self._graph(self._model.graph, _Scope(opset, {}, {}, {}), taint)
+        scope = _Scope(opset, {}, {}, {})
+        self._graph(self._model.graph, scope, taint)
+        for output in self._model.graph.output:
+            for axis, dim in enumerate(scope.dims.get(output.name, ())):
+                if dim in self.facts.lengths:
+                    self.facts.time_axes.setdefault(output.name, axis)
 
     def _graph(
         self, graph: onnx.GraphProto, scope: _Scope, taint: Taint, entered: Mapping[str, Dims] | None = None
@@ -272,6 +280,8 @@ class _Tracer:
         # sequence_lens is the one input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
         self._relate(node, attributes, scope)
+        if node.output and node.output[0]:
+            self.facts.time_axes[node.output[0]] = attributes["layout"].i if "layout" in attributes else 0
         self.facts.recurrent.append(
             Recurrent(
                 name=node.name or next(iter(node.output), node.op_type),
@@ -316,6 +326,8 @@ class _Tracer:
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))
             elif op_type in RECURRENT and index in (1, 2, 3, 7):
                 use.is_weight = True
+            elif op_type in RECURRENT and index in (5, 6):
+                use.is_state = True
             elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
                 use.indices.append(_axis_size(scope, node.input[0], axis))
             elif op_type in ("GatherND", "ScatterND") and index == 1:

@@ -21,7 +21,8 @@ class OutputComparison:
     ``max_abs`` is the largest absolute difference, ``max_rel`` the largest ``|a - b| / max(|a|, |b|)`` and
     ``max_ulp`` the largest distance in units in the last place (0 for integers, booleans and strings that
     agree). They are infinite, and null in JSON, where only one side is NaN or infinite or where shapes or
-    dtypes differ. ``worst_index`` is where the difference is largest against the tolerance.
+    dtypes differ. ``worst_index`` is where the difference is largest against the tolerance, ``worst_step``
+    its time step in an output over time.
     """
 
     name: str
@@ -31,6 +32,7 @@ class OutputComparison:
     max_ulp: float
     worst_trial: int | None = None
     worst_index: tuple[int, ...] | None = None
+    worst_step: int | None = None
     reference_value: str | None = None
     candidate_value: str | None = None
     note: str = ""
@@ -45,6 +47,7 @@ class OutputComparison:
             "equal": self.equal,
             "worst_trial": self.worst_trial,
             "worst_index": None if self.worst_index is None else list(self.worst_index),
+            "worst_step": self.worst_step,
             "reference_value": self.reference_value,
             "candidate_value": self.candidate_value,
             "note": self.note,
@@ -55,6 +58,7 @@ class OutputComparison:
         text = f"{self.name}: {verdict}, max abs {self.max_abs:.3g}, rel {self.max_rel:.3g}"
         if not self.equal and self.worst_index is not None:
             text += f"; at {list(self.worst_index)} {self.reference_value} against {self.candidate_value}"
+            text += "" if self.worst_step is None else f" (time step {self.worst_step})"
         return f"{text}; {self.note}" if self.note else text
 
 
@@ -65,6 +69,7 @@ class VerificationResult:
     ``engines`` says what ran the ``"reference"`` and the ``"candidate"``; ``trials`` counts the sets of
     inputs on which both ran; ``skipped`` says what was not compared and why; ``problems`` are the
     differences that no single output shows (an output that is missing, a model that does not run).
+    ``first_difference`` describes the first inner value that both models name and that differs.
     """
 
     equal: bool
@@ -73,6 +78,7 @@ class VerificationResult:
     outputs: tuple[OutputComparison, ...]
     skipped: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    first_difference: str | None = None
 
     def __bool__(self) -> bool:
         return self.equal
@@ -86,11 +92,13 @@ class VerificationResult:
             "outputs": [output.to_dict() for output in self.outputs],
             "skipped": list(self.skipped),
             "problems": list(self.problems),
+            "first_difference": self.first_difference,
         }
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else "different"
         lines = [f"{verdict} after {self.trials} trials"]
         lines += [f"  {text}" for text in (*self.problems, *map(str, self.outputs))]
+        lines += [f"  begins with {self.first_difference}"] if self.first_difference else []
         lines += [f"  skipped: {text}" for text in self.skipped]
         return "\n".join(lines)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from rnnlower.verification.graph_facts import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
 from rnnlower.verification.models import elements
 from rnnlower.verification.session import RunError, brief
-from rnnlower.verification.shapes import ShapePlan
+from rnnlower.verification.shapes import Recipe, ShapePlan, Sizes
 
 __all__ = ["RunModel", "Trial", "generate_trials", "input_maker"]
 
@@ -28,6 +29,8 @@ RunModel = Callable[[dict[str, Array]], dict[str, Any]]
 LONGEST_SEARCH = 120.0
 _DRAWS = 2
 _DRAWS_OF_FIXED_SHAPE = 4
+# Every how many rounds a streaming model gets its own state back.
+_CONTINUED = 3
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,17 @@ def _weight_count(graph: onnx.GraphProto) -> int:
     return count
 
 
-def generate_trials(run: RunModel, maker: InputMaker, count: int) -> tuple[list[Trial], list[str]]:
+def generate_trials(
+    run: RunModel,
+    maker: InputMaker,
+    count: int,
+    states: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[list[Trial], list[str]]:
     """Up to ``count`` trials on which ``run`` (the reference) runs, and the reasons for those left out.
+
+    ``states`` are pairs of a state output and the state input that it feeds: every third time, a trial goes
+    on where the one before it ended.
 
     Raises:
         UnverifiableError: it ran on none.
@@ -80,13 +92,19 @@ def generate_trials(run: RunModel, maker: InputMaker, count: int) -> tuple[list[
     finished: list[Trial] = []
     skipped: list[str] = []
     hopeless: set[Variant] = set()
+    last: dict[Variant, tuple[Recipe, Sizes, Trial]] = {}
     reason = ""
     for number in range(count):
         switches = maker.switch_values(number)
         variant = tuple(switches.items())
         if variant in hopeless:
             continue
-        trial, reason = _first_that_runs(run, maker, number, variant)
+        progress(number)
+        trial = None
+        if states and variant in last and maker.round_of(number) % _CONTINUED == _CONTINUED - 1:
+            trial = _continued(run, maker, number, states, last[variant])
+        if trial is None:
+            trial, reason = _first_that_runs(run, maker, number, variant, last)
         if trial is not None:
             finished.append(trial)
             continue
@@ -102,10 +120,42 @@ def generate_trials(run: RunModel, maker: InputMaker, count: int) -> tuple[list[
     return finished, skipped
 
 
+def _continued(
+    run: RunModel,
+    maker: InputMaker,
+    number: int,
+    states: Mapping[str, str],
+    before: tuple[Recipe, Sizes, Trial],
+) -> Trial | None:
+    """The next call of a streaming model: other inputs of the same sizes, its own outputs as states."""
+    recipe, shapes, previous = before
+    feeds = maker.make(number, 0, recipe, shapes)
+    fed = 0
+    for output, name in states.items():
+        state, own = previous.outputs[output], feeds[name]
+        fits = isinstance(state, np.ndarray) and (state.shape, state.dtype) == (own.shape, own.dtype)
+        if fits and np.isfinite(state.astype(np.float64)).all():
+            feeds[name] = state
+            fed += 1
+    if not fed:
+        return None
+    try:
+        return Trial(number, feeds, run(feeds))
+    except RunError:
+        return None
+
+
 def _first_that_runs(
-    run: RunModel, maker: InputMaker, number: int, variant: Variant
+    run: RunModel,
+    maker: InputMaker,
+    number: int,
+    variant: Variant,
+    last: dict[Variant, tuple[Recipe, Sizes, Trial]],
 ) -> tuple[Trial | None, str]:
-    """The first proposal of sizes and values on which the reference runs; or None and the last reason."""
+    """The first proposal of sizes and values on which the reference runs; or None and the last reason.
+
+    ``last`` gets what ran.
+    """
     reason = "the inputs would be too large"
     attempt = 0
     draws = 1
@@ -127,5 +177,7 @@ def _first_that_runs(
                 reason = f"{brief(error)} (shapes {shapes})"
             else:
                 maker.plan.worked(recipe, variant)
-                return Trial(number, feeds, outputs), ""
+                trial = Trial(number, feeds, outputs)
+                last[variant] = (recipe, shapes, trial)
+                return trial, ""
     return None, reason

@@ -1,0 +1,153 @@
+"""From outputs to a verdict: comparison, a second look at what differs, and where a difference begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from rnnlower.verification.compare import Tolerance, compare_values, merge, tolerance_for
+from rnnlower.verification.conditioning import rounding_noise
+from rnnlower.verification.narrow import common_values, first_difference, with_outputs
+from rnnlower.verification.result import OutputComparison
+from rnnlower.verification.running import Runner
+from rnnlower.verification.session import LoadError, RunError
+from rnnlower.verification.trials import Trial
+
+__all__ = ["Judge", "Judged"]
+
+Array = NDArray[Any]
+Comparisons = dict[str, OutputComparison]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A trial, what the candidate made of it, and how that compares."""
+
+    trial: Trial
+    outputs: dict[str, Any]
+    comparisons: Comparisons
+
+
+class Judge:
+    """Compares the outputs of the runner's two models; without given tolerances, by dtype."""
+
+    def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
+        self._runner = runner
+        self._atol, self._rtol = atol, rtol
+        self._coarse = [
+            np.dtype(tensor_dtype_to_np_dtype(node.elem_type))
+            for facts in (runner.reference_facts, runner.candidate_facts)
+            for node in facts.recurrent
+            if node.elem_type
+        ]
+
+    def tolerance(self, dtype: Any) -> Tolerance:
+        """The tolerance for values of ``dtype`` (None for what is no array)."""
+        return tolerance_for(dtype, self._coarse, self._atol, self._rtol)
+
+    def compare(
+        self, trial: Trial, outputs: dict[str, Any], noise: Mapping[str, Array | None] | None = None
+    ) -> Comparisons:
+        """Compare the outputs that both models have; ``noise`` is allowed on top of the tolerances."""
+        comparisons = {}
+        for name, expected in trial.outputs.items():
+            if name not in outputs:
+                continue
+            found = outputs[name]
+            if name in self._runner.reference_facts.random_outputs:
+                self._runner.note(
+                    f"output {name!r} is left to chance or to the runtime: only shape and dtype compared"
+                )
+                expected, found = _shape_only(expected), _shape_only(found)
+            tolerance = self.tolerance(getattr(expected, "dtype", None))
+            allowed = None if noise is None else noise.get(name)
+            comparisons[name] = compare_values(name, expected, found, tolerance, allowed)
+        return comparisons
+
+    def look_again(self, judged: list[Judged], seed: int) -> list[Judged]:
+        """Look again at what differs, allowing for how much the reference amplifies rounding.
+
+        An output that a trial's inputs do not determine is left out of that trial, if other trials judge it.
+        Given tolerances are the last word: then nothing is excused.
+        """
+        differs = any(not c.equal for one in judged for c in one.comparisons.values())
+        if not differs or self._atol is not None or self._rtol is not None:
+            return judged
+        again: list[Judged] = []
+        undetermined: list[tuple[Comparisons, OutputComparison]] = []
+        with self._runner.open(self._runner.reference) as run:
+            for one in judged:
+                doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
+                kept = dict(one.comparisons)
+                again.append(replace(one, comparisons=kept))
+                if not doubtful:
+                    continue
+                opinion = self._runner.second_opinion(one.trial.feeds)
+                noise = rounding_noise(run, one.trial.feeds, one.trial.outputs, seed, opinion)
+                second = self.compare(one.trial, one.outputs, noise)
+                for name in doubtful:
+                    if name in noise and noise[name] is None:
+                        undetermined.append((kept, kept.pop(name)))
+                    elif second[name].equal:
+                        kept[name] = second[name]
+                        self._runner.note(
+                            f"trial {one.trial.number}, output {name!r}: differs only as far as rounding goes"
+                        )
+                    else:
+                        # One difference decides; the other trials need no second look.
+                        return again + judged[len(again) :]
+        self._settle(again, undetermined)
+        return again
+
+    def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
+        """Leave out undetermined outputs that other trials judge; the others count as they are."""
+        names = {name for one in judged for name in one.comparisons}
+        for comparisons, comparison in undetermined:
+            if comparison.name in names:
+                self._runner.note(
+                    f"output {comparison.name!r}: some trials overflow or amplify rounding, and were left out"
+                )
+            else:
+                comparisons[comparison.name] = comparison
+
+    def merged(self, judged: list[Judged]) -> Comparisons:
+        """One comparison for each output, over all trials."""
+        merged: Comparisons = {}
+        for one in judged:
+            for name, comparison in one.comparisons.items():
+                merged[name] = merge(merged.get(name), comparison, one.trial.number)
+        axes = self._runner.reference_facts.time_axes
+        for name, comparison in merged.items():
+            if name in axes and comparison.worst_index and axes[name] < len(comparison.worst_index):
+                merged[name] = replace(comparison, worst_step=comparison.worst_index[axes[name]])
+        return merged
+
+    def where_it_begins(self, judged: list[Judged]) -> str | None:
+        """The first inner value that both models name and that differs, on the first trial that shows any."""
+        trial = next((o.trial for o in judged if not all(c.equal for c in o.comparisons.values())), None)
+        if trial is None:
+            return None
+        names = common_values(self._runner.reference, self._runner.candidate)
+        values: list[dict[str, Any]] = []
+        for model in (self._runner.reference, self._runner.candidate):
+            extended = with_outputs(model, names) if names else None
+            if extended is None:
+                return None
+            accepted = {value.name for value in model.proto.graph.input}
+            try:
+                with self._runner.open(extended) as run:
+                    values.append(run({k: v for k, v in trial.feeds.items() if k in accepted}))
+            except (LoadError, RunError):
+                # A help for the reader: without it the verdict stands.
+                return None
+        graph = self._runner.reference.proto.graph
+        return first_difference(graph, names, values[0], values[1], self.tolerance)
+
+
+def _shape_only(value: Any) -> Any:
+    return np.zeros_like(value) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,119 @@
+"""Opens the two models on their engines, and remembers what had to be done otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
+
+from rnnlower.verification.engines import (
+    Engine,
+    EngineName,
+    NumpyEngine,
+    Semantics,
+    inherited_fault,
+    open_engine,
+)
+from rnnlower.verification.graph_facts import facts_of_candidate, gather_facts
+from rnnlower.verification.models import HeldModel
+from rnnlower.verification.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
+from rnnlower.verification.trials import RunModel
+
+__all__ = ["Runner"]
+
+Array = NDArray[Any]
+
+# Beyond this many nodes onnxruntime's optimisations take minutes.
+_LARGE_GRAPH = 10_000
+
+
+class Runner:
+    """The two models, what is known of them, and the engines that ran them.
+
+    ``empty_inputs`` is to be set before the first run if inputs are of zero length; ``notes`` collects what
+    the result should tell.
+    """
+
+    def __init__(
+        self, reference: HeldModel, candidate: HeldModel, semantics: Semantics, forced: EngineName | None
+    ) -> None:
+        self.reference, self.candidate = reference, candidate
+        self.reference_facts = gather_facts(reference.proto)
+        self.candidate_facts = facts_of_candidate(candidate.proto)
+        self.engines: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.empty_inputs = False
+        self._semantics: Semantics = semantics
+        self._forced: EngineName | None = forced
+        small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
+        self._optimized = small[0] if small else None
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @contextmanager
+    def open(self, model: HeldModel) -> Iterator[RunModel]:
+        """Yield what runs ``model``; it turns to NumPy if onnxruntime finds out late that it lacks a kernel.
+
+        One graph runs as it is written, the other after onnxruntime's optimisations: the candidate's, unless
+        it is so large that optimising takes minutes (then the reference's).
+
+        Raises:
+            LoadError: no engine takes the model.
+        """
+        engine: Engine
+        engine, notes = open_engine(
+            model,
+            self.reference_facts if model.role == "reference" else self.candidate_facts,
+            self._semantics,
+            self._forced,
+            optimize=model.role == self._optimized,
+            empty_inputs=self.empty_inputs,
+            excuse=lambda error: model.role == "reference" or inherited_fault(error, self.reference),
+        )
+        self.engines[model.role] = engine.name
+        for text in notes:
+            self.note(text)
+
+        def run(feeds: dict[str, Array]) -> dict[str, Any]:
+            nonlocal engine
+            try:
+                return engine.run(feeds)
+            except (LacksKernelError, RunError) as error:
+                if self._forced is not None or not self._is_for_numpy(error, model):
+                    raise
+                self.note(f"the {model.role} does not run on onnxruntime: {brief(error)}")
+                engine.close()
+                engine = NumpyEngine(model, self._semantics)
+                self.engines[model.role] = engine.name
+                return engine.run(feeds)
+
+        try:
+            yield run
+        finally:
+            engine.close()
+
+    def second_opinion(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
+        """The reference's outputs as NumPy computes them, in another precision than its engine."""
+        if len(self.reference.proto.graph.node) > _LARGE_GRAPH:
+            return None
+        precise = self.engines["reference"] != NumpyEngine.name
+        try:
+            return NumpyEngine(self.reference, self._semantics, precise).run(feeds)
+        except (LoadError, RunError):
+            return None
+
+    def _is_for_numpy(self, error: Exception, model: HeldModel) -> bool:
+        """Whether NumPy may try what onnxruntime failed on."""
+        if self.engines[model.role] == NumpyEngine.name:
+            return False
+        if isinstance(error, LacksKernelError):
+            return True
+        # A shape recorded in the model is not the computed one. If only NumPy ran the reference, which does
+        # not look at such records, the reference may hold the same wrong record.
+        only_numpy = self.engines["reference"] == NumpyEngine.name
+        return model.role == "candidate" and only_numpy and RECORDED_SHAPE in str(error)

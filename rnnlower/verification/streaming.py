@@ -1,0 +1,78 @@
+"""Streaming models: which outputs are the state that the next call takes as an input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+from rnnlower.errors import OptionError
+from rnnlower.verification.graph_facts import Facts, dims_of
+from rnnlower.verification.interface import required_inputs
+
+__all__ = ["state_pairs"]
+
+# What tells the new state's name from the old one's.
+_DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
+
+
+def state_pairs(
+    graph: onnx.GraphProto, facts: Facts, given: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Pairs of a state output and the state input that it feeds in the next call.
+
+    They are found among values of one type and compatible shapes, by name (``h`` and ``hn``, ``cache`` and
+    ``cache_out``), and for inputs that are initial states of recurrent nodes also by order. ``given`` pairs
+    are taken as they are, and then none is searched.
+
+    Raises:
+        OptionError: a given name is no output or no input.
+    """
+    inputs = {value.name: value for value in required_inputs(graph)}
+    outputs = {value.name: value for value in graph.output}
+    if given is not None:
+        for output, name in given.items():
+            if output not in outputs or name not in inputs:
+                raise OptionError(f"state {output}={name}: the model has no such output or no such input")
+        return dict(given)
+    pairs: dict[str, str] = {}
+    for name, value in inputs.items():
+        matching = [o for o, other in outputs.items() if o not in pairs and _may_feed(other, value)]
+        same_stem = [o for o in matching if _stem(name) and _stem(o) == _stem(name)]
+        if len(same_stem) == 1:
+            pairs[same_stem[0]] = name
+    left = [name for name in inputs if name not in pairs.values() and facts.uses[name].is_state]
+    free = [
+        o for o in outputs if o not in pairs and any(_may_feed(outputs[o], inputs[name]) for name in left)
+    ]
+    if len(left) == len(free):
+        pairs.update(_in_order(free, left, outputs, inputs))
+    return pairs
+
+
+def _in_order(
+    free: Sequence[str],
+    left: Sequence[str],
+    outputs: Mapping[str, onnx.ValueInfoProto],
+    inputs: Mapping[str, onnx.ValueInfoProto],
+) -> dict[str, str]:
+    pairs = dict(zip(free, left, strict=True))
+    return pairs if all(_may_feed(outputs[o], inputs[name]) for o, name in pairs.items()) else {}
+
+
+def _stem(name: str) -> str:
+    # stateN and hn mark the new state by a last letter, conv_cache_out by a word.
+    spaced = re.sub(r"[^a-z0-9]+|(?<=[a-z])(?=\d)", " ", re.sub(r"(?<=[a-z])N$", "", name).lower())
+    return re.sub(r"\s+", "", _DIRECTION.sub("", spaced))
+
+
+def _may_feed(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:
+    if output.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
+        return False
+    theirs, own = dims_of(output), dims_of(value)
+    if theirs is None or own is None or len(theirs) != len(own) or len(own) < 2:
+        return False
+    return all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(theirs, own, strict=True)
+    )
