@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from rnnlower.api import convert, inspect, loop, scan, unroll
-from rnnlower.errors import (
-    InvalidModelError,
-    OpsetError,
-    OptionError,
-    RnnLowerError,
-    UnsupportedModelError,
-    UnverifiableError,
-    VerificationError,
-)
-from rnnlower.inspection import RecurrentNode
-from rnnlower.verification import OutputComparison, VerificationResult, verify
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rnnlower.api import convert, inspect, loop, scan, unroll
+    from rnnlower.errors import (
+        InvalidModelError,
+        OpsetError,
+        OptionError,
+        RnnLowerError,
+        UnsupportedModelError,
+        UnverifiableError,
+        VerificationError,
+    )
+    from rnnlower.inspection import RecurrentNode
+    from rnnlower.verification import OutputComparison, VerificationResult, verify
 
 __all__ = [
     "InvalidModelError",
@@ -33,3 +37,24 @@ __all__ = [
     "unroll",
     "verify",
 ]
+
+_HOMES = {
+    "rnnlower.api": ("convert", "inspect", "loop", "scan", "unroll"),
+    "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "rnnlower.inspection": ("RecurrentNode",),
+    "rnnlower.verification": ("OutputComparison", "VerificationResult", "verify"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for when it is: the command line starts without onnx and onnxruntime."""
+    if name == "passes":
+        return importlib.import_module("rnnlower.passes")
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-from rnnlower.inspection import RecurrentNode
-from rnnlower.opset import OpsetReport
-from rnnlower.pipeline import LoweringReport
-from rnnlower.verification import VerificationResult
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from rnnlower.inspection import RecurrentNode
+    from rnnlower.opset import OpsetReport
+    from rnnlower.pipeline import LoweringReport
+    from rnnlower.verification import VerificationResult
 
 __all__ = ["print_conversion", "print_inspection", "print_lowering", "print_verification", "progress"]
 

@@ -1,0 +1,115 @@
+"""`rnnlower unroll`, `scan` and `loop`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from rnnlower.commands.options import (
+    Atol,
+    Dims,
+    ExternalData,
+    Inputs,
+    InputShapes,
+    Json,
+    Model,
+    Nodes,
+    Opset,
+    Output,
+    Quiet,
+    Rtol,
+    Seed,
+    Semantics,
+    Trials,
+    UnrollFactor,
+    Verbose,
+    Verify,
+    check_external_data,
+    parse_dims,
+    parse_shapes,
+)
+from rnnlower.commands.running import exit_codes, finish, say, write
+
+__all__ = ["LOWERINGS"]
+
+
+def _lower(
+    model: Model,
+    output: Output,
+    strategy: str,
+    opset: Opset = None,
+    dim: Dims = None,
+    input_shape: InputShapes = None,
+    node: Nodes = None,
+    unroll_factor: UnrollFactor = 1,
+    semantics: Semantics = "ort",
+    verify: Verify = True,
+    trials: Trials = None,
+    seed: Seed = 0,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    inputs: Inputs = None,
+    external_data: ExternalData = "auto",
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    from rnnlower import report
+    from rnnlower.model_io import read_model
+    from rnnlower.pipeline import LoweringOptions, lower_model
+
+    options = LoweringOptions(
+        strategy,
+        opset=opset,
+        dims=parse_dims(dim),
+        input_shapes=parse_shapes(input_shape),
+        nodes=node,
+        unroll_factor=unroll_factor,
+        semantics=semantics,  # type: ignore[arg-type]  # LoweringOptions checks it
+    )
+    check_external_data(external_data)
+    with report.progress("lowering", quiet):
+        lowered = read_model(model)
+        source_size = model.stat().st_size
+        lowering = lower_model(lowered, options)
+    for note in lowering.notes:
+        say(f"rnnlower: note: {note}", quiet)
+    settings = {
+        "trials": trials,
+        "seed": seed,
+        "atol": atol,
+        "rtol": rtol,
+        "inputs": inputs,
+        "semantics": semantics,
+    }
+    verification = write(lowered, output, model, settings if verify else None, external_data, quiet)
+    result = lowering.to_dict() | {
+        "verification": None if verification is None else verification.to_dict(),
+        "output": str(output) if verification is None or verification else None,
+    }
+    if json_:
+        typer.echo(json.dumps(result))
+    elif not quiet:
+        report.print_lowering(lowering, verification, verbose=verbose)
+    finish(verification, output, source_size, quiet or json_)
+
+
+def _lowering_command(strategy: str) -> Callable[..., None]:
+    """The command of one strategy: `_lower` without the parameters that are not its own."""
+    absent = {"strategy", "unroll_factor"} if strategy == "unroll" else {"strategy"}
+    signature = inspect.signature(_lower, eval_str=True)
+
+    def command(**options: Any) -> None:
+        _lower(strategy=strategy, **options)
+
+    own = [parameter for name, parameter in signature.parameters.items() if name not in absent]
+    command.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in own}
+    return command
+
+
+LOWERINGS = {strategy: exit_codes(_lowering_command(strategy)) for strategy in ("unroll", "scan", "loop")}

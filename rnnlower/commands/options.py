@@ -1,0 +1,126 @@
+"""The options that several commands share, and their text as values."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from rnnlower.errors import OptionError
+
+__all__ = [
+    "Atol",
+    "Dims",
+    "ExternalData",
+    "InputShapes",
+    "Inputs",
+    "Json",
+    "Model",
+    "Nodes",
+    "Opset",
+    "Output",
+    "Quiet",
+    "Rtol",
+    "Seed",
+    "Semantics",
+    "Trials",
+    "UnrollFactor",
+    "Verbose",
+    "Verify",
+    "check_external_data",
+    "parse_dims",
+    "parse_shapes",
+]
+
+Model = Annotated[
+    pathlib.Path, typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False)
+]
+Output = Annotated[
+    pathlib.Path,
+    typer.Option(
+        "-o", "--output", help="Where the result goes; MODEL itself is allowed.", show_default=False
+    ),
+]
+Opset = Annotated[
+    int | None,
+    typer.Option(
+        help="Default-domain opset of the result; left out: the source's, raised as far as needed.",
+        show_default=False,
+    ),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="Fix a symbolic dimension; repeatable.", show_default=False),
+]
+InputShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-shape",
+        metavar="NAME:2,3,4",
+        help="Fix a graph input's shape; repeatable.",
+        show_default=False,
+    ),
+]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="PATTERN",
+        help="Only nodes whose name matches (shell wildcards); repeatable.",
+        show_default=False,
+    ),
+]
+UnrollFactor = Annotated[int, typer.Option(min=1, metavar="K", help="Time steps in an iteration.")]
+Semantics = Annotated[
+    str, typer.Option(metavar="ort|spec", help="Who is right where the ONNX text and onnxruntime differ.")
+]
+Verify = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Run source and result and compare before writing.")
+]
+Trials = Annotated[int | None, typer.Option(min=1, help="Sets of generated inputs.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Seed of the generated inputs.")]
+Atol = Annotated[
+    float | None, typer.Option(min=0.0, help="Absolute tolerance; left out: by type.", show_default=False)
+]
+Rtol = Annotated[
+    float | None, typer.Option(min=0.0, help="Relative tolerance; left out: by type.", show_default=False)
+]
+Inputs = Annotated[
+    pathlib.Path | None,
+    typer.Option(help="Compare on these inputs: an .npz file or a test-data folder.", show_default=False),
+]
+ExternalData = Annotated[
+    str, typer.Option(metavar="auto|always|never", help="Whether tensors go into a file of their own.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of the tables.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")]
+
+
+def parse_dims(options: list[str] | None) -> dict[str, int]:
+    dims = {}
+    for option in options or ():
+        name, separator, size = option.rpartition("=")
+        if not separator or not name or not size.isdecimal():
+            raise OptionError(f"--dim {option!r} is not NAME=N, as in --dim T=16")
+        dims[name] = int(size)
+    return dims
+
+
+def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
+    shapes = {}
+    for option in options or ():
+        name, separator, sizes = option.rpartition(":")
+        parts = sizes.split(",") if sizes else []
+        if not separator or not name or not all(part.strip().isdecimal() for part in parts):
+            raise OptionError(f"--input-shape {option!r} is not NAME:2,3,4, as in --input-shape X:16,1,80")
+        shapes[name] = [int(part) for part in parts]
+    return shapes
+
+
+def check_external_data(mode: str) -> None:
+    from rnnlower.model_io import EXTERNAL_DATA_MODES
+
+    if mode not in EXTERNAL_DATA_MODES:
+        raise OptionError(f"--external-data is {mode!r}; it must be one of {', '.join(EXTERNAL_DATA_MODES)}")

@@ -1,0 +1,85 @@
+"""What every command does around its work: errors to exit codes, verified writing, words on stderr."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, VerificationError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from rnnlower.verification import VerificationResult
+
+__all__ = ["DIFFERENT", "exit_codes", "finish", "say", "verify_files", "write"]
+
+DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
+
+
+def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
+    """Turns the errors a user can cause into one message on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except RnnLowerError as error:
+            typer.echo(f"rnnlower: error: {error}", err=True)
+            raise typer.Exit(exit_code(error)) from error
+
+    return guarded
+
+
+def exit_code(error: RnnLowerError) -> int:
+    kinds = ((OptionError, USAGE), (UnverifiableError, UNVERIFIED), (VerificationError, DIFFERENT))
+    return next((code for kind, code in kinds if isinstance(error, kind)), REFUSED)
+
+
+def write(
+    model: ir.Model,
+    output: pathlib.Path,
+    source: pathlib.Path,
+    settings: dict[str, Any] | None,
+    external_data: str,
+    quiet: bool,
+) -> VerificationResult | None:
+    """Writes the model, unless the verification with these settings finds it different from the source."""
+    from rnnlower import report
+    from rnnlower.model_io import staged
+
+    with staged(model, output, external_data) as stage:
+        if settings is None:
+            stage.accept()
+            return None
+        with report.progress("verifying", quiet):
+            verification = verify_files(source, stage.path, settings)
+        if verification:
+            stage.accept()
+        return verification
+
+
+def verify_files(
+    reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any]
+) -> VerificationResult:
+    from rnnlower.verification import verify
+
+    return verify(reference, candidate, **settings)
+
+
+def finish(
+    verification: VerificationResult | None, output: pathlib.Path, source_size: int, quiet: bool
+) -> None:
+    if verification is not None and not verification:
+        typer.echo(f"rnnlower: error: the result differs from the source; {output} was not written", err=True)
+        raise typer.Exit(DIFFERENT)
+    say(f"rnnlower: wrote {output} ({output.stat().st_size:,} bytes; the source has {source_size:,})", quiet)
+
+
+def say(text: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(text, err=True)
