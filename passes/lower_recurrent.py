@@ -66,7 +66,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     """Lowers the given nodes, which must be in the main graph or its subgraphs.
 
     Args:
-        nodes: The nodes.
+        nodes: The nodes, each with the opset it is to be read by; what replaces it has the model's.
         strategy: ``unroll``, ``scan`` or ``loop``.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
@@ -100,9 +100,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             InvalidModelError: A node breaks the operator's text.
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
-        opset = default_opset(model)
         for located in self._located:
-            self._parse(located, opset)
+            self._parse(located)
         private = _private_weights(
             [located.node for located in self._located], unmodelled.names_in_training(model)
         )
@@ -116,7 +115,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         for located in self._located:
             # Anew: an input may be an output of a node that has just been replaced.
-            node = self._parse(located, opset)
+            node = self._parse(located)
             e = Emitter(model, opset, names, _arithmetic(node), constants)
             weights = Weights(private, _dtype(node))
             outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
@@ -130,8 +129,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             )
             _replace(located.node, outputs, e.nodes)
 
-    def _parse(self, located: Located, opset: int) -> ResolvedNode:
-        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
+    def _parse(self, located: Located) -> ResolvedNode:
+        return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
