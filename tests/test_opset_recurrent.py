@@ -170,4 +170,5 @@ def test_layout_becomes_transposes() -> None:
     kinds = [node.op_type for node in converted.graph.node]
     assert kinds == ["Transpose"] * 3 + ["LSTM"] + ["Transpose"] * 3
     assert [value.name for value in converted.graph.output] == ["Y", "Y_h", "Y_c"]
-    assert [(each.op_type, each.old, each.new) for each in report.adapted] == [("LSTM", 14, 7)]
+    (adapted,) = report.adapted
+    assert (adapted.op_type, adapted.output, adapted.old, adapted.new) == ("LSTM", "Y", 14, 7)

@@ -320,7 +320,8 @@ def _note(session: Session, step: Step, row: Row) -> None:
     session.report.adapted.append(
         Adaptation(
             name=str(step.node.name or ""),
-            op_type=step.node.op_type,
+            output=step.made,
+            op_type=step.old.op_type,
             path=step.path,
             old=step.old.since,
             new=step.new.since if step.new else 0,

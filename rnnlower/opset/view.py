@@ -97,6 +97,7 @@ class View:
         self.old, self.new = versions
         self.source_opset, self.opset = opsets
         self.path = path
+        self.made = next((str(value.name) for value in node.outputs if value.name), "")
         if self.new is None:
             self.opset = self.source_opset
         self.target = session.target
