@@ -31,7 +31,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
-from rnnlower.places import Located, default_opset, value_names, walk
+from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
@@ -63,11 +63,14 @@ class LoweredNode:
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
-    """Lowers the given nodes, which must be in the main graph or its subgraphs.
+    """Lowers nodes of the main graph and its subgraphs.
+
+    Weights that are computed from constants (`FoldWeightsPass`), types that the model does not write down
+    (`InferTypesPass`) and functions (`InlineFunctionsPass`) are other passes' business.
 
     Args:
-        nodes: The nodes.
         strategy: ``unroll``, ``scan`` or ``loop``.
+        nodes: The nodes to lower; ``None``: every recurrent node of the model.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
@@ -78,8 +81,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def __init__(
         self,
-        nodes: Sequence[Located],
         strategy: str,
+        nodes: Sequence[Located] | None = None,
         *,
         unroll_factor: int = 1,
         semantics: Semantics = "ort",
@@ -101,20 +104,26 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
         opset = default_opset(model)
-        for located in self._located:
+        found = find_recurrent(model) if self._located is None else self._located
+        for located in found:
+            if self._located is None and located.path.startswith("function:"):
+                raise UnsupportedModelError(
+                    f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
+                    "(InlineFunctionsPass)"
+                )
             self._parse(located, opset)
-        private = _private_weights(
-            [located.node for located in self._located], unmodelled.names_in_training(model)
-        )
+        private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
         with _paused_collection():
-            self._lower(model, private, names)
+            self._lower(model, found, private, names)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
-    def _lower(self, model: ir.Model, private: Container[ir.Value], names: NameSource) -> None:
+    def _lower(
+        self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
+    ) -> None:
         opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located in self._located:
+        for located in found:
             # Anew: an input may be an output of a node that has just been replaced.
             node = self._parse(located, opset)
             e = Emitter(model, opset, names, _arithmetic(node), constants)

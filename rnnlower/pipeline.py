@@ -141,8 +141,8 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     ]
     _raise_opset(model, max([default_opset(model), *needed]))
     lowering = LowerRecurrentPass(
-        current,
         options.strategy,
+        current,
         unroll_factor=options.unroll_factor,
         semantics=options.semantics,
         impossible=impossible,
