@@ -53,6 +53,6 @@ def choose(facts: NodeFacts) -> Choice:
         return Choice("scan", 1, "its sequence length is dynamic")
     if facts.seq_length <= _LONGEST_UNROLLED and facts.hidden_size <= _SMALL_HIDDEN_SIZE:
         return Choice(
-            "unroll", 1, f"{facts.seq_length} small steps (hidden_size {facts.hidden_size}) cost more as a Scan"
+            "unroll", 1, f"{facts.seq_length} steps of hidden_size {facts.hidden_size} cost more as a Scan"
         )
     return Choice("scan", 1, f"steps of hidden_size {facts.hidden_size} hide the cost of a Scan")
