@@ -25,7 +25,7 @@ from rnnlower import unmodelled
 from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
 from rnnlower.passes.cleanup import remove_orphans
-from rnnlower.places import value_names
+from rnnlower.places import is_recurrent, value_names, walk
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
 
@@ -70,12 +70,12 @@ class FoldWeightsPass(ir.passes.InPlacePass):
     whose sources something else needs too, stays computed: folding it would store it twice.
 
     Args:
-        nodes: The recurrent nodes whose weights are looked at.
+        nodes: The recurrent nodes whose weights are looked at; ``None``: all of the model.
     """
 
-    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+    def __init__(self, nodes: Iterable[ir.Node] | None = None) -> None:
         super().__init__()
-        self._nodes = list(nodes)
+        self._nodes = None if nodes is None else list(nodes)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Folds.
@@ -84,10 +84,13 @@ class FoldWeightsPass(ir.passes.InPlacePass):
             InvalidModelError: A constant weight cannot be computed.
         """
         trained = unmodelled.names_in_training(model)
+        nodes = self._nodes
+        if nodes is None:
+            nodes = [node for node, _ in walk(model.graph) if is_recurrent(node)]
         cones = _closed(
             {
                 value: cone
-                for node in self._nodes
+                for node in nodes
                 for value in (node.inputs[i] for i in WEIGHT_INPUTS if i < len(node.inputs))
                 if value is not None
                 and (cone := _cone(value))

@@ -31,7 +31,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
-from rnnlower.places import Located, default_opset, value_names, walk
+from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
@@ -63,11 +63,15 @@ class LoweredNode:
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
-    """Lowers the given nodes, which must be in the main graph or its subgraphs.
+    """Lowers nodes of the main graph and its subgraphs.
+
+    Weights that are computed from constants (`FoldWeightsPass`), types that the model does not write down
+    (`InferTypesPass`) and functions (`InlineFunctionsPass`) are other passes' business.
 
     Args:
-        nodes: The nodes.
         strategy: ``unroll``, ``scan`` or ``loop``.
+        nodes: The nodes to lower, each with the opset it is to be read by (what replaces it has the
+            model's); ``None``: every recurrent node of the model.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
@@ -78,8 +82,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def __init__(
         self,
-        nodes: Sequence[Located],
         strategy: str,
+        nodes: Sequence[Located] | None = None,
         *,
         unroll_factor: int = 1,
         semantics: Semantics = "ort",
@@ -100,23 +104,28 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             InvalidModelError: A node breaks the operator's text.
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
-        opset = default_opset(model)
-        for located in self._located:
-            self._parse(located, opset)
-        private = _private_weights(
-            [located.node for located in self._located], unmodelled.names_in_training(model)
-        )
+        found = find_recurrent(model) if self._located is None else self._located
+        for located in found:
+            if self._located is None and located.path.startswith("function:"):
+                raise UnsupportedModelError(
+                    f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
+                    "(InlineFunctionsPass)"
+                )
+            self._parse(located)
+        private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
         with _paused_collection():
-            self._lower(model, private, names)
+            self._lower(model, found, private, names)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
-    def _lower(self, model: ir.Model, private: Container[ir.Value], names: NameSource) -> None:
+    def _lower(
+        self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
+    ) -> None:
         opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located in self._located:
+        for located in found:
             # Anew: an input may be an output of a node that has just been replaced.
-            node = self._parse(located, opset)
+            node = self._parse(located)
             e = Emitter(model, opset, names, _arithmetic(node), constants)
             weights = Weights(private, _dtype(node))
             outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
@@ -130,8 +139,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             )
             _replace(located.node, outputs, e.nodes)
 
-    def _parse(self, located: Located, opset: int) -> ResolvedNode:
-        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
+    def _parse(self, located: Located) -> ResolvedNode:
+        return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
