@@ -13,7 +13,7 @@ from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.places import Located, find_recurrent
 from rnnlower.recurrent import ResolvedNode, parse_recurrent
 
-__all__ = ["RecurrentNode", "inspect_model"]
+__all__ = ["RecurrentNode", "inspect_model", "origin"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,11 +126,11 @@ def _attributes(resolved: ResolvedNode) -> dict[str, Any]:
 def _weights(resolved: ResolvedNode) -> str:
     ranks = ("constant", "computed", "runtime")
     values = [resolved.inputs[name] for name in ("W", "R", "B", "P") if name in resolved.inputs]
-    return max((_origin(value) for value in values), key=ranks.index)
+    return max((origin(value) for value in values), key=ranks.index)
 
 
-def _origin(value: ir.Value) -> str:
-    """Where a weight comes from; an initializer that is a graph input too may be overridden."""
+def origin(value: ir.Value) -> str:
+    """``constant``, ``computed`` (from constants) or ``runtime``, as an initializer that may be overridden."""
     producer = value.producer()
     if producer is None or producer.op_type == "Constant":
         return "constant" if _is_fixed(value) else "runtime"
