@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.api import convert, inspect, loop, scan, unroll
+    from rnnlower.benchmarking import BenchResult, BenchVariant, bench
     from rnnlower.errors import (
         InvalidModelError,
         OpsetError,
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from rnnlower.verification import OutputComparison, VerificationResult, verify
 
 __all__ = [
+    "BenchResult",
+    "BenchVariant",
     "InvalidModelError",
     "OpsetError",
     "OptionError",
@@ -30,6 +33,7 @@ __all__ = [
     "UnverifiableError",
     "VerificationError",
     "VerificationResult",
+    "bench",
     "convert",
     "inspect",
     "loop",
@@ -40,6 +44,7 @@ __all__ = [
 
 _HOMES = {
     "rnnlower.api": ("convert", "inspect", "loop", "scan", "unroll"),
+    "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),
     "rnnlower.verification": ("OutputComparison", "VerificationResult", "verify"),

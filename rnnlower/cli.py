@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rnnlower.commands.bench import bench
 from rnnlower.commands.convert import convert
 from rnnlower.commands.inspect import inspect
 from rnnlower.commands.lower import LOWERINGS
@@ -50,3 +51,4 @@ for _strategy, _help in _LOWERING_HELP.items():
 app.command()(convert)
 app.command()(verify)
 app.command()(inspect)
+app.command()(bench)
