@@ -79,7 +79,7 @@ class ConformSonnxPass(ir.passes.InPlacePass):
 
 
 def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
-    """Puts a node in the place of the given one that departs from the profile in nothing that can be mended."""
+    """Puts a node in the place of the given one that has no departure left which can be mended."""
     inputs = _inputs(e, node)
     attributes = [*_attributes(node).values()]
     lstm = ir.Node("", "LSTM", inputs, attributes, outputs=_outputs(e, node), name=node.node.name)
@@ -106,7 +106,7 @@ def _inputs(e: Emitter, node: ResolvedNode) -> list[ir.Value | None]:
                 given[name] = e.transpose(value, [1, 0, 2])
     zeros = {"B": [directions, 8 * hidden_size], "P": [directions, 3 * hidden_size]}
     if batch is not None:
-        zeros |= dict.fromkeys(node.state_names, [directions, batch, hidden_size])
+        zeros |= {name: [directions, batch, hidden_size] for name in node.state_names}
     for name, shape in zeros.items():
         if given.get(name) is None:
             given[name] = e.zeros(shape)

@@ -2,10 +2,10 @@
 
 Source: SONNX, informal specification of operator LSTM, section "SONNX restrictions" and the signature. The
 profile wants everything explicit: constant inputs, zero tensors for those not used, attributes written out.
-Where its text leaves something open:
+Where it leaves something open:
 
-- "sequence_lens shall be set ... to batch_size if not used" is read as a tensor of shape ``[batch_size]`` that
-  holds seq_length, since that is what leaving it out means.
+- sequence_lens "to batch_size if not used" is read as a tensor of shape ``[batch_size]`` that holds
+  seq_length, since that is what leaving it out means.
 - input_forget may be 1: the text gives its equation. layout must be 0: X, W and Y are given in that layout.
 - The signature has Y as its only output, so nothing may read Y_h and Y_c.
 - GRU and RNN are not described.
@@ -20,9 +20,9 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from rnnlower.inspection import origin
 from rnnlower.places import Located
 from rnnlower.recurrent import ResolvedNode, parse_recurrent
+from rnnlower.weights import origin
 
 __all__ = ["FIRST_OPSET", "RULES", "SOURCE", "Departure", "Rule", "departures"]
 

@@ -16,10 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["RUNTIMES", "Attempts", "Failure", "Runtime"]
 
@@ -147,7 +150,7 @@ class Attempts:
         self._process: Any = None
         self._pipe: Connection | None = None
 
-    def __enter__(self) -> Attempts:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

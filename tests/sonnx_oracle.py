@@ -1,8 +1,8 @@
 """LSTM as SONNX's informal specification writes it: block matrices, and directions by reverting the sequence.
 
-Independent of ``oracle``: written from the other text, a time step with all rows at once. What the text leaves
-to be understood: Y joins the directions along its own axis (the text says seq_length, but gives Y's shape), and
-sequence_lens, of which the equations say nothing, is that of every row.
+Independent of ``oracle``: written from the other text, a time step with all rows at once. What the text
+leaves to be understood: Y joins the directions along their own axis (the text says seq_length, but gives Y's
+shape), and every row is seq_length long (the equations know no sequence_lens).
 """
 
 from __future__ import annotations

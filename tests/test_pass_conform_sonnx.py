@@ -74,7 +74,10 @@ def test_before_and_after() -> None:
     assert [node.op_type for node in nodes] == [
         "Transpose",
         "LSTM",
-        *"Slice Squeeze Transpose Transpose".split(),
+        "Slice",
+        "Squeeze",
+        "Transpose",
+        "Transpose",
     ]
     (lstm,) = (node for node in nodes if node.op_type == "LSTM")
     assert {name: attribute.value for name, attribute in lstm.attributes.items()} == {

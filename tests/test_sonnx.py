@@ -130,7 +130,7 @@ def test_a_departure_is_named(fields: dict[str, Any], subject: str, what: str) -
     }
     assert what in str(named[subject])
     assert "'LSTM_0'" in str(named[subject])
-    assert set(named) == {subject} | (set(SIZED_BY_BATCH) if subject == "batch_size" else set())
+    assert set(named) == {subject} | (set(SIZED_BY_BATCH) & set(fields))
 
 
 def test_every_rule_is_departed_from_in_a_test() -> None:
