@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rnnlower.passes.conform_sonnx import ConformSonnxPass
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -12,6 +13,7 @@ from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.passes.static_shapes import StaticShapesPass
 
 __all__ = [
+    "ConformSonnxPass",
     "ConvertOpsetPass",
     "FoldWeightsPass",
     "FreezeDimsPass",
