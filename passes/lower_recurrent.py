@@ -70,7 +70,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     Args:
         strategy: ``unroll``, ``scan`` or ``loop``.
-        nodes: The nodes to lower; ``None``: every recurrent node of the model.
+        nodes: The nodes to lower, each with the opset it is to be read by (what replaces it has the
+            model's); ``None``: every recurrent node of the model.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
@@ -103,7 +104,6 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             InvalidModelError: A node breaks the operator's text.
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
-        opset = default_opset(model)
         found = find_recurrent(model) if self._located is None else self._located
         for located in found:
             if self._located is None and located.path.startswith("function:"):
@@ -111,7 +111,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                     f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
                     "(InlineFunctionsPass)"
                 )
-            self._parse(located, opset)
+            self._parse(located)
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
         with _paused_collection():
@@ -125,7 +125,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         for located in found:
             # Anew: an input may be an output of a node that has just been replaced.
-            node = self._parse(located, opset)
+            node = self._parse(located)
             e = Emitter(model, opset, names, _arithmetic(node), constants)
             weights = Weights(private, _dtype(node))
             outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
@@ -139,8 +139,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             )
             _replace(located.node, outputs, e.nodes)
 
-    def _parse(self, located: Located, opset: int) -> ResolvedNode:
-        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
+    def _parse(self, located: Located) -> ResolvedNode:
+        return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(

@@ -233,14 +233,14 @@ class Emitter:
         """Splits an axis into equal parts, each of the given size where that may be 0 at run time."""
         if parts == 1:
             return [value]
-        attributes = {"axis": axis} if axis else {}
+        # The axis also where it is the default: OpenCV's dnn module takes 1 for it.
         if self.opset < 18:
-            return self.ops("Split", value, outputs=parts, **attributes)
+            return self.ops("Split", value, outputs=parts, axis=axis)
         if isinstance(size, int):
-            return self.ops("Split", value, outputs=parts, num_outputs=parts, **attributes)
+            return self.ops("Split", value, outputs=parts, axis=axis, num_outputs=parts)
         # Split-18's num_outputs refuses an empty axis, explicit sizes do not.
         sizes = self.op("Expand", size, self.integers(parts))
-        return self.ops("Split", value, sizes, outputs=parts, **attributes)
+        return self.ops("Split", value, sizes, outputs=parts, axis=axis)
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
