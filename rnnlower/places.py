@@ -48,6 +48,8 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
     """All nodes of a graph and of its subgraphs with their paths, in the order of the graph."""
     for index, node in enumerate(graph):
         yield node, path
+        if not node.attributes:
+            continue
         for attribute in node.attributes.values():
             if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
                 continue
