@@ -18,10 +18,8 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -29,6 +27,7 @@ from rnnlower import unmodelled
 from rnnlower.emitter import Emitter, NameSource
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.operators import OUTPUT_NAMES
+from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
@@ -114,7 +113,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self._parse(located)
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
-        with _paused_collection():
+        with paused_collection():
             self._lower(model, found, private, names)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
@@ -158,18 +157,6 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             steps=steps,
             emitted_ops=len(e.nodes) + inner,
         )
-
-
-@contextlib.contextmanager
-def _paused_collection() -> Iterator[None]:
-    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _dtype(node: ResolvedNode) -> ir.DataType:
