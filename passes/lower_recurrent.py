@@ -90,7 +90,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     Args:
         strategy: ``unroll``, ``scan`` or ``loop``, or a plan for each of the nodes.
-        nodes: The nodes to lower; ``None``: every recurrent node of the model.
+        nodes: The nodes to lower, each with the opset it is to be read by (what replaces it has the
+            model's); ``None``: every recurrent node of the model.
         unroll_factor: Time steps in an iteration of a Scan or Loop, where there is no plan.
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
@@ -128,7 +129,6 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             InvalidModelError: A node breaks the operator's text.
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
-        opset = default_opset(model)
         found = find_recurrent(model) if self._located is None else self._located
         for located in found:
             if self._located is None and located.path.startswith("function:"):
@@ -136,7 +136,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                     f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
                     "(InlineFunctionsPass)"
                 )
-            self._parse(located, opset)
+            self._parse(located)
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
         with _paused_collection():
@@ -150,7 +150,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         for located in found:
             # Anew: an input may be an output of a node that has just been replaced.
-            node = self._parse(located, opset)
+            node = self._parse(located)
             e = Emitter(model, opset, names, _arithmetic(node), constants, self._dialect)
             weights = Weights(private, _dtype(node))
             plan = self._plan(located)
@@ -175,8 +175,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return Plan(self._strategy, self._unroll_factor)
         return self._strategy[located.node]
 
-    def _parse(self, located: Located, opset: int) -> ResolvedNode:
-        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
+    def _parse(self, located: Located) -> ResolvedNode:
+        return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(

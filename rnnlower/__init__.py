@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.api import check, convert, inspect, loop, lower, scan, unroll
+    from rnnlower.benchmarking import BenchResult, BenchVariant, bench
     from rnnlower.errors import (
         InvalidModelError,
         MissingOperatorError,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rnnlower.verification import OutputComparison, VerificationResult, verify
 
 __all__ = [
+    "BenchResult",
+    "BenchVariant",
     "InvalidModelError",
     "Misfit",
     "MissingOperatorError",
@@ -34,6 +37,7 @@ __all__ = [
     "UnverifiableError",
     "VerificationError",
     "VerificationResult",
+    "bench",
     "check",
     "convert",
     "inspect",
@@ -46,6 +50,7 @@ __all__ = [
 
 _HOMES = {
     "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "unroll"),
+    "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),
     "rnnlower.targets.fit": ("Misfit",),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rnnlower.commands.bench import bench
 from rnnlower.commands.check import check
 from rnnlower.commands.convert import convert
 from rnnlower.commands.inspect import inspect
@@ -57,3 +58,4 @@ app.command()(verify)
 app.command()(inspect)
 app.command()(check)
 app.command()(targets)
+app.command()(bench)

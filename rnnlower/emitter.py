@@ -294,14 +294,14 @@ class Emitter:
         if not self.has("Split"):
             bounds = [self.dim_arithmetic("Mul", size, part) for part in range(parts + 1)]
             return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]
-        attributes = {"axis": axis} if axis else {}
+        # The axis also where it is the default: OpenCV's dnn module takes 1 for it.
         if self.opset < 18:
-            return self.ops("Split", value, outputs=parts, **attributes)
+            return self.ops("Split", value, outputs=parts, axis=axis)
         if isinstance(size, int):
-            return self.ops("Split", value, outputs=parts, num_outputs=parts, **attributes)
+            return self.ops("Split", value, outputs=parts, axis=axis, num_outputs=parts)
         # Split-18's num_outputs refuses an empty axis, explicit sizes do not.
         sizes = self.op("Expand", size, self.integers(parts))
-        return self.ops("Split", value, sizes, outputs=parts, **attributes)
+        return self.ops("Split", value, sizes, outputs=parts, axis=axis)
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)

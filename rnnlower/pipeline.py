@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
+from rnnlower.opset import NodePredicate
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -21,7 +23,7 @@ from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass, Pla
 from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
-from rnnlower.requirements import FIRST_OPSET, minimum_opset
+from rnnlower.requirements import FIRST_OPSET, opset_needs
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.plan import (
@@ -146,8 +148,11 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
     target = options.target
-    opset = options.opset if target is None else nearest_opset(target, options.opset, default_opset(model))
-    if opset is None and default_opset(model) > LAST_OPSET:
+    if target is not None:
+        options = dataclasses.replace(
+            options, opset=nearest_opset(target, options.opset, default_opset(model))
+        )
+    if options.opset is None and default_opset(model) > LAST_OPSET:
         raise UnsupportedModelError(
             f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
             f"ask for a lower one (--opset {LAST_OPSET})"
@@ -163,9 +168,13 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     for located in selected:
         parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
-    _raise_opset(model, opset or 0)
-    _leave_old_opsets(model)
-    uncalled = _inline_functions(model)
+    notes: list[str] = []
+    first = max(FIRST_OPSET, options.opset or 0)
+    if first > default_opset(model):
+        # A model too old for what is written here moves to the first opset that can say what it says.
+        notes += _move(model, range(first, (options.opset or LAST_OPSET) + 1))
+    uncalled, more = _inline_functions(model)
+    notes += more
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
     InferTypesPass()(model)
@@ -173,14 +182,17 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     impossible: list[Located] = []
     if options.strategy == "unroll" or (target is not None and wants_numbers(target)):
         current, unreachable, impossible = _with_static_lengths(model, current, options)
-    plans = {located.node: _plan(located, model, options) for located in current}
+    plans = {located.node: _plan(located, options) for located in current}
     plans |= {located.node: Plan("unroll", reason="it cannot run") for located in impossible}
-    needed = [
-        minimum_opset(_parse(located, model, options.semantics), plan.strategy, plan.unroll_factor)
-        for located in current
-        if (plan := plans[located.node])
-    ]
-    _raise_opset(model, max([default_opset(model), *needed]))
+    needs = {located: _needs(located, options, plans[located.node]) for located in current}
+    needs |= {located: {"NonZero-9": 9} for located in impossible}
+    asked = options.opset or default_opset(model)
+    written = max([asked, *(opset for each in needs.values() for opset in each.values())])
+    if options.opset is not None and asked < written:
+        # What stands beside the lowered nodes has to get there too: refused here, it is named as it is known.
+        ConvertOpsetPass(asked, keep=_is_selected)(model.clone())
+    if written != default_opset(model):
+        notes += _move(model, [written], keep=_is_selected)
     lowering = LowerRecurrentPass(
         plans,
         current,
@@ -190,9 +202,9 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     )
     lowering(model)
     LegacyConstantsPass()(model)
-    if opset is not None and opset < default_opset(model):
-        ConvertOpsetPass(opset)(model)
-    notes = [*_notes(unreachable, impossible, uncalled), *lowering.notes]
+    if options.opset is not None and asked < written:
+        notes += _reach(model, asked, needs)
+    notes += [*_notes(unreachable, impossible, uncalled), *lowering.notes]
     if target is not None:
         require_emitted_fit(model, target)
         notes += _rest_of_the_model(model, options)
@@ -207,10 +219,10 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     )
 
 
-def _plan(located: Located, model: ir.Model, options: LoweringOptions) -> Plan:
+def _plan(located: Located, options: LoweringOptions) -> Plan:
     if options.target is None:
         return Plan(options.strategy, options.unroll_factor)
-    return choose_plan(options.target, _parse(located, model, options.semantics), options.unroll_factor)
+    return choose_plan(options.target, _parse(located, options.semantics), options.unroll_factor)
 
 
 def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:
@@ -258,32 +270,57 @@ def _matches(located: Located, pattern: str) -> bool:
     return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
-def _raise_opset(model: ir.Model, opset: int) -> None:
-    if opset > default_opset(model):
-        ConvertOpsetPass(opset)(model)
+def _is_selected(node: ir.Node) -> bool:
+    return _ORIGIN in node.meta
 
 
-def _leave_old_opsets(model: ir.Model) -> None:
-    """Moves a model older than the lowering can write to the first opset that can say what it says."""
+def _move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
+    """Moves the model to the first of the opsets that can say what it says; gives the conversion's notes."""
     refusals = []
-    for opset in range(FIRST_OPSET, LAST_OPSET + 1):
+    for opset in opsets:
+        conversion = ConvertOpsetPass(opset, keep)
         try:
-            return _raise_opset(model, opset)
+            conversion(model)
         except OpsetError as error:
             refusals.append(error)
+        else:
+            return [] if conversion.report is None else conversion.report.notes
     raise refusals[0]
 
 
-def _inline_functions(model: ir.Model) -> list[str]:
-    """Inlines the functions that hold selected nodes; gives the names of those that nothing calls."""
-    inlining = InlineFunctionsPass(lambda node: _ORIGIN in node.meta)
+def _reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]]) -> list[str]:
+    """Moves the lowered model to a lower opset than its new nodes were written in.
+
+    Raises:
+        OpsetError: A new node cannot be said there.
+    """
+    lowest = default_opset(model)
+    for opset in range(asked, lowest):
+        with contextlib.suppress(OpsetError):
+            notes = _move(model, [opset])
+            if opset == asked:
+                return notes
+            lowest = opset
+            break
+    located, what = next(
+        (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
+    )
+    raise OpsetError(
+        f"{located.node.op_type} node {str(located)!r}: what takes its place ({what}) cannot be said in "
+        f"opset {asked}; ask for opset {lowest} or higher"
+    )
+
+
+def _inline_functions(model: ir.Model) -> tuple[list[str], list[str]]:
+    """Inlines the functions that hold selected nodes; gives the names of the uncalled, and notes."""
+    inlining = InlineFunctionsPass(_is_selected)
     opset = default_opset(model)
-    if any(
-        function.opset_imports.get("", opset) != opset for function in inlining.functions_to_inline(model)
-    ):
-        ConvertOpsetPass(opset)(model)
+    versions = {function.opset_imports.get("", opset) for function in inlining.functions_to_inline(model)} | {
+        opset
+    }
+    notes = _move(model, range(opset, max(versions) + 1)) if len(versions) > 1 else []
     inlining(model)
-    return [f"{function.domain}::{function.name}" for function in inlining.uncalled]
+    return [f"{function.domain}::{function.name}" for function in inlining.uncalled], notes
 
 
 def _current(model: ir.Model) -> list[Located]:
@@ -292,12 +329,16 @@ def _current(model: ir.Model) -> list[Located]:
     return [
         dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
         for node, _ in walk(model.graph)
-        if _ORIGIN in node.meta
+        if _is_selected(node)
     ]
 
 
-def _parse(located: Located, model: ir.Model, semantics: Semantics) -> ResolvedNode:
-    return parse_recurrent(located.node, default_opset(model), semantics, label=str(located))
+def _parse(located: Located, semantics: Semantics) -> ResolvedNode:
+    return parse_recurrent(located.node, located.opset, semantics, label=str(located))
+
+
+def _needs(located: Located, options: LoweringOptions, plan: Plan) -> dict[str, int]:
+    return opset_needs(_parse(located, options.semantics), plan.strategy, plan.unroll_factor)
 
 
 def _with_static_lengths(
@@ -310,11 +351,11 @@ def _with_static_lengths(
     """
 
     def dynamic(nodes: Sequence[Located]) -> list[Located]:
-        return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
+        return [located for located in nodes if _parse(located, options.semantics).seq_length is None]
 
     is_static = options.target is not None and options.target.shapes.static
     if not dynamic(current) and not is_static:
-        _check_cost([(located, _parse(located, model, options.semantics)) for located in current])
+        _check_cost([(located, _parse(located, options.semantics)) for located in current])
         return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
@@ -322,7 +363,7 @@ def _with_static_lengths(
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model, options.target))
-    _check_cost([(located, _parse(located, model, options.semantics)) for located in current])
+    _check_cost([(located, _parse(located, options.semantics)) for located in current])
     return current, analysis.unreachable, analysis.impossible
 
 

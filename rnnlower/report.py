@@ -13,6 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from rnnlower.benchmarking import BenchResult, Timing
     from rnnlower.inspection import RecurrentNode
     from rnnlower.opset import OpsetReport
     from rnnlower.pipeline import LoweringReport
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rnnlower.verification import VerificationResult
 
 __all__ = [
+    "print_bench",
     "print_check",
     "print_conversion",
     "print_inspection",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _PIPE_WIDTH = 160
+_STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
 
 
 @contextlib.contextmanager
@@ -184,6 +187,39 @@ def print_check(target: Target, misfits: Sequence[Misfit]) -> None:
     for name, claim in target.claims():
         if claim.guess:
             _print(f"a guess about {target.name}: {name} ({claim.source})")
+
+
+def print_bench(result: BenchResult) -> None:
+    """A line for each variant; below it what they ran on."""
+    table = _table(
+        "form", "latency ms", "p10 - p90", "ratio", "session ms", "file bytes", "ops", "ops run", "a step"
+    )
+    for variant in result.variants:
+        table.add_row(
+            variant.name,
+            *_times(variant.latency),
+            "" if variant.ratio is None else f"{variant.ratio:.2f}",
+            _times(variant.session)[0],
+            "" if variant.file_bytes is None else f"{variant.file_bytes:,}",
+            "" if variant.ops is None else f"{variant.ops:,}",
+            "" if variant.ops_run is None else f"{variant.ops_run:,}",
+            "" if variant.ops_per_step is None else f"{variant.ops_per_step:.2f}",
+        )
+    _print(table)
+    for variant in result.variants:
+        if variant.status != "timed":
+            _print(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
+    inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
+    threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
+    steps = "" if result.steps is None else f", {result.steps} time steps"
+    where = f"onnxruntime {result.environment['onnxruntime']}"
+    _print(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
+
+
+def _times(timing: Timing | None) -> tuple[str, str]:
+    if timing is None:
+        return "", ""
+    return f"{timing.median:.4g}", f"{timing.p10:.4g} - {timing.p90:.4g}"
 
 
 def _size(size: int | str | None) -> str:

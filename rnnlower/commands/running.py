@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rnnlower.verification import VerificationResult
 
-__all__ = ["DIFFERENT", "exit_codes", "finish", "say", "verify_files", "write"]
+__all__ = ["DIFFERENT", "REFUSED", "UNVERIFIED", "exit_codes", "finish", "say", "verify_files", "write"]
 
 DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import onnx
 from numpy.typing import NDArray
 
-from rnnlower.errors import RnnLowerError
+from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.reference import Evaluator
 from rnnlower.verification.graph_facts import RECURRENT, Facts, gather_facts
 from rnnlower.verification.models import HeldModel
@@ -82,6 +82,8 @@ class NumpyEngine:
     def __init__(self, model: HeldModel, semantics: Semantics, precise: bool = True) -> None:
         try:
             self._evaluator = Evaluator(model.with_data(), semantics=semantics, precise=precise)
+        except UnsupportedModelError as error:
+            raise LacksKernelError(str(error)) from error
         except _EVALUATION_FAILURES as error:
             raise LoadError(f"{type(error).__name__}: {error}") from error
 
