@@ -35,7 +35,7 @@ class Weights:
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
-        return self._in_dtype(e, self._sliced(e, value, direction, first, last))
+        return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
     def vector(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
         """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``."""
@@ -63,8 +63,11 @@ class Weights:
         tensor = self._constant(value)
         return None if tensor is None else tensor.numpy().astype(e.dtype.numpy())
 
-    def _sliced(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        return e.squeeze(e.slice(value, [direction, first], [direction + 1, last], [0, 1]), 0)
+    def _sliced(
+        self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, *columns: int
+    ) -> ir.Value:
+        cut = e.slice(value, [direction, first], [direction + 1, last], [0, 1])
+        return e.squeeze(cut, 0, [last - first, *columns])
 
     def _in_dtype(self, e: Emitter, value: ir.Value) -> ir.Value:
         return value if self._dtype == e.dtype else e.cast(value, e.dtype)
