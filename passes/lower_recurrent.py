@@ -18,10 +18,8 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -29,6 +27,7 @@ from rnnlower import unmodelled
 from rnnlower.emitter import Dialect, Emitter, NameSource
 from rnnlower.errors import MissingOperatorError, UnsupportedModelError
 from rnnlower.operators import OUTPUT_NAMES
+from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
@@ -36,7 +35,7 @@ from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
-__all__ = ["EMITTED", "LowerRecurrentPass", "LoweredNode", "Plan"]
+__all__ = ["EMITTED", "LowerRecurrentPass", "LoweredNode", "Plan", "replace_node"]
 
 EMITTED = "rnnlower.emitted"
 """Key in the `meta` of the nodes that the pass has emitted."""
@@ -139,7 +138,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self._parse(located)
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
-        with _paused_collection():
+        with paused_collection():
             self._lower(model, found, private, names)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
@@ -160,14 +159,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 raise error.behind(f"{node.op_type} node {str(located)!r}") from None
             self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
-            _replace(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes)
         for located in self._impossible:
             e = Emitter(model, opset, names, ir.DataType.FLOAT, constants, self._dialect)
             outputs = fail_like_node(e, located.node)
             self.lowered.append(
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
-            _replace(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes)
         remove_orphans(constants.values())
 
     def _plan(self, located: Located) -> Plan:
@@ -195,18 +194,6 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             emitted_ops=len(e.nodes) + inner,
             reason=self._plan(located).reason,
         )
-
-
-@contextlib.contextmanager
-def _paused_collection() -> Iterator[None]:
-    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _dtype(node: ResolvedNode) -> ir.DataType:
@@ -248,7 +235,7 @@ def _inherit(old: ir.Node, new: ir.Node | None) -> None:
     new.doc_string = old.doc_string
 
 
-def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
+def replace_node(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
     graph = old.graph
     assert graph is not None

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.model_io import ModelLike, load_model, to_proto
+from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent import Semantics
@@ -167,5 +168,6 @@ def inspect(model: ModelLike) -> list[RecurrentNode]:
 
 def _lower(model: ModelLike, options: LoweringOptions) -> onnx.ModelProto | ir.Model:
     own = load_model(model)
-    lower_model(own, options)
-    return own if isinstance(model, ir.Model) else to_proto(own)
+    with paused_collection():
+        lower_model(own, options)
+        return own if isinstance(model, ir.Model) else to_proto(own)

@@ -9,6 +9,7 @@ operator, a method that knows another form writes that, and `FORMS` has those of
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -443,7 +444,7 @@ class Emitter:
 def _attribute(name: str, value: AttributeValue) -> ir.Attr:
     """The attribute; onnx_ir's own conversion takes more time than all the rest of a node."""
     if isinstance(value, int):
-        return ir.AttrInt64(name, value)
+        return _integer_attribute(name, value)
     if isinstance(value, float):
         return ir.AttrFloat32(name, value)
     if isinstance(value, ir.Graph):
@@ -452,6 +453,11 @@ def _attribute(name: str, value: AttributeValue) -> ir.Attr:
         return ir.AttrInt64s(name, value)
     assert isinstance(value, ir.TensorProtocol)
     return ir.AttrTensor(name, value)
+
+
+@functools.cache
+def _integer_attribute(name: str, value: int) -> ir.Attr:
+    return ir.AttrInt64(name, value)
 
 
 def _content_key(tensor: ir.TensorProtocol) -> bytes:

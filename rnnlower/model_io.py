@@ -12,7 +12,7 @@ import dataclasses
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import onnx
@@ -20,7 +20,8 @@ import onnx_ir as ir
 
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.passes.analysis import quiet_libraries
+from rnnlower.passes.analysis import paused_collection, quiet_libraries
+from rnnlower.placing import check_destination, place
 from rnnlower.soundness import check_external_data, check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
@@ -207,9 +208,10 @@ def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
-    if _size(model) < _PROTOBUF_LIMIT:
-        _embed_external_data(model)
-    with _serializing():
+    initializers = list(_initializers(model))
+    if _size(initializers) < _PROTOBUF_LIMIT:
+        _embed_external_data(initializers)
+    with _serializing(), paused_collection():
         proto = ir.to_proto(model)
     unmodelled.restore(model, proto)
     return proto
@@ -224,18 +226,18 @@ def _serializing() -> Iterator[None]:
         raise InvalidModelError(f"the model cannot be written: {_root_cause(error)}") from error
 
 
-def _embed_external_data(model: ir.Model) -> None:
-    for value in _initializers(model):
+def _embed_external_data(initializers: Iterable[ir.Value]) -> None:
+    for value in initializers:
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
 
 
-def _size(model: ir.Model) -> int:
-    return sum(tensor.nbytes for tensor in _tensors(model))
+def _size(initializers: Iterable[ir.Value]) -> int:
+    return sum(tensor.nbytes for tensor in _tensors(initializers))
 
 
-def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for value in _initializers(model):
+def _tensors(initializers: Iterable[ir.Value]) -> Iterator[ir.TensorProtocol]:
+    for value in initializers:
         if value.const_value is not None:
             yield value.const_value
 
@@ -267,16 +269,22 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
     Raises:
-        OptionError: The folder cannot be written, the name asks for another format, or the model is too large
-            for one file.
+        OptionError: The folder cannot be written, the name asks for another format or is that of the model's
+            own data, or the model is too large for one file.
     """
+    check_destination(output)
+    for tensor in _tensors(_initializers(model)):
+        if isinstance(tensor, ir.ExternalTensor) and pathlib.Path(tensor.path).resolve() == output.resolve():
+            raise OptionError(f"{output} holds the model's external data; give the result another name")
     written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
     if written not in (None, "protobuf"):
         raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
     # References to data that stays where it is hold only in that folder.
-    keeps_data = not writes_data and any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
+    keeps_data = not writes_data and any(
+        isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(_initializers(model))
+    )
     try:
         with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
             folder = pathlib.Path(name)
@@ -285,9 +293,8 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                 _save(model, stage.path, data_file if writes_data else None)
                 yield stage
                 if stage.accepted:
-                    if writes_data:
-                        os.replace(folder / data_file, output.parent / data_file)
-                    os.replace(stage.path, output)
+                    data = folder / data_file
+                    place(stage.path, data if writes_data and data.exists() else None, output)
             finally:
                 stage.path.unlink(missing_ok=True)
     except OSError as error:
@@ -295,7 +302,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
 
 
 def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
-    with _serializing():
+    with _serializing(), paused_collection():
         ir.save(model, path, external_data=data_file)
     if unmodelled.find(model) is not None:
         proto = onnx.load_model(path, load_external_data=False)
@@ -305,14 +312,15 @@ def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
     """Whether tensors go into a data file of the result's own; embeds them where there is to be none."""
-    external = [tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor)]
-    too_large = _size(model) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
+    initializers = list(_initializers(model))
+    external = [tensor for tensor in _tensors(initializers) if isinstance(tensor, ir.ExternalTensor)]
+    too_large = _size(initializers) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
     if mode == "never":
-        if _size(model) > _PROTOBUF_LIMIT:
+        if _size(initializers) > _PROTOBUF_LIMIT:
             raise OptionError(
                 "the model is larger than 2 GB, which one file cannot hold; leave out --external-data never"
             )
-        _embed_external_data(model)
+        _embed_external_data(initializers)
         return False
     if mode == "always" or too_large:
         return True

@@ -10,7 +10,6 @@ import onnx
 from numpy.typing import NDArray
 
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
-from rnnlower.reference import Evaluator
 from rnnlower.verification.graph_facts import RECURRENT, Facts, gather_facts
 from rnnlower.verification.models import HeldModel
 from rnnlower.verification.session import (
@@ -80,6 +79,9 @@ class NumpyEngine:
     name: EngineName = "rnnlower-reference"
 
     def __init__(self, model: HeldModel, semantics: Semantics, precise: bool = True) -> None:
+        # Imported here because onnx's evaluator is slow to import, and most models never need it.
+        from rnnlower.reference import Evaluator
+
         try:
             self._evaluator = Evaluator(model.with_data(), semantics=semantics, precise=precise)
         except UnsupportedModelError as error:
