@@ -246,10 +246,13 @@ def _broken(rule: RecurrentRule, node: ResolvedNode, semantics: Semantics) -> It
     if 0 in (node.seq_length, node.batch_size):
         yield "empty", "no time steps or no rows"
     if rule.directions is not None and node.direction not in rule.directions:
-        yield "direction", f"direction {node.direction}"
+        yield node.direction, f"direction {node.direction}"
     for name in node.inputs:
         if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
             yield name, f"input {name}"
+    for name in rule.needs:
+        if name not in node.inputs:
+            yield name, f"no input {name}"
     for name in rule.constant:
         if name in node.inputs and ir.convenience.get_const_tensor(node.inputs[name]) is None:
             yield name, f"an input {name} that is not a constant"

@@ -46,8 +46,9 @@ version) and, where nobody has said it, ``guess = true``::
     constant = ["W", "R"]         # inputs that must be constants if they are there
     semantics = ["ort"]           # the readings (--semantics) under which it is right
     same_activations = true       # whether those of both directions must be the same
-    wrong = ["layout", "P"]       # inputs, attributes, "activations", "type" that it gets silently wrong;
-    otherwise = "refused"         # the other ones it refuses, or it is "unknown" what becomes of them
+    needs = ["initial_h"]         # optional inputs without which it does not run
+    wrong = ["layout", "reverse"] # inputs, attributes, directions, "activations" and "type" that it gets
+    otherwise = "refused"         # silently wrong; others it refuses, or what becomes of them is "unknown"
     source = "..."
 
     [tried]                       # if it was tried here
@@ -140,6 +141,7 @@ class RecurrentRule(Claim):
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     activations: Sequence[str] | None = None
     constant: Sequence[str] = ()
+    needs: Sequence[str] = ()
     semantics: Sequence[str] | None = None
     same_activations: bool = False
     wrong: Sequence[str] = ()
