@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rnnlower.passes.conform_sonnx import ConformSonnxPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass
     from rnnlower.passes.fold_weights import FoldWeightsPass
     from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.static_shapes import StaticShapesPass
 
 __all__ = [
+    "ConformSonnxPass",
     "ConvertOpsetPass",
     "FoldWeightsPass",
     "FreezeDimsPass",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ConformSonnxPass": "conform_sonnx",
     "ConvertOpsetPass": "convert_opset",
     "FoldWeightsPass": "fold_weights",
     "FreezeDimsPass": "freeze_dims",

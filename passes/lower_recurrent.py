@@ -36,7 +36,7 @@ from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
-__all__ = ["LowerRecurrentPass", "LoweredNode"]
+__all__ = ["LowerRecurrentPass", "LoweredNode", "replace_node"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,14 +130,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             weights = Weights(private, _dtype(node))
             outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
-            _replace(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes)
         for located in self._impossible:
             e = Emitter(model, opset, names, ir.DataType.FLOAT, constants)
             outputs = fail_like_node(e, located.node)
             self.lowered.append(
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
-            _replace(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes)
 
     def _parse(self, located: Located) -> ResolvedNode:
         return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
@@ -211,7 +211,7 @@ def _inherit(old: ir.Node, new: ir.Node | None) -> None:
     new.doc_string = old.doc_string
 
 
-def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
+def replace_node(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
     graph = old.graph
     assert graph is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import signal
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -32,7 +33,14 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the `rnnlower` command."""
+    signal.signal(signal.SIGTERM, _end)
     app()
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """Ends as if an error had come up, which removes what is half written; a second signal ends at once."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
 
 
 @app.callback(invoke_without_command=True)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.emitter import Emitter
 
-__all__ = ["Weights"]
+__all__ = ["Weights", "origin"]
 
 
 class Weights:
@@ -85,3 +85,28 @@ def _rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> i
         name=tensor.name or "",
         base_dir=tensor.base_dir,
     )
+
+
+def origin(value: ir.Value) -> str:
+    """``constant``, ``computed`` (from constants) or ``runtime``, as an initializer that one may override."""
+    producer = value.producer()
+    if producer is None or producer.op_type == "Constant":
+        return "constant" if _is_fixed(value) else "runtime"
+    return "computed" if _is_fixed(value) else "runtime"
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    """Whether constants alone determine the value."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        this = pending.pop()
+        if this in seen:
+            continue
+        seen.add(this)
+        producer = this.producer()
+        if producer is None and (this.const_value is None or this.is_graph_input()):
+            return False
+        if producer is not None:
+            pending += [used for used in producer.inputs if used is not None]
+    return True

@@ -9,7 +9,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -60,7 +60,8 @@ class InputMaker:
     A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
     with constants. Every float pattern meets up to four combinations of the switches' values.
     ``parameters`` is the size of the model: the elements of its initializers and inputs; ``threshold`` the
-    largest magnitude at which it clips, bends or compares.
+    largest magnitude at which it clips, bends or compares. ``reshapes`` are inputs that are the shape of
+    another input, whose features, at the end, are ``input_size``.
     """
 
     elem_types: Mapping[str, int]
@@ -69,6 +70,8 @@ class InputMaker:
     seed: int
     parameters: int
     threshold: float = 0.0
+    reshapes: Mapping[str, str] = field(default_factory=dict)
+    input_size: int = 1
 
     @property
     def _patterns(self) -> tuple[str, ...]:
@@ -95,8 +98,21 @@ class InputMaker:
         """The inputs of one trial. A later attempt draws other discrete values and narrower limits."""
         count = self.round_of(trial)
         pattern = self._patterns[count % len(self._patterns)]
+        targets = self._targets(recipe, shapes)
+        shapes = shapes | {self.reshapes[name]: (math.prod(target),) for name, target in targets.items()}
         turn = _Turn(trial, count, attempt, pattern, recipe, shapes, self.switch_values(trial))
-        return {name: self._values(name, turn) for name in shapes}
+        values = {name: self._values(name, turn) for name in shapes}
+        return values | {name: np.array(target, self._dtype(name)) for name, target in targets.items()}
+
+    def _targets(self, recipe: Recipe, shapes: Sizes) -> dict[str, tuple[int, ...]]:
+        """For inputs that are the shape into which a flat input goes, that shape."""
+        targets = {}
+        for name, data in self.reshapes.items():
+            flat = [isinstance(d, str) for d in self.plan.dims[data]] == [True]
+            if flat and len(shapes[name]) == 1:
+                sizes = (*(1 for _ in range(shapes[name][0])), recipe.length, recipe.batch, self.input_size)
+                targets[name] = sizes[len(sizes) - shapes[name][0] :]
+        return targets
 
     def _dtype(self, name: str) -> Any:
         elem_type = self.elem_types[name]

@@ -76,7 +76,8 @@ class Uses:
 class Recurrent:
     """A native recurrent node: where it is, and what decides whether an engine runs it.
 
-    ``state_dims`` are the sizes that its sequence_lens and initial states are known to have.
+    ``state_dims`` are the sizes that its sequence_lens and initial states are known to have, ``input_size``
+    the features of X by the shape of W.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Recurrent:
     layout: int
     x_dims: Dims | None
     state_dims: tuple[int, ...]
+    input_size: Dim = None
 
 
 @dataclass
@@ -94,7 +96,8 @@ class Facts:
 
     ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
     that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
-    the axis of time of the values that have one; the largest magnitude at which something clips or bends.
+    the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
+    reshapes; the largest magnitude at which something clips or bends.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -104,6 +107,7 @@ class Facts:
     batches: set[str] = field(default_factory=set)
     lengths: set[str] = field(default_factory=set)
     time_axes: dict[str, int] = field(default_factory=dict)
+    reshapes: dict[str, str] = field(default_factory=dict)
     threshold: float = 0.0
 
 
@@ -259,6 +263,9 @@ class _Tracer:
             for index, name in enumerate(node.input):
                 if taint.get(name):
                     self._use(node, index, [self.facts.uses[origin] for origin in taint[name]], scope)
+            if node.op_type == "Reshape" and len(node.input) > 1:
+                given = taint.get(node.input[0]) or (), taint.get(node.input[1]) or ()
+                self.facts.reshapes.update((shape, data) for data in given[0] for shape in given[1])
             function = self._functions.get((node.domain, node.op_type))
             if function is not None:
                 results = self._call(function, node, scope, taint)
@@ -299,6 +306,7 @@ class _Tracer:
                 state_dims=tuple(
                     d for name in node.input[4:7] for d in scope.dims.get(name, ()) if isinstance(d, int)
                 ),
+                input_size=_axis_size(scope, node.input[1], 2),
             )
         )
 

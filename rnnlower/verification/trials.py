@@ -62,7 +62,10 @@ def input_maker(
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     parameters = _weight_count(reference)
     parameters += sum(elements([d for d in dims if isinstance(d, int)]) for dims in plan.dims.values())
-    return InputMaker(types, facts.uses, plan, seed, parameters, facts.threshold)
+    features = [node.input_size for node in facts.recurrent if isinstance(node.input_size, int)]
+    return InputMaker(
+        types, facts.uses, plan, seed, parameters, facts.threshold, facts.reshapes, next(iter(features), 1)
+    )
 
 
 def _weight_count(graph: onnx.GraphProto) -> int:
