@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -86,10 +86,12 @@ def _log_axes(axes: Axes, ticks: list[int], label: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
     axes.set_xlabel(label)
-    axes.grid(True, which="both", linewidth=0.3)
+    axes.grid(True, linewidth=0.3)
 
 
 def _save(figure: Figure, name: str) -> None:
