@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import warnings
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["bare_copy", "quiet_libraries"]
+__all__ = ["bare_copy", "paused_collection", "quiet_libraries"]
 
 
 @contextlib.contextmanager
@@ -48,3 +49,15 @@ def bare_copy(model: ir.Model) -> ir.Model:
 def _alias(tensor: ir.TensorProtocol) -> ir.LazyTensor:
     """The tensor under a name of its own: clones share tensors, and renaming a value renames its tensor."""
     return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, name=tensor.name)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def paused_collection() -> Iterator[None]:
+    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -158,4 +158,5 @@ def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
     for direction, reverse in enumerate(node.reversed_directions):
         last = 0 if reverse else steps - 1
         lanes.append(e.slice(Y, [last, direction], [last + 1, direction + 1], [0, 1]))
-    return e.squeeze(e.concat(lanes, axis=1), 0)
+    batch = e.dim(Y, 2) if node.batch_size is None else node.batch_size
+    return e.squeeze(e.concat(lanes, axis=1), 0, [node.num_directions, batch, node.hidden_size])

@@ -87,7 +87,7 @@ def lstm_step(
 
     if not p.peepholes:
         gates = p.activate(e, 0, gates)
-    gate = dict(zip(group, e.split_evenly(gates, len(group), axis=1), strict=True))
+    gate = dict(zip(group, e.split_evenly(gates, len(group), 1, p.node.hidden_size), strict=True))
     if p.peepholes:
         gate |= {letter: peephole(gate[letter], letter, c) for letter in group if letter != "o"}
     new_c = e.op("Mul", gate["i"], p.activate(e, 1, p.product(e, "c", x, h)))
@@ -106,7 +106,7 @@ def gru_step(
 ) -> list[ir.Value]:
     """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
-    z, r = e.split_evenly(p.activate(e, 0, p.product(e, "zr", x, h)), 2, axis=1)
+    z, r = e.split_evenly(p.activate(e, 0, p.product(e, "zr", x, h)), 2, 1, p.node.hidden_size)
     hidden = x["h"]
     if p.node.linear_before_reset:
         linear = p.recurrent_bias if h is None else e.gemm(h, p.R["h"], p.recurrent_bias)

@@ -8,9 +8,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from rnnlower.commands.bench import bench
+from rnnlower.commands.check import check
 from rnnlower.commands.convert import convert
 from rnnlower.commands.inspect import inspect
 from rnnlower.commands.lower import LOWERINGS
+from rnnlower.commands.targets import targets
 from rnnlower.commands.verify import verify
 
 __all__ = ["app", "main"]
@@ -56,7 +58,12 @@ def _root(
 
 for _strategy, _help in _LOWERING_HELP.items():
     app.command(_strategy, help=_help)(LOWERINGS[_strategy])
+app.command(
+    "lower", help="Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has."
+)(LOWERINGS["target"])
 app.command()(convert)
 app.command()(verify)
 app.command()(inspect)
+app.command()(check)
+app.command()(targets)
 app.command()(bench)

@@ -10,9 +10,8 @@ import onnx_ir as ir
 
 from rnnlower.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.places import Located, find_recurrent
+from rnnlower.places import Located, find_recurrent, origin
 from rnnlower.recurrent import ResolvedNode, parse_recurrent
-from rnnlower.weights import origin
 
 __all__ = ["RecurrentNode", "inspect_model"]
 

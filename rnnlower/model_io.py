@@ -12,7 +12,7 @@ import dataclasses
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import onnx
@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.passes.analysis import quiet_libraries
+from rnnlower.passes.analysis import paused_collection, quiet_libraries
 from rnnlower.placing import check_destination, place
 from rnnlower.soundness import check_external_data, check_proto, read_proto
 
@@ -208,9 +208,10 @@ def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
-    if _size(model) < _PROTOBUF_LIMIT:
-        _embed_external_data(model)
-    with _serializing():
+    initializers = list(_initializers(model))
+    if _size(initializers) < _PROTOBUF_LIMIT:
+        _embed_external_data(initializers)
+    with _serializing(), paused_collection():
         proto = ir.to_proto(model)
     unmodelled.restore(model, proto)
     return proto
@@ -225,18 +226,18 @@ def _serializing() -> Iterator[None]:
         raise InvalidModelError(f"the model cannot be written: {_root_cause(error)}") from error
 
 
-def _embed_external_data(model: ir.Model) -> None:
-    for value in _initializers(model):
+def _embed_external_data(initializers: Iterable[ir.Value]) -> None:
+    for value in initializers:
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
 
 
-def _size(model: ir.Model) -> int:
-    return sum(tensor.nbytes for tensor in _tensors(model))
+def _size(initializers: Iterable[ir.Value]) -> int:
+    return sum(tensor.nbytes for tensor in _tensors(initializers))
 
 
-def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for value in _initializers(model):
+def _tensors(initializers: Iterable[ir.Value]) -> Iterator[ir.TensorProtocol]:
+    for value in initializers:
         if value.const_value is not None:
             yield value.const_value
 
@@ -272,7 +273,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             own data, or the model is too large for one file.
     """
     check_destination(output)
-    for tensor in _tensors(model):
+    for tensor in _tensors(_initializers(model)):
         if isinstance(tensor, ir.ExternalTensor) and pathlib.Path(tensor.path).resolve() == output.resolve():
             raise OptionError(f"{output} holds the model's external data; give the result another name")
     written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
@@ -281,7 +282,9 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
     # References to data that stays where it is hold only in that folder.
-    keeps_data = not writes_data and any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
+    keeps_data = not writes_data and any(
+        isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(_initializers(model))
+    )
     try:
         with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
             folder = pathlib.Path(name)
@@ -299,7 +302,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
 
 
 def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
-    with _serializing():
+    with _serializing(), paused_collection():
         ir.save(model, path, external_data=data_file)
     if unmodelled.find(model) is not None:
         proto = onnx.load_model(path, load_external_data=False)
@@ -309,14 +312,15 @@ def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
     """Whether tensors go into a data file of the result's own; embeds them where there is to be none."""
-    external = [tensor for tensor in _tensors(model) if isinstance(tensor, ir.ExternalTensor)]
-    too_large = _size(model) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
+    initializers = list(_initializers(model))
+    external = [tensor for tensor in _tensors(initializers) if isinstance(tensor, ir.ExternalTensor)]
+    too_large = _size(initializers) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
     if mode == "never":
-        if _size(model) > _PROTOBUF_LIMIT:
+        if _size(initializers) > _PROTOBUF_LIMIT:
             raise OptionError(
                 "the model is larger than 2 GB, which one file cannot hold; leave out --external-data never"
             )
-        _embed_external_data(model)
+        _embed_external_data(initializers)
         return False
     if mode == "always" or too_large:
         return True

@@ -20,9 +20,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from rnnlower.places import Located
+from rnnlower.places import Located, origin
 from rnnlower.recurrent import ResolvedNode, parse_recurrent
-from rnnlower.weights import origin
 
 __all__ = ["FIRST_OPSET", "RULES", "SOURCE", "Departure", "Rule", "departures"]
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.emitter import Emitter
 
-__all__ = ["Weights", "origin"]
+__all__ = ["Weights"]
 
 
 class Weights:
@@ -35,7 +35,7 @@ class Weights:
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
-        return self._in_dtype(e, self._sliced(e, value, direction, first, last))
+        return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
     def vector(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
         """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``."""
@@ -63,8 +63,11 @@ class Weights:
         tensor = self._constant(value)
         return None if tensor is None else tensor.numpy().astype(e.dtype.numpy())
 
-    def _sliced(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        return e.squeeze(e.slice(value, [direction, first], [direction + 1, last], [0, 1]), 0)
+    def _sliced(
+        self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, *columns: int
+    ) -> ir.Value:
+        cut = e.slice(value, [direction, first], [direction + 1, last], [0, 1])
+        return e.squeeze(cut, 0, [last - first, *columns])
 
     def _in_dtype(self, e: Emitter, value: ir.Value) -> ir.Value:
         return value if self._dtype == e.dtype else e.cast(value, e.dtype)
@@ -85,28 +88,3 @@ def _rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> i
         name=tensor.name or "",
         base_dir=tensor.base_dir,
     )
-
-
-def origin(value: ir.Value) -> str:
-    """``constant``, ``computed`` (from constants) or ``runtime``, as an initializer that one may override."""
-    producer = value.producer()
-    if producer is None or producer.op_type == "Constant":
-        return "constant" if _is_fixed(value) else "runtime"
-    return "computed" if _is_fixed(value) else "runtime"
-
-
-def _is_fixed(value: ir.Value) -> bool:
-    """Whether constants alone determine the value."""
-    seen: set[ir.Value] = set()
-    pending = [value]
-    while pending:
-        this = pending.pop()
-        if this in seen:
-            continue
-        seen.add(this)
-        producer = this.producer()
-        if producer is None and (this.const_value is None or this.is_graph_input()):
-            return False
-        if producer is not None:
-            pending += [used for used in producer.inputs if used is not None]
-    return True
