@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -75,6 +75,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
+        tell: Hears which of how many nodes is being lowered.
 
     Attributes:
         lowered: What became of the nodes.
@@ -88,12 +89,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         unroll_factor: int = 1,
         semantics: Semantics = "ort",
         impossible: Sequence[Located] = (),
+        tell: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:
         super().__init__()
         self._located = nodes
         self._impossible = impossible
         self._strategy = strategy
         self._unroll_factor = unroll_factor
+        self._tell = tell
         self._semantics: Semantics = semantics
         self.lowered: list[LoweredNode] = []
 
@@ -123,9 +126,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     ) -> None:
         opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located in found:
+        for number, located in enumerate(found, 1):
             # Anew: an input may be an output of a node that has just been replaced.
             node = self._parse(located)
+            steps = f", {node.seq_length} steps" if node.seq_length else ""
+            self._tell(f"lowering {located.name}{steps}: node", number, len(found))
             e = Emitter(model, opset, names, _arithmetic(node), constants)
             weights = Weights(private, _dtype(node))
             outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
