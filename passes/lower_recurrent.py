@@ -24,8 +24,9 @@ from collections.abc import Container, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower import unmodelled
-from rnnlower.emitter import Dialect, Emitter, NameSource
+from rnnlower.emitter import Dialect, Emitter
 from rnnlower.errors import MissingOperatorError, UnsupportedModelError
+from rnnlower.names import NameSource
 from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.cleanup import remove_orphans
@@ -156,7 +157,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             try:
                 outputs = lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
             except MissingOperatorError as error:
-                raise error.behind(f"{node.op_type} node {str(located)!r}") from None
+                raise error.at(f"{node.op_type} node {str(located)!r}") from None
             self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
             replace_node(located.node, outputs, e.nodes)

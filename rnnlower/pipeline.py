@@ -31,8 +31,8 @@ from rnnlower.targets.plan import (
     check_opset,
     choose_plan,
     dialect,
-    nearest_opset,
     require_emitted_fit,
+    require_known,
     require_static_inputs,
     sort_out_native,
     wants_numbers,
@@ -148,10 +148,9 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
     target = options.target
-    if target is not None:
-        options = dataclasses.replace(
-            options, opset=nearest_opset(target, options.opset, default_opset(model))
-        )
+    lowest, highest = (FIRST_OPSET, LAST_OPSET) if target is None else target.opset.range
+    if target is not None and options.opset is None and default_opset(model) > highest:
+        options = dataclasses.replace(options, opset=highest)
     if options.opset is None and default_opset(model) > LAST_OPSET:
         raise UnsupportedModelError(
             f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
@@ -169,7 +168,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
     notes: list[str] = []
-    first = max(FIRST_OPSET, options.opset or 0)
+    first = max(FIRST_OPSET, lowest, options.opset or 0)
     if first > default_opset(model):
         # A model too old for what is written here moves to the first opset that can say what it says.
         notes += _move(model, range(first, (options.opset or LAST_OPSET) + 1))
@@ -222,7 +221,9 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
 def _plan(located: Located, options: LoweringOptions) -> Plan:
     if options.target is None:
         return Plan(options.strategy, options.unroll_factor)
-    return choose_plan(options.target, _parse(located, options.semantics), options.unroll_factor)
+    node = _parse(located, options.semantics)
+    require_known(options.target, node, str(located))
+    return choose_plan(options.target, node, options.unroll_factor)
 
 
 def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:

@@ -88,7 +88,8 @@ def print_conversion(report: OpsetReport, verification: VerificationResult | Non
         table = _table("node", "op", "place", "step", "change")
         for change in report.adapted:
             place = change.path or "main graph"
-            table.add_row(change.name, change.op_type, place, f"{change.old} -> {change.new}", change.reason)
+            name = change.name or f"(makes {change.output})"
+            table.add_row(name, change.op_type, place, f"{change.old} -> {change.new}", change.reason)
         _print(table)
     for name in report.inlined:
         _print(f"inlined function {name}")

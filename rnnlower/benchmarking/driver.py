@@ -75,6 +75,8 @@ def bench(
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
         UnverifiableError: No engine runs the model, so that nothing could be checked.
     """
+    if semantics not in ("ort", "spec"):
+        raise OptionError(f"the semantics are {semantics!r}; they must be 'ort' or 'spec'")
     _check_options(strategies, unroll_factors, threads, runs, warmup)
     settings = Settings(
         dims=dims or {},

@@ -49,10 +49,15 @@ def convert(
 ) -> None:
     """Change the model's opset, up or down."""
     from rnnlower import report
+    from rnnlower.errors import OptionError
     from rnnlower.model_io import read_model
-    from rnnlower.opset import convert_opset
+    from rnnlower.opset import OPSETS, convert_opset
 
     check_external_data(external_data)
+    if opset not in OPSETS:
+        raise OptionError(
+            f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
+        )
     with report.progress("converting", quiet):
         converted = read_model(model)
         source_size = model.stat().st_size
