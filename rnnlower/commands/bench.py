@@ -65,10 +65,11 @@ def bench(
     from rnnlower import report
     from rnnlower.benchmarking import bench as measure
     from rnnlower.benchmarking.chart import check_chart, draw_chart
+    from rnnlower.progress import progress
 
     if plot is not None:
         check_chart(plot)
-    with report.progress("measuring", quiet):
+    with progress("measuring", quiet):
         result = measure(
             model,
             strategies=strategy or ("unroll", "scan", "loop"),
