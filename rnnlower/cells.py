@@ -16,7 +16,7 @@ from rnnlower.activations import ACTIVATIONS, emit_activation
 from rnnlower.emitter import Emitter
 from rnnlower.recurrent import Activation, ResolvedNode
 
-__all__ = ["CELLS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
+__all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +56,18 @@ class CellParameters:
         """``h R^T + x`` for a group of gates."""
         return x[group] if h is None else e.gemm(h, self.R[group], x[group])
 
+    def gates(
+        self, e: Emitter, index: int, letters: str, x: Mapping[str, ir.Value], h: ir.Value | None
+    ) -> dict[str, ir.Value]:
+        """Gates that share the activation number `index`, whether they stand in one group or apart."""
+        if letters in self.R:
+            values = e.split_evenly(
+                self.activate(e, index, self.product(e, letters, x, h)), len(letters), axis=1
+            )
+        else:
+            values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]
+        return dict(zip(letters, values, strict=True))
+
 
 CellStep = Callable[
     [Emitter, CellParameters, Mapping[str, ir.Value], Sequence[ir.Value | None]], list[ir.Value]
@@ -63,8 +75,18 @@ CellStep = Callable[
 """``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
 
 
-def gate_groups(node: ResolvedNode) -> tuple[GateGroup, ...]:
-    """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
+def gate_groups(node: ResolvedNode, *, apart: bool = False) -> tuple[GateGroup, ...]:
+    """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``.
+
+    Args:
+        node: The node.
+        apart: One group a gate: no Split, and each product has its own activation right behind it, into which
+            onnxruntime fuses it. In a body that pays; in a straight line, fewer nodes pay more.
+    """
+    if apart:
+        gates = "ioc" if node.input_forget else node.cell.gates
+        first = {gate: node.cell.gates.index(gate) for gate in gates}
+        return tuple(GateGroup(gate, first[gate], first[gate] + 1) for gate in gates)
     if node.op_type == "LSTM":
         return (GateGroup("io", 0, 2) if node.input_forget else GateGroup("iof", 0, 3), GateGroup("c", 3, 4))
     if node.op_type == "GRU":
@@ -77,25 +99,28 @@ def lstm_step(
 ) -> list[ir.Value]:
     """``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
     h, c = state
-    group = gate_groups(p.node)[0].gates
-    gates = p.product(e, group, x, h)
+    letters = "io" if p.node.input_forget else "iof"
 
     def peephole(gate: ir.Value, letter: str, cell_state: ir.Value | None) -> ir.Value:
-        if cell_state is not None:
-            gate = e.op("Add", gate, e.op("Mul", cell_state, p.peepholes[letter]))
-        return p.activate(e, 0, gate)
+        if cell_state is None:
+            return gate
+        return e.op("Add", gate, e.op("Mul", cell_state, p.peepholes[letter]))
 
-    if not p.peepholes:
-        gates = p.activate(e, 0, gates)
-    gate = dict(zip(group, e.split_evenly(gates, len(group), axis=1), strict=True))
     if p.peepholes:
-        gate |= {letter: peephole(gate[letter], letter, c) for letter in group if letter != "o"}
-    new_c = e.op("Mul", gate["i"], p.activate(e, 1, p.product(e, "c", x, h)))
+        # In front of the product, which takes them as its third operand.
+        gate = {
+            letter: p.gates(e, 0, letter, {letter: peephole(x[letter], letter, c)}, h)[letter]
+            for letter in letters
+            if letter != "o"
+        }
+    else:
+        gate = p.gates(e, 0, letters, x, h)
+    new_c = e.op("Mul", gate["i"], p.gates(e, 1, "c", x, h)["c"])
     if c is not None:
         f = e.op("Sub", e.scalar(1.0), gate["i"]) if p.node.input_forget else gate["f"]
         new_c = e.op("Add", e.op("Mul", f, c), new_c)
     if p.peepholes:
-        gate["o"] = peephole(gate["o"], "o", new_c)
+        gate["o"] = p.gates(e, 0, "o", {"o": peephole(x["o"], "o", new_c)}, h)["o"]
     # The text clips the input of every activation; onnxruntime leaves C(t) in front of h as it is.
     squashed = p.activate(e, 2, new_c, clipped=p.node.semantics == "spec")
     return [e.op("Mul", gate["o"], squashed), new_c]
@@ -106,7 +131,8 @@ def gru_step(
 ) -> list[ir.Value]:
     """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
-    z, r = e.split_evenly(p.activate(e, 0, p.product(e, "zr", x, h)), 2, axis=1)
+    gate = p.gates(e, 0, "zr", x, h)
+    z, r = gate["z"], gate["r"]
     hidden = x["h"]
     if p.node.linear_before_reset:
         linear = p.recurrent_bias if h is None else e.gemm(h, p.R["h"], p.recurrent_bias)
@@ -133,3 +159,6 @@ def rnn_step(
 
 
 CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}
+
+LAST_OPS: Mapping[str, str] = {"LSTM": "Mul", "GRU": "Add"}
+"""The operator of two tensors that ends a step and gives H, for cells that have one."""

@@ -7,7 +7,6 @@ a lowering needs, so that such a refusal is a bug and not a user's mistake.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -300,7 +299,7 @@ class Emitter:
 def _attribute(name: str, value: AttributeValue) -> ir.Attr:
     """The attribute; onnx_ir's own conversion takes more time than all the rest of a node."""
     if isinstance(value, int):
-        return _integer_attribute(name, value)
+        return ir.AttrInt64(name, value)
     if isinstance(value, float):
         return ir.AttrFloat32(name, value)
     if isinstance(value, ir.Graph):
@@ -309,11 +308,6 @@ def _attribute(name: str, value: AttributeValue) -> ir.Attr:
         return ir.AttrInt64s(name, value)
     assert isinstance(value, ir.TensorProtocol)
     return ir.AttrTensor(name, value)
-
-
-@functools.cache
-def _integer_attribute(name: str, value: int) -> ir.Attr:
-    return ir.AttrInt64(name, value)
 
 
 def _content_key(tensor: ir.TensorProtocol) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.cells import CELLS, CellParameters, GateGroup, gate_groups
+from rnnlower.cells import CELLS, LAST_OPS, CellParameters, GateGroup, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks
@@ -67,12 +67,16 @@ def lower_node(
     stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    lanes = [_lane(e, node, weights, axes, series, direction) for direction in range(node.num_directions)]
-    recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"))
+    groups = gate_groups(node, apart=STRATEGIES[strategy].gates_apart or "P" in node.inputs)
+    lanes = [
+        _lane(e, node, weights, axes, series, groups, direction) for direction in range(node.num_directions)
+    ]
+    last_op = LAST_OPS.get(node.op_type) if STRATEGIES[strategy].output_apart else None
+    recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"), last_op=last_op)
     results = _run(e, recurrence, strategy, unroll_factor)
     outputs: dict[str, ir.Value] = {}
     if node.used("Y"):
-        outputs["Y"] = _sequence_output(e, node, axes, results.outputs, mask)
+        outputs["Y"] = _sequence_output(e, node, axes, _joined(e, axes, results.outputs, last_op), mask)
     per_lane = len(lanes[0].states)
     for index, name in enumerate(("Y_h", "Y_c")[:per_lane]):
         if node.used(name):
@@ -100,8 +104,8 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
 
 def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) -> Results:
     if unroll_factor > 1:
-        return run_in_chunks(e, recurrence, STRATEGIES[strategy], unroll_factor)
-    return STRATEGIES[strategy](e, recurrence)
+        return run_in_chunks(e, recurrence, STRATEGIES[strategy].run, unroll_factor)
+    return STRATEGIES[strategy].run(e, recurrence)
 
 
 def _without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
@@ -144,9 +148,14 @@ def _from_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Valu
 
 
 def _lane(
-    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: TimeSeries, direction: int
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    axes: Axes,
+    X: TimeSeries,
+    groups: Sequence[GateGroup],
+    direction: int,
 ) -> Lane:
-    groups = gate_groups(node)
     return Lane(
         _parameters(e, node, weights, groups, direction),
         groups,
@@ -180,7 +189,11 @@ def _parameters(
         recurrent_bias=recurrent_bias,
         peepholes={}
         if P is None
-        else {letter: peephole("iof".index(letter)) for letter in "iof" if letter in groups[0].gates},
+        else {
+            letter: peephole("iof".index(letter))
+            for letter in "iof"
+            if any(letter in group.gates for group in groups)
+        },
     )
 
 
@@ -238,9 +251,18 @@ def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
 
 
 def _join(
-    node: ResolvedNode, axes: Axes, lanes: Sequence[Lane], mask: Mask | None, *, wants_sequence: bool
+    node: ResolvedNode,
+    axes: Axes,
+    lanes: Sequence[Lane],
+    mask: Mask | None,
+    *,
+    wants_sequence: bool,
+    last_op: str | None,
 ) -> Recurrence:
-    """One recurrence whose step is the step of every lane."""
+    """One recurrence whose step is the step of every lane.
+
+    Its outputs are H of each lane, or the two operands of `last_op` that make H.
+    """
     inputs: list[TimeSeries] = []
     for lane in lanes:
         inputs += lane.products
@@ -259,26 +281,46 @@ def _join(
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
             x = {group.gates: value for group, value in zip(lane.groups, own, strict=False)}
             new = CELLS[node.op_type](e, lane.parameters, x, old)
+            last = new[0].producer()
             if mask is not None:
                 new = [_held(e, own[-1], value, before) for value, before in zip(new, old, strict=True)]
             new_states += new
-            outputs += new[:1] if wants_sequence else []
+            if wants_sequence and last_op is None:
+                outputs.append(new[0])
+            elif wants_sequence:
+                assert last is not None
+                assert last.op_type == last_op
+                outputs += [operand for operand in last.inputs if operand is not None]
         return new_states, outputs
 
+    sequences = [lane.reverse for lane in lanes for _ in range(1 if last_op is None else 2)]
+    if not wants_sequence:
+        sequences = []
     return Recurrence(
         axes=axes,
-        state_rows=axes.batch,
         inputs=inputs,
         states=[state for lane in lanes for state in lane.states],
         step=step,
-        output_widths=[node.hidden_size] * len(lanes) if wants_sequence else [],
-        output_reverse=[lane.reverse for lane in lanes] if wants_sequence else [],
+        output_widths=[node.hidden_size] * len(sequences),
+        output_reverse=sequences,
     )
 
 
 def _held(e: Emitter, within: ir.Value, new: ir.Value, old: ir.Value | None) -> ir.Value:
     """The new state within a row's sequence, the old one outside of it."""
     return e.where(within, new, e.scalar(0.0) if old is None else old)
+
+
+def _joined(
+    e: Emitter, axes: Axes, outputs: Sequence[TimeSeries], last_op: str | None
+) -> Sequence[TimeSeries]:
+    """H of each lane, of operands where the step left out the op that ends it."""
+    if last_op is None:
+        return outputs
+    return [
+        TimeSeries(e, axes, left.width, stacked=e.op(last_op, left.stacked(), right.stacked()))
+        for left, right in zip(outputs[::2], outputs[1::2], strict=True)
+    ]
 
 
 def _sequence_output(
