@@ -38,6 +38,7 @@ class CellParameters:
         R: Recurrence weights by group, each ``[gates * hidden_size, hidden_size]``.
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
+        upright: Whether values stand as columns ``[width, 1]``; vectors then do too.
     """
 
     node: ResolvedNode
@@ -45,6 +46,7 @@ class CellParameters:
     R: Mapping[str, ir.Value]
     recurrent_bias: ir.Value | None
     peepholes: Mapping[str, ir.Value]
+    upright: bool = False
 
     def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
         """The direction's activation number `index` (0 is f), behind the clip where the node has one."""
@@ -54,7 +56,13 @@ class CellParameters:
 
     def product(self, e: Emitter, group: str, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value:
         """``h R^T + x`` for a group of gates."""
-        return x[group] if h is None else e.gemm(h, self.R[group], x[group])
+        return x[group] if h is None else self.recurrent(e, group, h, x[group])
+
+    def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
+        """``h R^T + addend`` for a group of gates."""
+        if self.upright:
+            return e.gemm(self.R[group], h, addend, transposed=False)
+        return e.gemm(h, self.R[group], addend)
 
     def gates(
         self, e: Emitter, index: int, letters: str, x: Mapping[str, ir.Value], h: ir.Value | None
@@ -62,7 +70,9 @@ class CellParameters:
         """Gates that share the activation number `index`, whether they stand in one group or apart."""
         if letters in self.R:
             values = e.split_evenly(
-                self.activate(e, index, self.product(e, letters, x, h)), len(letters), axis=1
+                self.activate(e, index, self.product(e, letters, x, h)),
+                len(letters),
+                axis=0 if self.upright else 1,
             )
         else:
             values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]
@@ -135,7 +145,7 @@ def gru_step(
     z, r = gate["z"], gate["r"]
     hidden = x["h"]
     if p.node.linear_before_reset:
-        linear = p.recurrent_bias if h is None else e.gemm(h, p.R["h"], p.recurrent_bias)
+        linear = p.recurrent_bias if h is None else p.recurrent(e, "h", h, p.recurrent_bias)
         if linear is not None:
             hidden = e.op("Add", hidden, e.op("Mul", r, linear))
     elif h is not None:

@@ -258,11 +258,15 @@ class Emitter:
     def transpose(self, value: ir.Value, perm: Sequence[int]) -> ir.Value:
         return self.op("Transpose", value, perm=list(perm))
 
-    def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None) -> ir.Value:
-        """``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``."""
+    def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None, *, transposed: bool = True) -> ir.Value:
+        """``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``.
+
+        Not `transposed`: ``a @ b + c`` with b ``[k, n]``.
+        """
         if c is None and self.opset < 11:
             c = self.scalar(0.0)
-        return self.op("Gemm", a, b, c, transB=1) if c is not None else self.op("Gemm", a, b, transB=1)
+        operands = [a, b] if c is None else [a, b, c]
+        return self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
 
     def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
         if self.dtype == ir.DataType.DOUBLE and self.opset < 12:

@@ -66,6 +66,7 @@ def lower_node(
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
     stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
+    axes = dataclasses.replace(axes, upright=axes.batch == 1 and not __import__("os").environ.get("R"))
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     groups = gate_groups(node, apart=STRATEGIES[strategy].gates_apart or "P" in node.inputs)
     lanes = [
@@ -157,28 +158,33 @@ def _lane(
     direction: int,
 ) -> Lane:
     return Lane(
-        _parameters(e, node, weights, groups, direction),
+        _parameters(e, node, weights, groups, direction, axes.upright),
         groups,
         [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
-        [_initial_state(e, node, name, direction) for name in node.state_names],
+        [_initial_state(e, node, axes, name, direction) for name in node.state_names],
         node.reversed_directions[direction],
     )
 
 
 def _parameters(
-    e: Emitter, node: ResolvedNode, weights: Weights, groups: Sequence[GateGroup], direction: int
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    groups: Sequence[GateGroup],
+    direction: int,
+    upright: bool,
 ) -> CellParameters:
     hidden_size = node.hidden_size
     B, P = node.inputs.get("B"), node.inputs.get("P")
 
-    def peephole(position: int) -> ir.Value:
-        assert P is not None
-        return weights.vector(e, P, direction, position * hidden_size, (position + 1) * hidden_size)
+    def vector(value: ir.Value, position: int) -> ir.Value:
+        first = position * hidden_size
+        return weights.vector(e, value, direction, first, first + hidden_size, upright=upright)
 
     recurrent_bias = None
     if B is not None and node.linear_before_reset:
         # Behind the reset gate Rbh does not add up with Wbh.
-        recurrent_bias = weights.vector(e, B, direction, 5 * hidden_size, 6 * hidden_size)
+        recurrent_bias = vector(B, 5)
     return CellParameters(
         node=node,
         activations=node.activations[direction],
@@ -187,10 +193,11 @@ def _parameters(
             for group in groups
         },
         recurrent_bias=recurrent_bias,
+        upright=upright,
         peepholes={}
         if P is None
         else {
-            letter: peephole("iof".index(letter))
+            letter: vector(P, "iof".index(letter))
             for letter in "iof"
             if any(letter in group.gates for group in groups)
         },
@@ -227,17 +234,22 @@ def _input_product(
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    return TimeSeries(e, axes, width, flat=e.gemm(X.flat(), W, bias), reverse=reverse)
+    product = e.gemm(X.flat(), W, bias)
+    if axes.upright:
+        stacked = e.reshape(product, [axes.time, *axes.value(width)])
+        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
+    return TimeSeries(e, axes, width, flat=product, reverse=reverse)
 
 
-def _initial_state(e: Emitter, node: ResolvedNode, name: str, direction: int) -> State:
+def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int) -> State:
     value = node.initial_state(name)
     if value is None:
         return State(None, node.hidden_size)
     if node.num_directions > 1:
         value = e.slice(value, [direction], [direction + 1], [node.layout])
     # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
-    rows = e.op("Reshape", value, e.integers(-1, node.hidden_size), since=5)
+    sizes = (-1, 1) if axes.upright else (-1, node.hidden_size)
+    rows = e.op("Reshape", value, e.integers(*sizes), since=5)
     return State(_to_arithmetic(e, node, rows), node.hidden_size)
 
 
@@ -329,11 +341,12 @@ def _sequence_output(
     """Y, with zeros past the end of each row's sequence."""
     lanes = []
     for lane in series:
-        value = lane.flat() if lane.is_flat else lane.stacked()
+        flat = lane.is_flat and not (axes.upright and mask is not None)
+        value = lane.flat() if flat else lane.stacked()
         if mask is not None:
-            within = mask.within.flat() if lane.is_flat else mask.within.stacked()
+            within = mask.within.flat() if flat else mask.within.stacked()
             value = e.where(within, value, e.scalar(0.0))
-        if lane.is_flat:
+        if lane.is_flat or axes.upright:
             lanes.append(e.reshape(value, [axes.time, 1, axes.batch, node.hidden_size]))
         else:
             lanes.append(e.unsqueeze(value, 1))
@@ -359,7 +372,10 @@ def _state_output(
     for value, state in zip(finals, initial, strict=True):
         if nonempty is not None and state.initial is not None:
             value = e.where(nonempty, value, e.scalar(0.0))
-        lanes.append(e.unsqueeze(value, node.layout))
+        if axes.upright:
+            lanes.append(e.reshape(value, [1, 1, node.hidden_size]))
+        else:
+            lanes.append(e.unsqueeze(value, node.layout))
     return _from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
 
 

@@ -37,12 +37,26 @@ class Weights:
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
         return self._in_dtype(e, self._sliced(e, value, direction, first, last))
 
-    def vector(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``."""
+    def vector(
+        self,
+        e: Emitter,
+        value: ir.Value,
+        direction: int,
+        first: int,
+        last: int,
+        *,
+        upright: bool = False,
+    ) -> ir.Value:
+        """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``.
+
+        Upright: ``[last - first, 1]``.
+        """
         array = self._array(e, value)
         if array is not None:
-            return e.constant(array[direction, first:last], name=value.name or "")
-        return self._in_dtype(e, self._sliced(e, value, direction, first, last))
+            elements = array[direction, first:last]
+            return e.constant(elements[:, None] if upright else elements, name=value.name or "")
+        vector = self._in_dtype(e, self._sliced(e, value, direction, first, last))
+        return e.unsqueeze(vector, 1) if upright else vector
 
     def bias_sum(
         self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, offset: int

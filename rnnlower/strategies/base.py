@@ -20,7 +20,7 @@ Step = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state's initial value ``[batch, width]``; ``None`` is zero."""
+    """A state's initial value, ``[batch, width]`` or upright; ``None`` is zero."""
 
     initial: ir.Value | None
     width: int
@@ -48,16 +48,16 @@ class Recurrence:
 
     def state_dims(self) -> list[list[Dim]]:
         """The sizes of the states."""
-        return [[self.axes.batch, state.width] for state in self.states]
+        return [self.axes.value(state.width) for state in self.states]
 
     def output_dims(self) -> list[list[Dim]]:
         """The sizes of the step's outputs."""
-        return [[self.axes.batch, width] for width in self.output_widths]
+        return [self.axes.value(width) for width in self.output_widths]
 
     def initial_values(self, e: Emitter) -> list[ir.Value]:
         """The initial states with zeros written out, for operators that carry them."""
         return [
-            e.zeros([self.axes.batch, state.width]) if state.initial is None else state.initial
+            e.zeros(self.axes.value(state.width)) if state.initial is None else state.initial
             for state in self.states
         ]
 

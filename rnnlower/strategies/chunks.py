@@ -19,17 +19,17 @@ def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int
 
     What runs from the end takes its chunks from the end too, so that what is left lies at the start.
     """
-    time, batch = recurrence.axes.time, recurrence.axes.batch
+    time = recurrence.axes.time
     chunks = e.dim_arithmetic("Div", time, factor)
     if chunks == 0:
         return strategy(e, recurrence)
     whole = e.dim_arithmetic("Mul", chunks, factor)
     rest = e.dim_arithmetic("Sub", time, whole)
-    main = strategy(e, _over_chunks(e, recurrence, Axes(chunks, batch), factor))
+    main = strategy(e, _over_chunks(e, recurrence, dataclasses.replace(recurrence.axes, time=chunks), factor))
     chunk_outputs = []
     for index, width in enumerate(recurrence.output_widths):
         own = [series.stacked() for series in main.outputs[index * factor : (index + 1) * factor]]
-        chunk_outputs.append(e.reshape(e.concat(own, axis=1), [whole, batch, width]))
+        chunk_outputs.append(e.reshape(e.concat(own, axis=1), [whole, *recurrence.axes.value(width)]))
     if rest == 0:
         outputs = [
             TimeSeries(e, recurrence.axes, width, stacked=value)
@@ -49,20 +49,20 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
 
     Cutting the inputs of all chunks at once leaves the body nothing but the steps.
     """
-    time, batch = recurrence.axes.time, recurrence.axes.batch
+    time = recurrence.axes.time
     whole = e.dim_arithmetic("Mul", axes.time, factor)
     start = e.dim_arithmetic("Sub", time, whole)
-    rows = e.dim_arithmetic("Mul", batch, factor)
     inputs = []
     for series in recurrence.inputs:
         stacked = series.stacked()
         if start != 0:
             bounds = (start, time) if series.reverse else (0, whole)
             stacked = e.slice(stacked, bounds[:1], bounds[1:], [0])
-        stacked = e.reshape(stacked, [axes.time, rows, series.width])
+        height, width = axes.value(series.width)
+        stacked = e.reshape(stacked, [axes.time, e.dim_arithmetic("Mul", height, factor), width])
         inputs += [
             TimeSeries(e, axes, series.width, stacked=part, reverse=series.reverse, dtype=series.dtype)
-            for part in e.split_evenly(stacked, factor, axis=1, size=batch)
+            for part in e.split_evenly(stacked, factor, axis=1, size=height)
         ]
 
     def step(
@@ -94,7 +94,7 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
 def _over_rest(
     e: Emitter, recurrence: Recurrence, whole: Dim, rest: Dim, states: Sequence[ir.Value]
 ) -> Recurrence:
-    axes = Axes(rest, recurrence.axes.batch)
+    axes = dataclasses.replace(recurrence.axes, time=rest)
     inputs = []
     for series in recurrence.inputs:
         bounds = (0, rest) if series.reverse else (whole, recurrence.axes.time)
