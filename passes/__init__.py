@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.fold_weights import FoldWeightsPass
-from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.inline_functions import InlineFunctionsPass
-from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.lower_recurrent import LowerRecurrentPass
-from rnnlower.passes.static_shapes import StaticShapesPass
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rnnlower.passes.conform_sonnx import ConformSonnxPass
+    from rnnlower.passes.convert_opset import ConvertOpsetPass
+    from rnnlower.passes.fold_weights import FoldWeightsPass
+    from rnnlower.passes.freeze_dims import FreezeDimsPass
+    from rnnlower.passes.infer_types import InferTypesPass
+    from rnnlower.passes.inline_functions import InlineFunctionsPass
+    from rnnlower.passes.legacy_constants import LegacyConstantsPass
+    from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+    from rnnlower.passes.static_shapes import StaticShapesPass
 
 __all__ = [
+    "ConformSonnxPass",
     "ConvertOpsetPass",
     "FoldWeightsPass",
     "FreezeDimsPass",
@@ -21,3 +27,26 @@ __all__ = [
     "LowerRecurrentPass",
     "StaticShapesPass",
 ]
+
+_HOMES = {
+    "ConformSonnxPass": "conform_sonnx",
+    "ConvertOpsetPass": "convert_opset",
+    "FoldWeightsPass": "fold_weights",
+    "FreezeDimsPass": "freeze_dims",
+    "InferTypesPass": "infer_types",
+    "InlineFunctionsPass": "inline_functions",
+    "LegacyConstantsPass": "legacy_constants",
+    "LowerRecurrentPass": "lower_recurrent",
+    "StaticShapesPass": "static_shapes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a pass when it is asked for: a command that needs one does not pay for the others."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"rnnlower.passes.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

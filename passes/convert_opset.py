@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.opset import OpsetReport, convert_opset
+from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
 
 __all__ = ["ConvertOpsetPass"]
 
@@ -23,12 +23,14 @@ class ConvertOpsetPass(ir.passes.InPlacePass):
 
     Attributes:
         target: The opset of the result.
+        keep: Nodes for which it holds stay as they are; the caller replaces them.
         report: What the last run did.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, keep: NodePredicate | None = None) -> None:
         super().__init__()
         self.target = target
+        self.keep = keep
         self.report: OpsetReport | None = None
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -37,5 +39,5 @@ class ConvertOpsetPass(ir.passes.InPlacePass):
         Raises:
             OpsetError: something cannot be said in the target opset; the model is unchanged.
         """
-        self.report = convert_opset(model, self.target)
+        self.report = convert_opset(model, self.target, self.keep)
         return ir.passes.PassResult(model, modified=self.report.changed)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from rnnlower import unmodelled
 from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
 from rnnlower.passes.cleanup import remove_orphans
-from rnnlower.places import value_names
+from rnnlower.places import is_recurrent, value_names, walk
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
 
@@ -70,12 +70,22 @@ class FoldWeightsPass(ir.passes.InPlacePass):
     whose sources something else needs too, stays computed: folding it would store it twice.
 
     Args:
-        nodes: The recurrent nodes whose weights are looked at.
+        nodes: The recurrent nodes whose weights are looked at; ``None``: all of the model.
+        positions: Which inputs count as weights.
+        may_grow: Fold also what makes the model larger.
     """
 
-    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[ir.Node] | None = None,
+        *,
+        positions: Collection[int] = WEIGHT_INPUTS,
+        may_grow: bool = False,
+    ) -> None:
         super().__init__()
-        self._nodes = list(nodes)
+        self._nodes = None if nodes is None else list(nodes)
+        self._positions = positions
+        self._may_grow = may_grow
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Folds.
@@ -84,22 +94,25 @@ class FoldWeightsPass(ir.passes.InPlacePass):
             InvalidModelError: A constant weight cannot be computed.
         """
         trained = unmodelled.names_in_training(model)
-        cones = _closed(
-            {
-                value: cone
-                for node in self._nodes
-                for value in (node.inputs[i] for i in WEIGHT_INPUTS if i < len(node.inputs))
-                if value is not None
-                and (cone := _cone(value))
-                and not any(source.name in trained for source in cone.sources)
-            }
-        )
+        nodes = self._nodes
+        if nodes is None:
+            nodes = [node for node, _ in walk(model.graph) if is_recurrent(node)]
+        cones = {
+            value: cone
+            for node in nodes
+            for value in (node.inputs[i] for i in self._positions if i < len(node.inputs))
+            if value is not None
+            and (cone := _cone(value))
+            and not any(source.name in trained for source in cone.sources)
+        }
+        if not self._may_grow:
+            cones = _closed(cones)
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         modified = False
         taken = value_names(model)
         for value, cone in cones.items():
             array = _evaluate(model, value, cone)
-            if array.nbytes > cone.source_bytes() + _SLACK_BYTES:
+            if not self._may_grow and array.nbytes > cone.source_bytes() + _SLACK_BYTES:
                 continue
             key = (array.dtype.str, array.shape, array.tobytes())
             if key not in folded:

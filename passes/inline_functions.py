@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from rnnlower.errors import InvalidModelError, OpsetError
-from rnnlower.places import walk
+from rnnlower.places import is_recurrent, walk
 
 __all__ = ["InlineFunctionsPass"]
 
@@ -29,13 +29,13 @@ class InlineFunctionsPass(ir.passes.InPlacePass):
     """Inlines the functions that hold a wanted node, or call one that does, and removes those functions.
 
     Args:
-        wanted: Whether a node makes its function worth inlining.
+        wanted: Whether a node makes its function worth inlining; left out: whether it is recurrent.
 
     Attributes:
         uncalled: The functions that went without having been inlined, for want of a call.
     """
 
-    def __init__(self, wanted: Callable[[ir.Node], bool]) -> None:
+    def __init__(self, wanted: Callable[[ir.Node], bool] = is_recurrent) -> None:
         super().__init__()
         self._wanted = wanted
         self.uncalled: list[ir.Function] = []

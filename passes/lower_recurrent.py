@@ -24,18 +24,36 @@ from collections.abc import Container, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower import unmodelled
-from rnnlower.emitter import Emitter, NameSource
-from rnnlower.errors import UnsupportedModelError
+from rnnlower.emitter import Dialect, Emitter, NameSource
+from rnnlower.errors import MissingOperatorError, UnsupportedModelError
 from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
-from rnnlower.places import Located, default_opset, value_names, walk
+from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 
-__all__ = ["LowerRecurrentPass", "LoweredNode"]
+__all__ = ["EMITTED", "LowerRecurrentPass", "LoweredNode", "Plan", "replace_node"]
+
+EMITTED = "rnnlower.emitted"
+"""Key in the `meta` of the nodes that the pass has emitted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a node is to be lowered, and why so.
+
+    Attributes:
+        strategy: unroll, scan or loop.
+        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        reason: Why.
+    """
+
+    strategy: str
+    unroll_factor: int = 1
+    reason: str = "asked for"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +68,7 @@ class LoweredNode:
         strategy: unroll, scan or loop.
         steps: Static number of time steps, or ``None``.
         emitted_ops: Number of nodes in its place, those of bodies included.
+        reason: Why this strategy.
     """
 
     name: str
@@ -59,38 +78,48 @@ class LoweredNode:
     strategy: str
     steps: int | None
     emitted_ops: int
+    reason: str
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
-    """Lowers the given nodes, which must be in the main graph or its subgraphs.
+    """Lowers nodes of the main graph and its subgraphs.
+
+    Weights that are computed from constants (`FoldWeightsPass`), types that the model does not write down
+    (`InferTypesPass`) and functions (`InlineFunctionsPass`) are other passes' business.
 
     Args:
-        nodes: The nodes.
-        strategy: ``unroll``, ``scan`` or ``loop``.
-        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        strategy: ``unroll``, ``scan`` or ``loop``, or a plan for each of the nodes.
+        nodes: The nodes to lower, each with the opset it is to be read by (what replaces it has the
+            model's); ``None``: every recurrent node of the model.
+        unroll_factor: Time steps in an iteration of a Scan or Loop, where there is no plan.
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
+        dialect: The operators that may be emitted; ``None``: all.
 
     Attributes:
         lowered: What became of the nodes.
+        notes: What a user should know about the forms that were chosen.
     """
 
     def __init__(
         self,
-        nodes: Sequence[Located],
-        strategy: str,
+        strategy: str | Mapping[ir.Node, Plan],
+        nodes: Sequence[Located] | None = None,
         *,
         unroll_factor: int = 1,
         semantics: Semantics = "ort",
         impossible: Sequence[Located] = (),
+        dialect: Dialect | None = None,
     ) -> None:
         super().__init__()
         self._located = nodes
         self._impossible = impossible
         self._strategy = strategy
         self._unroll_factor = unroll_factor
+        self._dialect = dialect
         self._semantics: Semantics = semantics
         self.lowered: list[LoweredNode] = []
+        self.notes: dict[str, None] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lowers.
@@ -99,38 +128,54 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             InvalidModelError: A node breaks the operator's text.
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
-        opset = default_opset(model)
-        for located in self._located:
-            self._parse(located, opset)
-        private = _private_weights(
-            [located.node for located in self._located], unmodelled.names_in_training(model)
-        )
+        found = find_recurrent(model) if self._located is None else self._located
+        for located in found:
+            if self._located is None and located.path.startswith("function:"):
+                raise UnsupportedModelError(
+                    f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
+                    "(InlineFunctionsPass)"
+                )
+            self._parse(located)
+        private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
         with paused_collection():
-            self._lower(model, private, names)
+            self._lower(model, found, private, names)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
-    def _lower(self, model: ir.Model, private: Container[ir.Value], names: NameSource) -> None:
+    def _lower(
+        self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
+    ) -> None:
         opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located in self._located:
+        for located in found:
             # Anew: an input may be an output of a node that has just been replaced.
-            node = self._parse(located, opset)
-            e = Emitter(model, opset, names, _arithmetic(node), constants)
+            node = self._parse(located)
+            e = Emitter(model, opset, names, _arithmetic(node), constants, self._dialect)
             weights = Weights(private, _dtype(node))
-            outputs = lower_node(e, node, weights, self._strategy, self._unroll_factor)
+            plan = self._plan(located)
+            try:
+                outputs = lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
+            except MissingOperatorError as error:
+                raise error.behind(f"{node.op_type} node {str(located)!r}") from None
+            self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
-            _replace(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes)
         for located in self._impossible:
-            e = Emitter(model, opset, names, ir.DataType.FLOAT, constants)
+            e = Emitter(model, opset, names, ir.DataType.FLOAT, constants, self._dialect)
             outputs = fail_like_node(e, located.node)
             self.lowered.append(
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
-            _replace(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes)
+        remove_orphans(constants.values())
 
-    def _parse(self, located: Located, opset: int) -> ResolvedNode:
-        return parse_recurrent(located.node, opset, self._semantics, label=str(located))
+    def _plan(self, located: Located) -> Plan:
+        if isinstance(self._strategy, str):
+            return Plan(self._strategy, self._unroll_factor)
+        return self._strategy[located.node]
+
+    def _parse(self, located: Located) -> ResolvedNode:
+        return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
@@ -144,9 +189,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             op_type=located.node.op_type,
             path=located.path,
             direction=direction,
-            strategy=self._strategy,
+            strategy=self._plan(located).strategy,
             steps=steps,
             emitted_ops=len(e.nodes) + inner,
+            reason=self._plan(located).reason,
         )
 
 
@@ -189,11 +235,13 @@ def _inherit(old: ir.Node, new: ir.Node | None) -> None:
     new.doc_string = old.doc_string
 
 
-def _replace(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
+def replace_node(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
     """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
     graph = old.graph
     assert graph is not None
     graph.insert_before(old, emitted)
+    for node in emitted:
+        node.meta[EMITTED] = True
     for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
         if name not in outputs:
             continue

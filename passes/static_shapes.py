@@ -22,7 +22,7 @@ import onnx_ir as ir
 from rnnlower.emitter import NameSource
 from rnnlower.passes.analysis import bare_copy, quiet_libraries
 from rnnlower.passes.cleanup import remove_orphans
-from rnnlower.places import Located, value_names, walk
+from rnnlower.places import Located, find_recurrent, value_names, walk
 
 __all__ = ["StaticShapesPass"]
 
@@ -38,14 +38,14 @@ class StaticShapesPass(ir.passes.InPlacePass):
     other branch never runs, and nothing says how long its sequences would be.
 
     Args:
-        nodes: The recurrent nodes whose X is looked at, in the main graph or its subgraphs.
+        nodes: The recurrent nodes whose X is looked at, in the main graph or its subgraphs; ``None``: all.
 
     Attributes:
         unreachable: Those of the nodes that went with a branch that never runs.
         impossible: Those whose X has not the rank it must have: a branch that fails if it is ever taken.
     """
 
-    def __init__(self, nodes: Sequence[Located]) -> None:
+    def __init__(self, nodes: Sequence[Located] | None = None) -> None:
         super().__init__()
         self._nodes = nodes
         self.unreachable: list[Located] = []
@@ -54,7 +54,8 @@ class StaticShapesPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         analysis = _analyse(model)
         modified = False
-        for located in self._nodes:
+        nodes = find_recurrent(model) if self._nodes is None else self._nodes
+        for located in nodes:
             X = located.node.inputs[0]
             found = analysis.x_shape(located.node)
             if X is None or found is None or X.is_graph_input():
@@ -73,24 +74,24 @@ class StaticShapesPass(ir.passes.InPlacePass):
             modified = True
         for node, _ in list(walk(model.graph)):
             if node.op_type == "If" and node.domain == "" and node.graph is not None:
-                modified |= self._resolve(model, node, analysis)
+                modified |= self._resolve(model, node, nodes, analysis)
         return ir.passes.PassResult(model, modified)
 
-    def _resolve(self, model: ir.Model, node: ir.Node, analysis: _Analysis) -> bool:
+    def _resolve(self, model: ir.Model, node: ir.Node, nodes: Sequence[Located], analysis: _Analysis) -> bool:
         """Replaces an If by the one branch that the analysis kept, if a node to be unrolled is in it."""
         if analysis.is_alive(node):
             return False
         branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
         inner = [[inner for inner, _ in walk(branch)] for branch in branches]
-        wanted = {located.node for located in self._nodes}
-        if not any(wanted & set(nodes) for nodes in inner):
+        wanted = {located.node for located in nodes}
+        if not any(wanted & set(branch) for branch in inner):
             return False
-        alive = [any(analysis.is_alive(inside) for inside in nodes) for nodes in inner]
+        alive = [any(analysis.is_alive(inside) for inside in branch) for branch in inner]
         if sum(alive) != 1:
             return False
         _make_names_unique(model, branches[alive.index(True)])
         _inline_branch(node, branches[alive.index(True)])
-        self.unreachable += [located for located in self._nodes if located.node in inner[alive.index(False)]]
+        self.unreachable += [located for located in nodes if located.node in inner[alive.index(False)]]
         return True
 
 

@@ -6,9 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnnlower.api import convert, inspect, loop, scan, unroll
+    from rnnlower.api import check, convert, inspect, loop, lower, scan, unroll
+    from rnnlower.benchmarking import BenchResult, BenchVariant, bench
     from rnnlower.errors import (
         InvalidModelError,
+        MissingOperatorError,
         OpsetError,
         OptionError,
         RnnLowerError,
@@ -17,10 +19,15 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from rnnlower.inspection import RecurrentNode
+    from rnnlower.targets.fit import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult, verify
 
 __all__ = [
+    "BenchResult",
+    "BenchVariant",
     "InvalidModelError",
+    "Misfit",
+    "MissingOperatorError",
     "OpsetError",
     "OptionError",
     "OutputComparison",
@@ -30,18 +37,23 @@ __all__ = [
     "UnverifiableError",
     "VerificationError",
     "VerificationResult",
+    "bench",
+    "check",
     "convert",
     "inspect",
     "loop",
+    "lower",
     "scan",
     "unroll",
     "verify",
 ]
 
 _HOMES = {
-    "rnnlower.api": ("convert", "inspect", "loop", "scan", "unroll"),
+    "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "unroll"),
+    "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),
+    "rnnlower.targets.fit": ("Misfit",),
     "rnnlower.verification": ("OutputComparison", "VerificationResult", "verify"),
 }
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.emitter import Emitter
+from rnnlower.errors import MissingOperatorError
 from rnnlower.recurrent import Activation, Semantics
 
 __all__ = ["ACTIVATIONS", "ActivationRow", "emit_activation"]
@@ -38,7 +40,10 @@ def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: 
     """``activation(x)``, of the shape of x."""
     alpha = 0.0 if activation.alpha is None else activation.alpha
     beta = 0.0 if activation.beta is None else activation.beta
-    return ACTIVATIONS[activation.name].emit(e, x, alpha, beta, semantics)
+    try:
+        return ACTIVATIONS[activation.name].emit(e, x, alpha, beta, semantics)
+    except MissingOperatorError as error:
+        raise error.behind("attribute activations") from None
 
 
 def _unary(op_type: str) -> Emit:
@@ -46,11 +51,6 @@ def _unary(op_type: str) -> Emit:
         return e.op(op_type, x)
 
     return emit
-
-
-def _has_kernel(e: Emitter) -> bool:
-    """onnxruntime has float64 kernels for arithmetic, Exp, Log, Tanh, Sigmoid and Relu, not for the rest."""
-    return e.dtype != ir.DataType.DOUBLE
 
 
 def _affine(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
@@ -61,40 +61,20 @@ def _scaled_tanh(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics:
     return e.op("Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha))
 
 
-def _hard_sigmoid(e: Emitter, x: ir.Value, alpha: float, beta: float, semantics: Semantics) -> ir.Value:
-    if _has_kernel(e):
-        return e.op("HardSigmoid", x, alpha=alpha, beta=beta)
-    return e.clip(_affine(e, x, alpha, beta, semantics), 0.0, 1.0)
+def _hard_sigmoid(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
+    return e.op("HardSigmoid", x, alpha=alpha, beta=beta)
 
 
 def _leaky_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
-    if _has_kernel(e):
-        return e.op("LeakyRelu", x, alpha=alpha)
-    negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
-    return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
+    return e.op("LeakyRelu", x, alpha=alpha)
 
 
 def _elu(e: Emitter, x: ir.Value, alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
-    if _has_kernel(e):
-        return e.op("Elu", x, alpha=alpha)
-    negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
-    falling = e.op("Mul", e.op("Sub", e.op("Exp", negative), e.scalar(1.0)), e.scalar(alpha))
-    return e.op("Add", e.op("Relu", x), falling)
-
-
-def _softsign(e: Emitter, x: ir.Value, _alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
-    if _has_kernel(e):
-        return e.op("Softsign", x)
-    return e.op("Div", x, e.op("Add", e.op("Abs", x), e.scalar(1.0)))
+    return e.op("Elu", x, alpha=alpha)
 
 
 def _softplus(e: Emitter, x: ir.Value, _alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
-    if semantics == "ort":
-        return _overflowing_softplus(e, x)
-    if _has_kernel(e):
-        return e.op("Softplus", x)
-    magnitude = e.op("Exp", e.op("Neg", e.op("Abs", x)))
-    return e.op("Add", e.op("Relu", x), e.op("Log", e.op("Add", magnitude, e.scalar(1.0))))
+    return _overflowing_softplus(e, x) if semantics == "ort" else e.op("Softplus", x)
 
 
 def _overflowing_softplus(e: Emitter, x: ir.Value) -> ir.Value:
@@ -106,10 +86,25 @@ def _overflowing_softplus(e: Emitter, x: ir.Value) -> ir.Value:
 
 
 def _thresholded_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
+    if e.condition_type != ir.DataType.BOOL:
+        return _stepped_relu(e, x, alpha, semantics)
     threshold = e.scalar(alpha)
     if semantics == "ort":
         return e.where(e.op("Greater", x, threshold), x, e.scalar(0.0))
     return e.where(e.op("Less", x, threshold), e.scalar(0.0), x)
+
+
+def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -> ir.Value:
+    """x above a threshold, by a factor of 0 or 1 that the largest number stretches the distance to."""
+    if alpha == 0:
+        return e.op("Relu", x)
+    largest = e.scalar(float(np.finfo(e.dtype.numpy()).max))
+    distance = (x, e.scalar(alpha)) if semantics == "ort" else (e.scalar(alpha), x)
+    factor = e.clip(e.op("Mul", e.op("Sub", *distance), largest), 0.0, 1.0)
+    if semantics == "spec":
+        factor = e.op("Sub", e.scalar(1.0), factor)
+    # Below 0 an infinite x would make NaN of a factor of 0.
+    return e.op("Mul", e.op("Relu", x) if alpha > 0 else x, factor)
 
 
 ACTIVATIONS: Mapping[str, ActivationRow] = {
@@ -121,7 +116,7 @@ ACTIVATIONS: Mapping[str, ActivationRow] = {
     "ScaledTanh": ActivationRow(_scaled_tanh),
     "Sigmoid": ActivationRow(_unary("Sigmoid"), bounded=True),
     "Softplus": ActivationRow(_softplus),
-    "Softsign": ActivationRow(_softsign, bounded=True),
+    "Softsign": ActivationRow(_unary("Softsign"), bounded=True),
     "Tanh": ActivationRow(_unary("Tanh"), bounded=True),
     "ThresholdedRelu": ActivationRow(_thresholded_relu, since=9),
 }

@@ -5,6 +5,7 @@ A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments st
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import onnx
@@ -16,8 +17,10 @@ from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent import Semantics
+from rnnlower.targets import find_target
+from rnnlower.targets.fit import Misfit, find_misfits
 
-__all__ = ["convert", "inspect", "loop", "scan", "unroll"]
+__all__ = ["check", "convert", "inspect", "loop", "lower", "scan", "unroll"]
 
 
 def unroll(
@@ -87,6 +90,59 @@ def loop(
     """
     options = LoweringOptions("loop", opset, dims or {}, input_shapes or {}, nodes, unroll_factor, semantics)
     return _lower(model, options)
+
+
+def lower(
+    model: ModelLike,
+    *,
+    target: str | os.PathLike[str],
+    strict: bool = False,
+    opset: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    nodes: Sequence[str] | None = None,
+    unroll_factor: int = 1,
+    semantics: Semantics = "ort",
+) -> onnx.ModelProto | ir.Model:
+    """Rewrites the LSTM, GRU and RNN nodes that a runtime lacks or gets wrong into ops that it has.
+
+    Args:
+        target: The name of a target, or the path of a .toml file that describes one.
+        strict: Whether ops of the rest of the model that do not fit the target are an error.
+
+    The other arguments and the errors are those of `scan`; in addition:
+
+    Raises:
+        OptionError: There is no such target, or it does not take the opset.
+        UnsupportedModelError: The target's ops cannot say what a node does, or it takes static shapes only.
+    """
+    options = LoweringOptions(
+        "target",
+        opset,
+        dims or {},
+        input_shapes or {},
+        nodes,
+        unroll_factor,
+        semantics,
+        find_target(target),
+        strict,
+    )
+    return _lower(model, options)
+
+
+def check(model: ModelLike, *, target: str | os.PathLike[str], semantics: Semantics = "ort") -> list[Misfit]:
+    """What in the model a runtime does not run; nothing if all of it fits.
+
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        target: The name of a target, or the path of a .toml file that describes one.
+        semantics: The reading by which a native recurrent node has to be right.
+
+    Raises:
+        OptionError: There is no such target.
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+    """
+    return find_misfits(load_model(model), find_target(target), semantics)
 
 
 def convert(model: ModelLike, *, opset: int) -> onnx.ModelProto | ir.Model:

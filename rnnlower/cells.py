@@ -72,7 +72,8 @@ class CellParameters:
             values = e.split_evenly(
                 self.activate(e, index, self.product(e, letters, x, h)),
                 len(letters),
-                axis=0 if self.upright else 1,
+                0 if self.upright else 1,
+                self.node.hidden_size,
             )
         else:
             values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import signal
+from typing import Annotated, NoReturn
 
 import typer
 
+from rnnlower.commands.bench import bench
+from rnnlower.commands.check import check
 from rnnlower.commands.convert import convert
 from rnnlower.commands.inspect import inspect
 from rnnlower.commands.lower import LOWERINGS
+from rnnlower.commands.targets import targets
 from rnnlower.commands.verify import verify
 
 __all__ = ["app", "main"]
@@ -31,7 +35,14 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the `rnnlower` command."""
+    signal.signal(signal.SIGTERM, _end)
     app()
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """Ends as if an error had come up, which removes what is half written; a second signal ends at once."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
 
 
 @app.callback(invoke_without_command=True)
@@ -47,6 +58,12 @@ def _root(
 
 for _strategy, _help in _LOWERING_HELP.items():
     app.command(_strategy, help=_help)(LOWERINGS[_strategy])
+app.command(
+    "lower", help="Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has."
+)(LOWERINGS["target"])
 app.command()(convert)
 app.command()(verify)
 app.command()(inspect)
+app.command()(check)
+app.command()(targets)
+app.command()(bench)

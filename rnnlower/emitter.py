@@ -1,12 +1,14 @@
 """Primitive operators in the form that the model's opset wants, with constants and names.
 
 An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
-the opset (attributes or inputs) and refuses an opset that has none: `Requirement` says beforehand which opset
-a lowering needs, so that such a refusal is a bug and not a user's mistake.
+the opset (attributes or inputs) and refuses an opset that has none: `minimum_opset` says beforehand which
+opset a lowering needs, so that such a refusal is a bug and not a user's mistake. Where a `Dialect` lacks an
+operator, a method that knows another form writes that, and `FORMS` has those of single operators.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -14,9 +16,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.errors import OpsetError
+from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.forms import FORMS, NO_DOUBLE_KERNEL
 
-__all__ = ["Dim", "Emitter", "NameSource"]
+__all__ = ["Dialect", "Dim", "Emitter", "NameSource"]
 
 Dim = int | ir.Value
 """A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
@@ -60,6 +63,14 @@ class NameSource:
         return name
 
 
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """The operators that may be emitted, and who has no others."""
+
+    name: str
+    ops: frozenset[str]
+
+
 class Emitter:
     """Appends nodes to a list that the caller inserts into a graph.
 
@@ -69,6 +80,11 @@ class Emitter:
         names: Source of fresh names.
         dtype: Floating-point type of the arithmetic.
         constants: Constants that exist already, by type, shape and bytes.
+        dialect: The operators that may be emitted; ``None``: all.
+
+    Attributes:
+        nodes: What was emitted.
+        notes: What a user should know about the forms that were chosen.
     """
 
     def __init__(
@@ -78,24 +94,38 @@ class Emitter:
         names: NameSource,
         dtype: ir.DataType,
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value],
+        dialect: Dialect | None = None,
     ) -> None:
         self.model = model
         self.opset = opset
         self.names = names
         self.dtype = dtype
+        self.dialect = dialect
         self.nodes: list[ir.Node] = []
+        self.notes: dict[str, None] = {}
         self._constants = constants
+        self._transposed: dict[ir.Value, ir.Value] = {}
+        self._conditions: dict[ir.Value, np.ndarray] = {}
 
     def body(self) -> Emitter:
         """An emitter for a subgraph, which sees this one's values."""
-        return Emitter(self.model, self.opset, self.names, self.dtype, self._constants)
+        other = Emitter(self.model, self.opset, self.names, self.dtype, self._constants, self.dialect)
+        other.notes, other._conditions = self.notes, self._conditions
+        other._transposed = dict(self._transposed)
+        return other
 
     def with_dtype(self, dtype: ir.DataType) -> Emitter:
         """An emitter into the same place with another type of arithmetic."""
         other = self.body()
         other.dtype = dtype
-        other.nodes = self.nodes
+        other.nodes, other._transposed = self.nodes, self._transposed
         return other
+
+    def has(self, op_type: str) -> bool:
+        """Whether the operator may be emitted for the type of the arithmetic."""
+        if self.dtype == ir.DataType.DOUBLE and op_type in NO_DOUBLE_KERNEL:
+            return False
+        return self.dialect is None or op_type in self.dialect.ops
 
     def op(
         self,
@@ -104,7 +134,22 @@ class Emitter:
         since: int = 1,
         **attributes: AttributeValue,
     ) -> ir.Value:
-        """Emits a node with one output."""
+        """Emits a node with one output, or what says the same where the operator is not to be emitted.
+
+        Raises:
+            OpsetError: The operator does not exist at this opset.
+            MissingOperatorError: Nothing that may be emitted says the same.
+        """
+        if not self.has(op_type) and op_type in FORMS:
+            try:
+                return FORMS[op_type](self, *inputs, **attributes)
+            except MissingOperatorError as error:
+                raise error.behind(op_type) from None
+        if op_type == "Reshape" and inputs[0] in self._conditions:
+            known = self._conditions[inputs[0]]
+            assert inputs[1] is not None
+            assert inputs[1].const_value is not None
+            return self.condition(known.reshape(inputs[1].const_value.numpy()))
         return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
 
     def ops(
@@ -119,7 +164,10 @@ class Emitter:
 
         Raises:
             OpsetError: The operator does not exist at this opset.
+            MissingOperatorError: The operator may not be emitted.
         """
+        if self.dialect is not None and op_type not in self.dialect.ops:
+            raise MissingOperatorError(op_type, self.dialect.name)
         if self.opset < since:
             raise OpsetError(f"{op_type} needs opset {since}, but the result is to have opset {self.opset}")
         node = ir.Node(
@@ -223,34 +271,53 @@ class Emitter:
         """Splits an axis into parts of the given sizes."""
         if len(sizes) == 1:
             return [value]
+        if value in self._conditions:
+            pieces = np.split(self._conditions[value], np.cumsum(sizes[:-1]), axis)
+            return [self.condition(piece) for piece in pieces]
+        if not self.has("Split"):
+            ends = np.cumsum(sizes).tolist()
+            return [
+                self.slice(value, [end - size], [end], [axis]) for end, size in zip(ends, sizes, strict=True)
+            ]
         if len(set(sizes)) == 1:
-            return self.split_evenly(value, len(sizes), axis)
+            return self.split_evenly(value, len(sizes), axis, sizes[0])
         if self.opset < 13:
             return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
         return self.ops("Split", value, self.integers(*sizes), outputs=len(sizes), axis=axis)
 
-    def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim = 1) -> Sequence[ir.Value]:
-        """Splits an axis into equal parts, each of the given size where that may be 0 at run time."""
+    def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim) -> Sequence[ir.Value]:
+        """Splits an axis into equal parts, each of the given size."""
         if parts == 1:
             return [value]
-        attributes = {"axis": axis} if axis else {}
+        if isinstance(size, int) and (value in self._conditions or not self.has("Split")):
+            return self.split(value, [size] * parts, axis)
+        if not self.has("Split"):
+            bounds = [self.dim_arithmetic("Mul", size, part) for part in range(parts + 1)]
+            return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]
+        # The axis also where it is the default: OpenCV's dnn module takes 1 for it.
         if self.opset < 18:
-            return self.ops("Split", value, outputs=parts, **attributes)
+            return self.ops("Split", value, outputs=parts, axis=axis)
         if isinstance(size, int):
-            return self.ops("Split", value, outputs=parts, num_outputs=parts, **attributes)
+            return self.ops("Split", value, outputs=parts, axis=axis, num_outputs=parts)
         # Split-18's num_outputs refuses an empty axis, explicit sizes do not.
         sizes = self.op("Expand", size, self.integers(parts))
-        return self.ops("Split", value, sizes, outputs=parts, **attributes)
+        return self.ops("Split", value, sizes, outputs=parts, axis=axis)
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
-    def squeeze(self, value: ir.Value, axis: int) -> ir.Value:
+    def squeeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
+        """Removes an axis of size 1, which leaves the given sizes."""
+        if not self.has("Squeeze"):
+            return self.reshape(value, dims)
         if self.opset < 13:
             return self.op("Squeeze", value, axes=[axis])
         return self.op("Squeeze", value, self.integers(axis))
 
-    def unsqueeze(self, value: ir.Value, axis: int) -> ir.Value:
+    def unsqueeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
+        """Adds an axis of size 1, which gives the given sizes."""
+        if not self.has("Unsqueeze"):
+            return self.reshape(value, dims)
         if self.opset < 13:
             return self.op("Unsqueeze", value, axes=[axis])
         return self.op("Unsqueeze", value, self.integers(axis))
@@ -263,13 +330,27 @@ class Emitter:
 
         Not `transposed`: ``a @ b + c`` with b ``[k, n]``.
         """
+        if not self.has("Gemm"):
+            product = self.op("MatMul", a, self._transpose_once(b) if transposed else b)
+            return product if c is None else self.op("Add", product, c)
         if c is None and self.opset < 11:
             c = self.scalar(0.0)
         operands = [a, b] if c is None else [a, b, c]
         return self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
 
+    def _transpose_once(self, value: ir.Value) -> ir.Value:
+        """The transposed matrix; a constant's is a constant."""
+        if value not in self._transposed:
+            tensor = value.const_value if value.is_initializer() and not value.is_graph_input() else None
+            self._transposed[value] = (
+                self.transpose(value, [1, 0])
+                if tensor is None
+                else self.constant(np.ascontiguousarray(tensor.numpy().T), name=value.name or "")
+            )
+        return self._transposed[value]
+
     def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
-        if self.dtype == ir.DataType.DOUBLE and self.opset < 12:
+        if not self.has("Clip") or (self.dtype == ir.DataType.DOUBLE and self.opset < 12):
             # Clip-12 is the first with a float64 kernel in onnxruntime.
             above = self.op("Max", value, self.scalar(low), since=8)
             return self.op("Min", above, self.scalar(high), since=8)
@@ -277,8 +358,70 @@ class Emitter:
             return self.op("Clip", value, min=low, max=high)
         return self.op("Clip", value, self.scalar(low), self.scalar(high))
 
+    @property
+    def condition_type(self) -> ir.DataType:
+        """The type of conditions: bool, or that of the arithmetic (0 and 1) where nothing works on bools."""
+        has_bool = self.has("Where") and (self.has("Less") or self.has("Greater"))
+        return ir.DataType.BOOL if has_bool else self.dtype
+
+    def condition(self, array: np.ndarray) -> ir.Value:
+        """A condition known beforehand."""
+        value = self.constant(array.astype(self.condition_type.numpy()))
+        self._conditions[value] = array.astype(bool)
+        return value
+
+    def less(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """``a < b`` of integers as a condition."""
+        if self.condition_type == ir.DataType.BOOL:
+            return self.op("Less", a, b, since=9)
+        wide = self.with_dtype(ir.DataType.FLOAT)
+        difference = wide.op("Sub", *(self.cast(value, wide.dtype) for value in (b, a)))
+        condition = wide.clip(difference, 0.0, 1.0)
+        return condition if self.dtype == wide.dtype else self.cast(condition, self.dtype)
+
+    def is_never(self, condition: ir.Value) -> bool:
+        """Whether a condition is known to be false everywhere."""
+        return condition in self._conditions and not self._conditions[condition].any()
+
     def where(self, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
-        return self.op("Where", condition, then, otherwise, since=9)
+        """Rows of one matrix where the condition holds and of the other where it does not."""
+        known = self._conditions.get(condition)
+        if known is not None and known.all():
+            return then
+        if known is not None and not known.any():
+            return otherwise
+        if self.condition_type == ir.DataType.BOOL:
+            return self.op("Where", condition, then, otherwise, since=9)
+        if known is not None:
+            return self._rows_of(known[:, 0], then, otherwise)
+        opposite = self.op("Sub", self.scalar(1.0), condition)
+        return self.op("Add", self._times(then, condition), self._times(otherwise, opposite))
+
+    def where_else_zero(self, condition: ir.Value, then: ir.Value) -> ir.Value:
+        """The value where the condition holds, and 0 where it does not."""
+        known = self._conditions.get(condition)
+        if known is not None and known.all():
+            return then
+        if self.condition_type == ir.DataType.BOOL:
+            return self.op("Where", condition, then, self.scalar(0.0), since=9)
+        return self._times(then, condition)
+
+    def _times(self, value: ir.Value, condition: ir.Value) -> ir.Value:
+        assert self.dialect is not None
+        self.notes[
+            f"{self.dialect.name} has no Where, so values are multiplied by 0 and 1 instead: "
+            "NaN or infinity past the end of a sequence reaches the results"
+        ] = None
+        return self.op("Mul", value, condition)
+
+    def _rows_of(self, condition: np.ndarray, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+        """Row by row one matrix or the other, in as few slices as that takes."""
+        bounds = [0, *(np.flatnonzero(np.diff(condition)) + 1).tolist(), len(condition)]
+        pieces = [
+            self.slice(then if condition[start] else otherwise, [start], [end], [0])
+            for start, end in itertools.pairwise(bounds)
+        ]
+        return self.concat(pieces, 0)
 
     def arange(self, count: Dim) -> ir.Value:
         """``0, 1, ..., count - 1`` as int32 of shape ``[count]``."""
@@ -286,9 +429,10 @@ class Emitter:
             return self.constant(np.arange(count, dtype=np.int32))
         if self.opset < 11:
             ones = self.op("ConstantOfShape", count, since=9, value=ir.Tensor(np.ones(1, np.int64)))
-            return self.cast(self.squeeze(self.op("NonZero", ones, since=9), 0), ir.DataType.INT32)
+            numbers = self.squeeze(self.op("NonZero", ones, since=9), 0, [count])
+            return self.cast(numbers, ir.DataType.INT32)
         scalars = [self.constant(np.array(bound, np.int64)) for bound in (0, 1)]
-        numbers = self.op("Range", scalars[0], self.squeeze(count, 0), scalars[1])
+        numbers = self.op("Range", scalars[0], self.squeeze(count, 0, []), scalars[1])
         return self.cast(numbers, ir.DataType.INT32)
 
     def zeros(self, dims: Sequence[Dim]) -> ir.Value:

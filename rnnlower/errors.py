@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "InvalidModelError",
+    "MissingOperatorError",
     "OpsetError",
     "OptionError",
     "RnnLowerError",
@@ -27,6 +28,24 @@ class InvalidModelError(RnnLowerError):
 
 class UnsupportedModelError(RnnLowerError):
     """The model is legal, but asks for something that is refused."""
+
+
+class MissingOperatorError(UnsupportedModelError):
+    """What is to be emitted cannot be said in the operators that the target has.
+
+    Attributes:
+        needs: What is needed for what: the last is the operator that is missing.
+        target: Who lacks it.
+    """
+
+    def __init__(self, op_type: str, target: str, needs: tuple[str, ...] = ()) -> None:
+        self.needs = (*needs, op_type)
+        self.target = target
+        super().__init__(f"{' needs '.join(self.needs)}, which target {target} lacks")
+
+    def behind(self, purpose: str) -> MissingOperatorError:
+        """The same, with what the operator is needed for."""
+        return MissingOperatorError(self.needs[-1], self.target, (purpose, *self.needs[:-1]))
 
 
 class OpsetError(RnnLowerError):

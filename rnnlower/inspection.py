@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.places import Located, find_recurrent
+from rnnlower.places import Located, find_recurrent, origin
 from rnnlower.recurrent import ResolvedNode, parse_recurrent
 
 __all__ = ["RecurrentNode", "inspect_model"]
@@ -126,29 +126,4 @@ def _attributes(resolved: ResolvedNode) -> dict[str, Any]:
 def _weights(resolved: ResolvedNode) -> str:
     ranks = ("constant", "computed", "runtime")
     values = [resolved.inputs[name] for name in ("W", "R", "B", "P") if name in resolved.inputs]
-    return max((_origin(value) for value in values), key=ranks.index)
-
-
-def _origin(value: ir.Value) -> str:
-    """Where a weight comes from; an initializer that is a graph input too may be overridden."""
-    producer = value.producer()
-    if producer is None or producer.op_type == "Constant":
-        return "constant" if _is_fixed(value) else "runtime"
-    return "computed" if _is_fixed(value) else "runtime"
-
-
-def _is_fixed(value: ir.Value) -> bool:
-    """Whether constants alone determine the value."""
-    seen: set[ir.Value] = set()
-    pending = [value]
-    while pending:
-        this = pending.pop()
-        if this in seen:
-            continue
-        seen.add(this)
-        producer = this.producer()
-        if producer is None and (this.const_value is None or this.is_graph_input()):
-            return False
-        if producer is not None:
-            pending += [used for used in producer.inputs if used is not None]
-    return True
+    return max((origin(value) for value in values), key=ranks.index)

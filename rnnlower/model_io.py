@@ -21,6 +21,7 @@ import onnx_ir as ir
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.passes.analysis import paused_collection, quiet_libraries
+from rnnlower.placing import check_destination, place
 from rnnlower.soundness import check_external_data, check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
@@ -268,9 +269,13 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
     Raises:
-        OptionError: The folder cannot be written, the name asks for another format, or the model is too large
-            for one file.
+        OptionError: The folder cannot be written, the name asks for another format or is that of the model's
+            own data, or the model is too large for one file.
     """
+    check_destination(output)
+    for tensor in _tensors(_initializers(model)):
+        if isinstance(tensor, ir.ExternalTensor) and pathlib.Path(tensor.path).resolve() == output.resolve():
+            raise OptionError(f"{output} holds the model's external data; give the result another name")
     written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
     if written not in (None, "protobuf"):
         raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
@@ -288,9 +293,8 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                 _save(model, stage.path, data_file if writes_data else None)
                 yield stage
                 if stage.accepted:
-                    if writes_data:
-                        os.replace(folder / data_file, output.parent / data_file)
-                    os.replace(stage.path, output)
+                    data = folder / data_file
+                    place(stage.path, data if writes_data and data.exists() else None, output)
             finally:
                 stage.path.unlink(missing_ok=True)
     except OSError as error:

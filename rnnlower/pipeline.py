@@ -1,27 +1,42 @@
-"""The order of the passes behind unroll, scan and loop."""
+"""The order of the passes behind unroll, scan, loop and lower."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
+from rnnlower.opset import NodePredicate
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass
+from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass, Plan
 from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
-from rnnlower.requirements import FIRST_OPSET, minimum_opset
+from rnnlower.requirements import FIRST_OPSET, opset_needs
+from rnnlower.targets import Target
+from rnnlower.targets.fit import find_misfits
+from rnnlower.targets.plan import (
+    KeptNode,
+    check_opset,
+    choose_plan,
+    dialect,
+    nearest_opset,
+    require_emitted_fit,
+    require_static_inputs,
+    sort_out_native,
+    wants_numbers,
+)
 
 __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
@@ -37,7 +52,7 @@ class LoweringOptions:
     """What a lowering is to do; the fields are the command line's options.
 
     Attributes:
-        strategy: ``unroll``, ``scan`` or ``loop``.
+        strategy: ``unroll``, ``scan``, ``loop``, or ``target``: what the target wants.
         opset: Version of the default domain of the result; ``None``: the source's, raised only as far as
             needed.
         dims: Sizes of symbolic dimensions.
@@ -45,6 +60,8 @@ class LoweringOptions:
         nodes: Shell wildcards; only nodes whose name matches one are lowered. ``None``: all.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
+        target: The runtime that the result is for.
+        strict: Whether ops of the rest of the model that do not fit the target are an error.
     """
 
     strategy: str
@@ -54,6 +71,8 @@ class LoweringOptions:
     nodes: Sequence[str] | None = None
     unroll_factor: int = 1
     semantics: Semantics = "ort"
+    target: Target | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if self.unroll_factor < 1:
@@ -64,6 +83,8 @@ class LoweringOptions:
             raise OptionError(
                 f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
             )
+        if self.target is not None and self.opset is not None:
+            check_opset(self.target, self.opset)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +97,8 @@ class LoweringReport:
         ops_before: Number of nodes by operator in the source, subgraphs and functions included.
         ops_after: The same of the result.
         notes: What the user should know beside it.
+        target: The name of the runtime that the result is for, if it is for one.
+        kept: Recurrent nodes that this runtime runs soundly as they are.
     """
 
     nodes: Sequence[LoweredNode]
@@ -83,15 +106,25 @@ class LoweringReport:
     ops_before: Mapping[str, int]
     ops_after: Mapping[str, int]
     notes: Sequence[str] = ()
+    target: str | None = None
+    kept: Sequence[KeptNode] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON knows it."""
+        """The report as JSON knows it; reasons, where a target is the reason."""
+        nodes = [dataclasses.asdict(node) for node in self.nodes]
+        of_target: dict[str, Any] = {}
+        if self.target is None:
+            for node in nodes:
+                del node["reason"]
+        else:
+            kept = [dataclasses.asdict(node) for node in self.kept]
+            of_target = {"target": self.target, "kept": kept, "notes": list(self.notes)}
         return {
-            "nodes": [dataclasses.asdict(node) for node in self.nodes],
+            "nodes": nodes,
             "opset": self.opset,
             "ops_before": dict(self.ops_before),
             "ops_after": dict(self.ops_after),
-        }
+        } | of_target
 
 
 def count_ops(model: ir.Model) -> dict[str, int]:
@@ -114,6 +147,11 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
+    target = options.target
+    if target is not None:
+        options = dataclasses.replace(
+            options, opset=nearest_opset(target, options.opset, default_opset(model))
+        )
     if options.opset is None and default_opset(model) > LAST_OPSET:
         raise UnsupportedModelError(
             f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
@@ -122,37 +160,81 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
+    kept: list[KeptNode] = []
+    if target is not None:
+        require_static_inputs(model, target)
+        InferTypesPass()(model)
+        selected, kept = sort_out_native(selected, target, options.semantics)
     for located in selected:
         parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
-    _raise_opset(model, options.opset or 0)
-    _leave_old_opsets(model)
-    uncalled = _inline_functions(model)
+    notes: list[str] = []
+    first = max(FIRST_OPSET, options.opset or 0)
+    if first > default_opset(model):
+        # A model too old for what is written here moves to the first opset that can say what it says.
+        notes += _move(model, range(first, (options.opset or LAST_OPSET) + 1))
+    uncalled, more = _inline_functions(model)
+    notes += more
     current = _current(model)
     FoldWeightsPass([located.node for located in current])(model)
     InferTypesPass()(model)
     unreachable: list[Located] = []
     impossible: list[Located] = []
-    if options.strategy == "unroll":
+    if options.strategy == "unroll" or (target is not None and wants_numbers(target)):
         current, unreachable, impossible = _with_static_lengths(model, current, options)
-    needed = [
-        minimum_opset(_parse(located, model, options.semantics), options.strategy, options.unroll_factor)
-        for located in current
-    ]
-    _raise_opset(model, max([default_opset(model), *needed]))
+    plans = {located.node: _plan(located, options) for located in current}
+    plans |= {located.node: Plan("unroll", reason="it cannot run") for located in impossible}
+    needs = {located: _needs(located, options, plans[located.node]) for located in current}
+    needs |= {located: {"NonZero-9": 9} for located in impossible}
+    asked = options.opset or default_opset(model)
+    written = max([asked, *(opset for each in needs.values() for opset in each.values())])
+    if options.opset is not None and asked < written:
+        # What stands beside the lowered nodes has to get there too: refused here, it is named as it is known.
+        ConvertOpsetPass(asked, keep=_is_selected)(model.clone())
+    if written != default_opset(model):
+        notes += _move(model, [written], keep=_is_selected)
     lowering = LowerRecurrentPass(
+        plans,
         current,
-        options.strategy,
-        unroll_factor=options.unroll_factor,
         semantics=options.semantics,
         impossible=impossible,
+        dialect=None if target is None else dialect(target),
     )
     lowering(model)
     LegacyConstantsPass()(model)
-    if options.opset is not None and options.opset < default_opset(model):
-        ConvertOpsetPass(options.opset)(model)
-    notes = _notes(unreachable, impossible, uncalled)
-    return LoweringReport(lowering.lowered, default_opset(model), ops_before, count_ops(model), notes)
+    if options.opset is not None and asked < written:
+        notes += _reach(model, asked, needs)
+    notes += [*_notes(unreachable, impossible, uncalled), *lowering.notes]
+    if target is not None:
+        require_emitted_fit(model, target)
+        notes += _rest_of_the_model(model, options)
+    return LoweringReport(
+        lowering.lowered,
+        default_opset(model),
+        ops_before,
+        count_ops(model),
+        notes,
+        None if target is None else target.name,
+        kept,
+    )
+
+
+def _plan(located: Located, options: LoweringOptions) -> Plan:
+    if options.target is None:
+        return Plan(options.strategy, options.unroll_factor)
+    return choose_plan(options.target, _parse(located, options.semantics), options.unroll_factor)
+
+
+def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:
+    """What the target does not run although no recurrent node is to blame."""
+    assert options.target is not None
+    misfits = find_misfits(model, options.target, options.semantics, emitted=False)
+    if misfits and options.strict:
+        raise UnsupportedModelError(
+            f"target {options.target.name} does not run all of the rest of the model: "
+            + "; ".join(map(str, misfits))
+        )
+    return [f"target {options.target.name} does not run {misfit}" for misfit in misfits]
 
 
 def _notes(
@@ -188,32 +270,57 @@ def _matches(located: Located, pattern: str) -> bool:
     return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
-def _raise_opset(model: ir.Model, opset: int) -> None:
-    if opset > default_opset(model):
-        ConvertOpsetPass(opset)(model)
+def _is_selected(node: ir.Node) -> bool:
+    return _ORIGIN in node.meta
 
 
-def _leave_old_opsets(model: ir.Model) -> None:
-    """Moves a model older than the lowering can write to the first opset that can say what it says."""
+def _move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
+    """Moves the model to the first of the opsets that can say what it says; gives the conversion's notes."""
     refusals = []
-    for opset in range(FIRST_OPSET, LAST_OPSET + 1):
+    for opset in opsets:
+        conversion = ConvertOpsetPass(opset, keep)
         try:
-            return _raise_opset(model, opset)
+            conversion(model)
         except OpsetError as error:
             refusals.append(error)
+        else:
+            return [] if conversion.report is None else conversion.report.notes
     raise refusals[0]
 
 
-def _inline_functions(model: ir.Model) -> list[str]:
-    """Inlines the functions that hold selected nodes; gives the names of those that nothing calls."""
-    inlining = InlineFunctionsPass(lambda node: _ORIGIN in node.meta)
+def _reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]]) -> list[str]:
+    """Moves the lowered model to a lower opset than its new nodes were written in.
+
+    Raises:
+        OpsetError: A new node cannot be said there.
+    """
+    lowest = default_opset(model)
+    for opset in range(asked, lowest):
+        with contextlib.suppress(OpsetError):
+            notes = _move(model, [opset])
+            if opset == asked:
+                return notes
+            lowest = opset
+            break
+    located, what = next(
+        (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
+    )
+    raise OpsetError(
+        f"{located.node.op_type} node {str(located)!r}: what takes its place ({what}) cannot be said in "
+        f"opset {asked}; ask for opset {lowest} or higher"
+    )
+
+
+def _inline_functions(model: ir.Model) -> tuple[list[str], list[str]]:
+    """Inlines the functions that hold selected nodes; gives the names of the uncalled, and notes."""
+    inlining = InlineFunctionsPass(_is_selected)
     opset = default_opset(model)
-    if any(
-        function.opset_imports.get("", opset) != opset for function in inlining.functions_to_inline(model)
-    ):
-        ConvertOpsetPass(opset)(model)
+    versions = {function.opset_imports.get("", opset) for function in inlining.functions_to_inline(model)} | {
+        opset
+    }
+    notes = _move(model, range(opset, max(versions) + 1)) if len(versions) > 1 else []
     inlining(model)
-    return [f"{function.domain}::{function.name}" for function in inlining.uncalled]
+    return [f"{function.domain}::{function.name}" for function in inlining.uncalled], notes
 
 
 def _current(model: ir.Model) -> list[Located]:
@@ -222,12 +329,16 @@ def _current(model: ir.Model) -> list[Located]:
     return [
         dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
         for node, _ in walk(model.graph)
-        if _ORIGIN in node.meta
+        if _is_selected(node)
     ]
 
 
-def _parse(located: Located, model: ir.Model, semantics: Semantics) -> ResolvedNode:
-    return parse_recurrent(located.node, default_opset(model), semantics, label=str(located))
+def _parse(located: Located, semantics: Semantics) -> ResolvedNode:
+    return parse_recurrent(located.node, located.opset, semantics, label=str(located))
+
+
+def _needs(located: Located, options: LoweringOptions, plan: Plan) -> dict[str, int]:
+    return opset_needs(_parse(located, options.semantics), plan.strategy, plan.unroll_factor)
 
 
 def _with_static_lengths(
@@ -240,18 +351,19 @@ def _with_static_lengths(
     """
 
     def dynamic(nodes: Sequence[Located]) -> list[Located]:
-        return [located for located in nodes if _parse(located, model, options.semantics).seq_length is None]
+        return [located for located in nodes if _parse(located, options.semantics).seq_length is None]
 
-    if not dynamic(current):
-        _check_cost([(located, _parse(located, model, options.semantics)) for located in current])
+    is_static = options.target is not None and options.target.shapes.static
+    if not dynamic(current) and not is_static:
+        _check_cost([(located, _parse(located, options.semantics)) for located in current])
         return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
     gone = analysis.unreachable + analysis.impossible
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
-        raise UnsupportedModelError(_no_length(located, model))
-    _check_cost([(located, _parse(located, model, options.semantics)) for located in current])
+        raise UnsupportedModelError(_no_length(located, model, options.target))
+    _check_cost([(located, _parse(located, options.semantics)) for located in current])
     return current, analysis.unreachable, analysis.impossible
 
 
@@ -267,7 +379,7 @@ def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
             )
 
 
-def _no_length(located: Located, model: ir.Model) -> str:
+def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
     node = located.node
     X = node.inputs[0]
     layout = node.attributes.get_int("layout", 0)
@@ -275,12 +387,17 @@ def _no_length(located: Located, model: ir.Model) -> str:
     named = isinstance(dim, ir.SymbolicDim) and dim.value is not None
     length = f"{str(dim)!r}" if named else "unknown"
     remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
+    needy = "unrolling" if target is None else f"target {target.name}"
     problem = (
-        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and unrolling needs a number"
+        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and {needy} needs a number"
     )
+    other_way = "keep it dynamic with `rnnlower scan`"
+    if target is not None:
+        other_way = "choose a target that has Scan or Loop"
     if not remedy:
-        return f"{problem}, which the shapes of the inputs do not tell. Keep it dynamic with `rnnlower scan`"
-    return f"{problem}. Give it one ({remedy}), or keep it dynamic with `rnnlower scan`"
+        way = other_way[0].upper() + other_way[1:]
+        return f"{problem}, which the shapes of the inputs do not tell. {way}"
+    return f"{problem}. Give it one ({remedy}), or {other_way}"
 
 
 def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:

@@ -1,4 +1,4 @@
-"""Where nodes live: the main graph, subgraphs at any depth, functions."""
+"""Where nodes live (the main graph, subgraphs at any depth, functions), and where their inputs come from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.operators import RECURRENT_OPS
 
-__all__ = ["Located", "default_opset", "find_recurrent", "is_recurrent", "value_names", "walk"]
+__all__ = ["Located", "default_opset", "find_recurrent", "is_recurrent", "origin", "value_names", "walk"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,3 +96,28 @@ def find_recurrent(model: ir.Model) -> list[Located]:
             taken.add(name)
         located.append(Located(node, name, path, node_opset))
     return located
+
+
+def origin(value: ir.Value) -> str:
+    """``constant``, ``computed`` (from constants) or ``runtime``, as an initializer that one may override."""
+    producer = value.producer()
+    if producer is None or producer.op_type == "Constant":
+        return "constant" if _is_fixed(value) else "runtime"
+    return "computed" if _is_fixed(value) else "runtime"
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    """Whether constants alone determine the value."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        this = pending.pop()
+        if this in seen:
+            continue
+        seen.add(this)
+        producer = this.producer()
+        if producer is None and (this.const_value is None or this.is_graph_input()):
+            return False
+        if producer is not None:
+            pending += [used for used in producer.inputs if used is not None]
+    return True

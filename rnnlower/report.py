@@ -13,14 +13,27 @@ from rich.table import Table
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from rnnlower.benchmarking import BenchResult, Timing
     from rnnlower.inspection import RecurrentNode
     from rnnlower.opset import OpsetReport
     from rnnlower.pipeline import LoweringReport
+    from rnnlower.targets import Target
+    from rnnlower.targets.fit import Misfit
     from rnnlower.verification import VerificationResult
 
-__all__ = ["print_conversion", "print_inspection", "print_lowering", "print_verification", "progress"]
+__all__ = [
+    "print_bench",
+    "print_check",
+    "print_conversion",
+    "print_inspection",
+    "print_lowering",
+    "print_targets",
+    "print_verification",
+    "progress",
+]
 
 _PIPE_WIDTH = 160
+_STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
 
 
 @contextlib.contextmanager
@@ -47,6 +60,11 @@ def print_lowering(report: LoweringReport, verification: VerificationResult | No
         _print("no recurrent node to lower")
     else:
         _print(nodes)
+    if report.target is not None:
+        for node in report.nodes:
+            _print(f"{node.op_type} {node.name}: {node.strategy}, as {node.reason}")
+        for kept in report.kept:
+            _print(f"{kept.op_type} {kept.name}: kept, as {kept.reason}")
     _print(_op_counts(report.ops_before, report.ops_after, everything=verbose))
     _print(f"opset {report.opset}")
     if verification is not None:
@@ -138,6 +156,70 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
             node.weights,
         )
     _print(table)
+
+
+def print_targets(targets: Sequence[Target]) -> None:
+    """The targets, one a line."""
+    table = _table("target", "opset", "control flow", "shapes", "native", "tried", "runtime")
+    for target in targets:
+        native = dict.fromkeys(op for rule in target.recurrent for op in rule.ops)
+        table.add_row(
+            target.name,
+            "{}-{}".format(*target.opset.range),
+            " ".join(target.control_flow.ops) or "none",
+            "static" if target.shapes.static else "any",
+            " ".join(native) or "none",
+            "no" if target.tried is None else target.tried.version,
+            target.title,
+        )
+    _print(table)
+
+
+def print_check(target: Target, misfits: Sequence[Misfit]) -> None:
+    """What does not fit, one a line, and what is a guess."""
+    table = _table("node", "op", "place", "why not", "what to do", "guess")
+    for misfit in misfits:
+        place = misfit.path or "main graph"
+        table.add_row(
+            misfit.name, misfit.op_type, place, misfit.reason, misfit.remedy, "yes" if misfit.guess else ""
+        )
+    _print(table if misfits else f"every node fits target {target.name}")
+    for name, claim in target.claims():
+        if claim.guess:
+            _print(f"a guess about {target.name}: {name} ({claim.source})")
+
+
+def print_bench(result: BenchResult) -> None:
+    """A line for each variant; below it what they ran on."""
+    table = _table(
+        "form", "latency ms", "p10 - p90", "ratio", "session ms", "file bytes", "ops", "ops run", "a step"
+    )
+    for variant in result.variants:
+        table.add_row(
+            variant.name,
+            *_times(variant.latency),
+            "" if variant.ratio is None else f"{variant.ratio:.2f}",
+            _times(variant.session)[0],
+            "" if variant.file_bytes is None else f"{variant.file_bytes:,}",
+            "" if variant.ops is None else f"{variant.ops:,}",
+            "" if variant.ops_run is None else f"{variant.ops_run:,}",
+            "" if variant.ops_per_step is None else f"{variant.ops_per_step:.2f}",
+        )
+    _print(table)
+    for variant in result.variants:
+        if variant.status != "timed":
+            _print(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
+    inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
+    threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
+    steps = "" if result.steps is None else f", {result.steps} time steps"
+    where = f"onnxruntime {result.environment['onnxruntime']}"
+    _print(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
+
+
+def _times(timing: Timing | None) -> tuple[str, str]:
+    if timing is None:
+        return "", ""
+    return f"{timing.median:.4g}", f"{timing.p10:.4g} - {timing.p90:.4g}"
 
 
 def _size(size: int | str | None) -> str:

@@ -7,14 +7,14 @@ import onnx_ir as ir
 from rnnlower.activations import ACTIVATIONS
 from rnnlower.recurrent import ResolvedNode
 
-__all__ = ["FIRST_OPSET", "minimum_opset"]
+__all__ = ["FIRST_OPSET", "opset_needs"]
 
 FIRST_OPSET = 7
 """Where broadcasting and the recurrent operators got their present form."""
 
 
-def minimum_opset(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> int:
-    """The lowest opset in which the lowering of a node can be written."""
+def opset_needs(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> dict[str, int]:
+    """What the lowering of a node needs beside the first opset, each with the opset that brought it."""
     looped = strategy != "unroll"
     states = [node.initial_state(name) for name in node.state_names]
     sizes = (node.seq_length, node.batch_size)
@@ -33,5 +33,6 @@ def minimum_opset(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> 
         ("Slice-10 at run-time positions", looped and unroll_factor > 1 and is_dynamic, 10),
         ("Cast-13 of bfloat16", node.dtype == ir.DataType.BFLOAT16, 13),
     ]
-    activations = [ACTIVATIONS[row.name].since for rows in node.activations for row in rows]
-    return max([FIRST_OPSET, *activations, *(opset for _, needed, opset in needs if needed)])
+    activations = {row.name: ACTIVATIONS[row.name].since for rows in node.activations for row in rows}
+    found = {f"the activation {name}": since for name, since in activations.items() if since > FIRST_OPSET}
+    return found | {what: opset for what, needed, opset in needs if needed}

@@ -255,11 +255,23 @@ def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direct
 
 def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
     lens = node.inputs["sequence_lens"]
-    steps = e.unsqueeze(e.arange(axes.time), 1)
-    within = e.unsqueeze(e.op("Less", steps, lens, since=9), 2)
+    tensor = None if lens.is_graph_input() else ir.convenience.get_const_tensor(lens)
+    if tensor is not None and isinstance(axes.time, int):
+        known = np.arange(axes.time)[:, np.newaxis, np.newaxis] < tensor.numpy()[:, np.newaxis]
+        series = TimeSeries(
+            e,
+            axes,
+            1,
+            flat=e.condition(known.reshape(-1, 1)),
+            stacked=e.condition(known),
+            dtype=e.condition_type,
+        )
+        return Mask(series, e.condition(tensor.numpy()[:, np.newaxis] > 0))
+    steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
+    within = e.unsqueeze(e.less(steps, lens), 2, [axes.time, axes.batch, 1])
     zero = e.constant(np.array(0, np.int32))
-    nonempty = e.unsqueeze(e.op("Greater", lens, zero, since=9), 1)
-    return Mask(TimeSeries(e, axes, 1, stacked=within, dtype=ir.DataType.BOOL), nonempty)
+    nonempty = e.unsqueeze(e.less(zero, lens), 1, [axes.batch, 1])
+    return Mask(TimeSeries(e, axes, 1, stacked=within, dtype=e.condition_type), nonempty)
 
 
 def _join(
@@ -291,11 +303,18 @@ def _join(
         for index, lane in enumerate(lanes):
             own = values[index * per_lane : (index + 1) * per_lane]
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
-            x = {group.gates: value for group, value in zip(lane.groups, own, strict=False)}
-            new = CELLS[node.op_type](e, lane.parameters, x, old)
-            last = new[0].producer()
-            if mask is not None:
-                new = [_held(e, own[-1], value, before) for value, before in zip(new, old, strict=True)]
+            last = None
+            if mask is not None and e.is_never(own[-1]):
+                new = [_or_zeros(e, axes, node, value) for value in old]
+            else:
+                x = {group.gates: value for group, value in zip(lane.groups, own, strict=False)}
+                new = CELLS[node.op_type](e, lane.parameters, x, old)
+                last = new[0].producer()
+                if mask is not None:
+                    new = [
+                        e.where(own[-1], value, _or_zeros(e, axes, node, before))
+                        for value, before in zip(new, old, strict=True)
+                    ]
             new_states += new
             if wants_sequence and last_op is None:
                 outputs.append(new[0])
@@ -318,9 +337,11 @@ def _join(
     )
 
 
-def _held(e: Emitter, within: ir.Value, new: ir.Value, old: ir.Value | None) -> ir.Value:
-    """The new state within a row's sequence, the old one outside of it."""
-    return e.where(within, new, e.scalar(0.0) if old is None else old)
+def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None) -> ir.Value:
+    """The state written out."""
+    if state is None and isinstance(axes.batch, int):
+        return e.zeros(axes.value(node.hidden_size))
+    return e.scalar(0.0) if state is None else state
 
 
 def _joined(
@@ -345,11 +366,10 @@ def _sequence_output(
         value = lane.flat() if flat else lane.stacked()
         if mask is not None:
             within = mask.within.flat() if flat else mask.within.stacked()
-            value = e.where(within, value, e.scalar(0.0))
-        if lane.is_flat or axes.upright:
-            lanes.append(e.reshape(value, [axes.time, 1, axes.batch, node.hidden_size]))
-        else:
-            lanes.append(e.unsqueeze(value, 1))
+            value = e.where_else_zero(within, value)
+        dims = [axes.time, 1, axes.batch, node.hidden_size]
+        is_reshaped = lane.is_flat or axes.upright
+        lanes.append(e.reshape(value, dims) if is_reshaped else e.unsqueeze(value, 1, dims))
     Y = _from_arithmetic(e, node, e.concat(lanes, axis=1))
     return e.transpose(Y, [2, 0, 1, 3]) if node.layout else Y
 
@@ -371,11 +391,10 @@ def _state_output(
     lanes = []
     for value, state in zip(finals, initial, strict=True):
         if nonempty is not None and state.initial is not None:
-            value = e.where(nonempty, value, e.scalar(0.0))
-        if axes.upright:
-            lanes.append(e.reshape(value, [1, 1, node.hidden_size]))
-        else:
-            lanes.append(e.unsqueeze(value, node.layout))
+            value = e.where_else_zero(nonempty, value)
+        dims: list[Dim] = [axes.batch, node.hidden_size]
+        dims.insert(node.layout, 1)
+        lanes.append(e.reshape(value, dims) if axes.upright else e.unsqueeze(value, node.layout, dims))
     return _from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
 
 
@@ -383,4 +402,4 @@ def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:
     """Whether there are time steps at all; ``None`` where that is certain."""
     if isinstance(axes.time, int):
         return None
-    return e.op("Greater", axes.time, e.integers(0), since=9)
+    return e.less(e.integers(0), axes.time)

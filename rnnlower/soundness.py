@@ -24,7 +24,7 @@ from onnx import AttributeProto, TensorProto
 from rnnlower.errors import InvalidModelError
 from rnnlower.signatures import misfit_of_every_version
 
-__all__ = ["check_external_data", "check_proto", "read_proto"]
+__all__ = ["check_external_data", "check_proto", "read_proto", "stored_tensors"]
 
 _Nodes = Sequence[onnx.NodeProto]
 
@@ -287,12 +287,12 @@ def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
     Raises:
         InvalidModelError: A file is missing, too short, a symbolic link or outside of the folder.
     """
-    for owner, tensor in _all_tensors(model):
+    for owner, tensor in stored_tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _check_external_tensor(owner, tensor, folder.resolve())
 
 
-def _all_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
+def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
     """Every stored tensor with what messages call its place."""
 
     def of_nodes(nodes: _Nodes) -> Iterator[tuple[str, TensorProto]]:

@@ -35,7 +35,7 @@ class Weights:
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
-        return self._in_dtype(e, self._sliced(e, value, direction, first, last))
+        return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
     def vector(
         self,
@@ -56,7 +56,7 @@ class Weights:
             elements = array[direction, first:last]
             return e.constant(elements[:, None] if upright else elements, name=value.name or "")
         vector = self._in_dtype(e, self._sliced(e, value, direction, first, last))
-        return e.unsqueeze(vector, 1) if upright else vector
+        return e.unsqueeze(vector, 1, [last - first, 1]) if upright else vector
 
     def bias_sum(
         self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, offset: int
@@ -77,8 +77,11 @@ class Weights:
         tensor = self._constant(value)
         return None if tensor is None else tensor.numpy().astype(e.dtype.numpy())
 
-    def _sliced(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        return e.squeeze(e.slice(value, [direction, first], [direction + 1, last], [0, 1]), 0)
+    def _sliced(
+        self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, *columns: int
+    ) -> ir.Value:
+        cut = e.slice(value, [direction, first], [direction + 1, last], [0, 1])
+        return e.squeeze(cut, 0, [last - first, *columns])
 
     def _in_dtype(self, e: Emitter, value: ir.Value) -> ir.Value:
         return value if self._dtype == e.dtype else e.cast(value, e.dtype)

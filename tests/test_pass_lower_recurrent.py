@@ -18,7 +18,6 @@ from small_models import info, model_of, recurrent_model, weights
 
 import rnnlower
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
-from rnnlower.places import find_recurrent
 
 FLOAT = onnx.TensorProto.FLOAT
 COUPLED = {"input_forget": 1}
@@ -70,7 +69,7 @@ def test_before_and_after() -> None:
             , Y_h = RNN <hidden_size = 4> (x, W, R)
         }
     """)
-    lowering = LowerRecurrentPass(find_recurrent(own), "unroll")
+    lowering = LowerRecurrentPass("unroll")
     assert lowering(own).modified
     ops = [node.op_type for node in own.graph]
     # All input products at once, and the one recurrent product that two steps need.

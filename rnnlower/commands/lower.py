@@ -1,4 +1,4 @@
-"""`rnnlower unroll`, `scan` and `loop`."""
+"""`rnnlower unroll`, `scan`, `loop` and `lower`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from rnnlower.commands.options import (
     Rtol,
     Seed,
     Semantics,
+    Strict,
+    TargetName,
     Trials,
     UnrollFactor,
     Verbose,
@@ -41,6 +43,8 @@ def _lower(
     model: Model,
     output: Output,
     strategy: str,
+    target: TargetName,
+    strict: Strict = False,
     opset: Opset = None,
     dim: Dims = None,
     input_shape: InputShapes = None,
@@ -61,6 +65,7 @@ def _lower(
     from rnnlower import report
     from rnnlower.model_io import read_model
     from rnnlower.pipeline import LoweringOptions, lower_model
+    from rnnlower.targets import find_target
 
     options = LoweringOptions(
         strategy,
@@ -70,6 +75,8 @@ def _lower(
         nodes=node,
         unroll_factor=unroll_factor,
         semantics=semantics,  # type: ignore[arg-type]  # LoweringOptions checks it
+        target=find_target(target) if target else None,
+        strict=strict,
     )
     check_external_data(external_data)
     with report.progress("lowering", quiet):
@@ -98,13 +105,21 @@ def _lower(
     finish(verification, output, source_size, quiet or json_)
 
 
+_ABSENT: dict[str, set[str]] = {
+    "unroll": {"unroll_factor", "target", "strict"},
+    "scan": {"target", "strict"},
+    "loop": {"target", "strict"},
+    "target": set(),
+}
+
+
 def _lowering_command(strategy: str) -> Callable[..., None]:
     """The command of one strategy: `_lower` without the parameters that are not its own."""
-    absent = {"strategy", "unroll_factor"} if strategy == "unroll" else {"strategy"}
+    absent = {"strategy"} | _ABSENT[strategy]
     signature = inspect.signature(_lower, eval_str=True)
 
     def command(**options: Any) -> None:
-        _lower(strategy=strategy, **options)
+        _lower(strategy=strategy, **{"target": ""} | options)
 
     own = [parameter for name, parameter in signature.parameters.items() if name not in absent]
     command.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
@@ -112,4 +127,4 @@ def _lowering_command(strategy: str) -> Callable[..., None]:
     return command
 
 
-LOWERINGS = {strategy: exit_codes(_lowering_command(strategy)) for strategy in ("unroll", "scan", "loop")}
+LOWERINGS = {strategy: exit_codes(_lowering_command(strategy)) for strategy in _ABSENT}

@@ -24,6 +24,8 @@ __all__ = [
     "Rtol",
     "Seed",
     "Semantics",
+    "Strict",
+    "TargetName",
     "Trials",
     "UnrollFactor",
     "Verbose",
@@ -74,6 +76,18 @@ Nodes = Annotated[
 UnrollFactor = Annotated[int, typer.Option(min=1, metavar="K", help="Time steps in an iteration.")]
 Semantics = Annotated[
     str, typer.Option(metavar="ort|spec", help="Who is right where the ONNX text and onnxruntime differ.")
+]
+TargetName = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="NAME|FILE",
+        help="The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
+        show_default=False,
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Fail if ops of the rest of the model do not fit the target.")
 ]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run source and result and compare before writing.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from rnnlower.verification import VerificationResult
 
-__all__ = ["DIFFERENT", "exit_codes", "finish", "say", "verify_files", "write"]
+__all__ = ["DIFFERENT", "REFUSED", "UNVERIFIED", "exit_codes", "finish", "say", "verify_files", "write"]
 
 DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
 
@@ -29,10 +30,21 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except RnnLowerError as error:
-            typer.echo(f"rnnlower: error: {error}", err=True)
-            raise typer.Exit(exit_code(error)) from error
+            _fail(str(error), exit_code(error), error)
+        except (MemoryError, RecursionError) as error:
+            problem = "not enough memory" if isinstance(error, MemoryError) else "nested too deeply"
+            _fail(f"{problem} for this model", REFUSED, error)
+        except OSError as error:
+            # What is printed may still be buffered, and would fail again at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            _fail(f"cannot go on: {error.strerror or error}", USAGE, error)
 
     return guarded
+
+
+def _fail(message: str, code: int, error: BaseException) -> NoReturn:
+    typer.echo(f"rnnlower: error: {message}", err=True)
+    raise typer.Exit(code) from error
 
 
 def exit_code(error: RnnLowerError) -> int:

@@ -10,5 +10,6 @@ from __future__ import annotations
 
 from rnnlower.opset.convert import convert_opset
 from rnnlower.opset.report import Adaptation, OpsetReport
+from rnnlower.opset.view import NodePredicate
 
-__all__ = ["Adaptation", "OpsetReport", "convert_opset"]
+__all__ = ["Adaptation", "NodePredicate", "OpsetReport", "convert_opset"]

@@ -32,7 +32,7 @@ from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
-from rnnlower.opset.view import Session, describe
+from rnnlower.opset.view import NodePredicate, Session, describe
 
 __all__ = ["convert_opset"]
 
@@ -45,13 +45,13 @@ LEGACY_ATTRIBUTE = "consumed_inputs"
 GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def convert_opset(model: ir.Model, target: int) -> OpsetReport:
+def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = None) -> OpsetReport:
     """Move `model` to the opset `target` of the default domain, in place.
 
     Every node of the main graph, of every subgraph and of every function is judged. Other domains, names,
     metadata and initializers stay. Functions are inlined when `target` is below 15. `ir_version` is raised to
     what `target` was released with and never lowered. A model without an import of the default domain is
-    taken for opset 1.
+    taken for opset 1. Nodes for which `keep` holds stay as they are: whoever asks for that replaces them.
 
     Raises:
         OpsetError: something cannot be said in `target`; the model is then unchanged.
@@ -76,8 +76,9 @@ def convert_opset(model: ir.Model, target: int) -> OpsetReport:
         copied_types.alias(copied, original, types)
         copied_constants.alias(copied, original, constants)
     training = convert_training(model, types, target)
-    _perform(rehearsal, copied_types, copied_constants, source, target)
-    report = _perform(model, types, constants, source, target)
+    _perform(Session(rehearsal, copied_types, copied_constants, _report(model, target), keep))
+    report = _report(model, target)
+    _perform(Session(model, types, constants, report, keep))
     rest = unmodelled.find(model)
     if rest is not None and training is not None:
         rest.training_info = training
@@ -101,27 +102,36 @@ def _every_value(model: ir.Model) -> list[ir.Value]:
     return [value for graph in graphs for value in all_values(graph)]
 
 
-def _perform(
-    model: ir.Model, types: ValueTypes, constants: Constants, source: int, target: int
-) -> OpsetReport:
-    report = OpsetReport(source, target, model.ir_version, changed=True)
+def _report(model: ir.Model, target: int) -> OpsetReport:
+    return OpsetReport(_source_opset(model), target, model.ir_version, changed=True)
+
+
+def _perform(session: Session) -> None:
+    model, source, target = session.model, session.source, session.target
     _normalize_domain(model)
-    session = Session(model, types, constants, report, source, target)
     initializers = len(model.graph.initializers)
-    if model.functions and target < FIRST_OPSET_WITH_FUNCTIONS:
-        functions.inline_all(
-            session, lambda graph, old, new, path: _move_graph(session, graph, old, new, path)
-        )
-    for function in model.functions.values():
-        old = function.opset_imports.get("", source)
-        _move_graph(session, function.graph, old, target, f"function:{function.domain}::{function.name}")
+    without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
+    # Functions have their own opsets; they are inlined at the highest that the model itself has on its way.
+    steps = (max(source, target), target) if without_functions else (target,)
+    if without_functions:
+        functions.drop_uncalled(session)
+    for opset in steps:
+        _move_functions(session, opset)
+        _move_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
+        model.graph.opset_imports[""] = opset
+        if model.functions and without_functions:
+            functions.inline_all(session)
+    _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
+    session.report.ir_version = model.ir_version
+
+
+def _move_functions(session: Session, target: int) -> None:
+    for function in session.model.functions.values():
+        old = function.opset_imports.get("", session.source)
+        name = "::".join(function.identifier()[:2])
+        _move_graph(session, function.graph, old, target, f"function:{name}")
         if "" in function.opset_imports:
             function.opset_imports[""] = target
-    _move_graph(session, model.graph, source, target, "")
-    model.graph.opset_imports[""] = target
-    _raise_ir_version(model, target, len(model.graph.initializers) > initializers)
-    report.ir_version = model.ir_version
-    return report
 
 
 def _normalize_domain(model: ir.Model) -> None:
@@ -169,14 +179,16 @@ def _graphs_with_paths(root: ir.Graph, path: str) -> list[tuple[ir.Graph, str]]:
     return found
 
 
-def _is_default(session: Session, node: ir.Node) -> bool:
-    return node.domain == "" and node.op_identifier() not in session.model.functions
+def _is_judged(session: Session, node: ir.Node) -> bool:
+    if node.domain or node.op_identifier() in session.model.functions:
+        return False
+    return session.keep is None or not session.keep(node)
 
 
 def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> None:
     for graph, where in _graphs_with_paths(root, path):
         for node in graph:
-            if _is_default(session, node):
+            if _is_judged(session, node):
                 _version(node, opset, where)
 
 
@@ -192,7 +204,7 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
 
 
 def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbour: int, path: str) -> None:
-    if node.graph is None or not _is_default(session, node):
+    if node.graph is None or not _is_judged(session, node):
         return
     old = _version(node, opset, path)
     new = version_at(node.op_type, neighbour)

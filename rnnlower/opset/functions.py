@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.opset.constants import Constants
-from rnnlower.opset.types import ValueTypes, all_graphs, all_values
+from rnnlower.opset.types import ValueTypes, all_graphs, all_values, called_functions
 from rnnlower.opset.view import Session
 
-__all__ = ["inline_all"]
-
-Move = Callable[[ir.Graph, int, int, str], None]
+__all__ = ["drop_uncalled", "inline_all"]
 
 
-def inline_all(session: Session, move: Move) -> None:
+def drop_uncalled(session: Session) -> None:
+    """Take away the functions that nothing calls: there is no place to inline them."""
+    model = session.model
+    called = called_functions(model)
+    for identifier in [each for each in model.functions if each not in called]:
+        session.report.unused.append(_name(identifier))
+        del model.functions[identifier]
+
+
+def inline_all(session: Session) -> None:
     """Put the body of every function in the place of its calls, and drop the functions.
 
-    `move` converts a graph from one opset to another: a function may import another one than the model.
+    The functions must have the model's opset.
 
     Raises:
         OpsetError: a call cannot be expanded.
@@ -28,24 +33,14 @@ def inline_all(session: Session, move: Move) -> None:
     from rnnlower.passes.inline_functions import InlineFunctionsPass
 
     model, report = session.model, session.report
-    called = _called(model)
-    for identifier, function in model.functions.items():
-        name = "::".join(identifier[:2]) + (f":{identifier[2]}" if identifier[2] else "")
-        (report.inlined if identifier in called else report.unused).append(name)
-        move(
-            function.graph, function.opset_imports.get("", session.source), session.source, f"function:{name}"
-        )
-        if "" in function.opset_imports:
-            function.opset_imports[""] = session.source
-    for identifier in [each for each in model.functions if each not in called]:
-        del model.functions[identifier]
+    report.inlined += map(_name, model.functions)
     outputs = _outputs_of_calls(model)
     try:
         InlineFunctionsPass(lambda node: True)(model)
     except InvalidModelError as error:
         raise OpsetError(f"opset {session.target} has no functions, and {error}") from error
     if model.functions:
-        name = "::".join(next(iter(model.functions))[:2])
+        name = _name(next(iter(model.functions)))
         raise OpsetError(f"opset {session.target} has no functions, and {name} cannot be inlined")
     _restore(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
@@ -53,6 +48,11 @@ def inline_all(session: Session, move: Move) -> None:
     session.constants = Constants(model, session.types)
     session.collect_names()
     report.notes.append(f"opset {session.target} has no functions: {len(report.inlined)} were inlined")
+
+
+def _name(identifier: ir.OperatorIdentifier) -> str:
+    domain, name, overload = identifier
+    return f"{domain}::{name}:{overload}" if overload else f"{domain}::{name}"
 
 
 def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
@@ -76,16 +76,3 @@ def _restore(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
         value.doc_string = value.doc_string or old.doc_string
         value.metadata_props.update(old.metadata_props)
         value.meta.update(old.meta)
-
-
-def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    found: set[ir.OperatorIdentifier] = set()
-    pending = [model.graph]
-    while pending:
-        for graph in all_graphs(pending.pop()):
-            for node in graph:
-                identifier = node.op_identifier()
-                if identifier in model.functions and identifier not in found:
-                    found.add(identifier)
-                    pending.append(model.functions[identifier].graph)
-    return found

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.opset import schema
 
-__all__ = ["ValueTypes", "all_graphs", "all_values", "resolve_references"]
+__all__ = ["ValueTypes", "all_graphs", "all_values", "called_functions", "resolve_references"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,20 @@ def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
             elif attribute.type == ir.AttributeType.GRAPHS:
                 for each in attribute.as_graphs():
                     yield from all_graphs(each)
+
+
+def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    """The functions that the main graph calls, directly or not."""
+    found: set[ir.OperatorIdentifier] = set()
+    pending = [model.graph]
+    while pending:
+        for graph in all_graphs(pending.pop()):
+            for node in graph:
+                identifier = node.op_identifier()
+                if identifier in model.functions and identifier not in found:
+                    found.add(identifier)
+                    pending.append(model.functions[identifier].graph)
+    return found
 
 
 def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -142,9 +156,9 @@ class _InferenceCopy:
         self._copy = model.clone()
         self._pairs = list(zip(all_values(model.graph), all_values(self._copy.graph), strict=True))
         self._replaced: dict[ir.Value, ir.Value] = {}
-        called: set[ir.OperatorIdentifier] = set()
         for graph in list(all_graphs(self._copy.graph)):
-            self._expand_calls(graph, called)
+            self._expand_calls(graph)
+        called = called_functions(model)
         self.uncalled = {
             value
             for identifier, function in model.functions.items()
@@ -152,7 +166,8 @@ class _InferenceCopy:
             for value in all_values(function.graph)
         }
         self._strip()
-        self._copy.functions.clear()
+        if all(map(self._has_opset_of_model, model.functions.values())):
+            self._copy.functions.clear()
 
     def names(self) -> Iterator[tuple[ir.Value, str]]:
         """Each value of the model with its name in the copy."""
@@ -172,16 +187,16 @@ class _InferenceCopy:
         _collect(proto.graph, found)
         return found
 
-    def _expand_calls(self, graph: ir.Graph, called: set[ir.OperatorIdentifier]) -> None:
+    def _has_opset_of_model(self, function: ir.Function) -> bool:
+        version = self._model.graph.opset_imports.get("", 1)
+        return function.opset_imports.get("", version) == version
+
+    def _expand_calls(self, graph: ir.Graph) -> None:
         pending = list(graph)
         while pending:
             node = pending.pop()
             function = self._model.functions.get(node.op_identifier())
-            if function is None:
-                continue
-            called.add(node.op_identifier())
-            version = self._model.graph.opset_imports.get("", 1)
-            if function.opset_imports.get("", version) == version:
+            if function is not None and self._has_opset_of_model(function):
                 pending += self._expand(graph, node, function)
 
     def _expand(self, graph: ir.Graph, call: ir.Node, function: ir.Function) -> list[ir.Node]:

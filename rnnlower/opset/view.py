@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,7 +16,9 @@ from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.schema import Version
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 
-__all__ = ["Session", "View", "describe"]
+__all__ = ["NodePredicate", "Session", "View", "describe"]
+
+NodePredicate = Callable[[ir.Node], bool]
 
 
 @dataclasses.dataclass
@@ -26,12 +29,19 @@ class Session:
     types: ValueTypes
     constants: Constants
     report: OpsetReport
-    source: int
-    target: int
+    keep: NodePredicate | None
     names: set[str] = dataclasses.field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.collect_names()
+
+    @property
+    def source(self) -> int:
+        return self.report.source
+
+    @property
+    def target(self) -> int:
+        return self.report.target
 
     def collect_names(self) -> None:
         """Note the names of all values and nodes, so that `fresh` avoids them."""

@@ -16,7 +16,7 @@ __all__ = ["run_loop"]
 def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     """Emits a Loop (any opset); an output over time that runs from the end needs opset 10."""
     time = recurrence.axes.time
-    steps = e.constant(np.array(time, np.int64)) if isinstance(time, int) else e.squeeze(time, 0)
+    steps = e.constant(np.array(time, np.int64)) if isinstance(time, int) else e.squeeze(time, 0, [])
     stacked = [series.stacked() for series in recurrence.inputs]
     initial = recurrence.initial_values(e)
     last = None

@@ -33,7 +33,7 @@ def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
     body = e.body()
     steps = list(_scan(body, recurrence, initial))
     dims = [*recurrence.state_dims(), *([time, *dims] for dims in recurrence.output_dims())]
-    any_steps = e.squeeze(e.op("Greater", time, e.integers(0), since=9), 0)
+    any_steps = e.squeeze(e.op("Greater", time, e.integers(0), since=9), 0, [])
     values = e.ops(
         "If",
         any_steps,

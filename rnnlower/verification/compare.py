@@ -14,6 +14,9 @@ others    exact                                        integers, booleans and st
                                                        ArgMax that flips on a tie is reported as different
 ========  ===========================================  ==================================================
 
+Rounding adds up over the time steps of a recurrent node, as errors of either sign do: with the square root of
+their number. The table holds for up to 64 steps; for T steps, both terms are sqrt(T / 64) times as large.
+
 The scale is in it because an element near zero may be the difference of large ones; its floor of 0.1 because
 gate values are of order one whatever the inputs are. Where a recurrent node computes in a coarser type than
 the output's, the coarser type's row holds. What exceeds this is set against :mod:`.conditioning` before it
@@ -46,6 +49,7 @@ _DEFAULTS: list[tuple[Any, float, float]] = [
     (np.dtype(np.float64), 1e-10, 1e-9),
 ]
 _SCALE_FLOOR = 0.1
+_STEPS_OF_TABLE = 64
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,18 @@ class Tolerance:
 
 
 def tolerance_for(
-    dtype: Any, coarse_dtypes: Sequence[Any] = (), atol: float | None = None, rtol: float | None = None
+    dtype: Any,
+    coarse_dtypes: Sequence[Any] = (),
+    atol: float | None = None,
+    rtol: float | None = None,
+    steps: int = 1,
 ) -> Tolerance:
-    """The tolerance for an output of ``dtype``; recurrent nodes compute in ``coarse_dtypes``."""
+    """The tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times."""
     wanted = (dtype, *coarse_dtypes)
     row = next((r for r in _DEFAULTS if r[0] in wanted), (None, 0.0, 0.0))
     if atol is None and rtol is None:
-        return Tolerance(row[1], row[2], scaled=True)
+        growth = math.sqrt(max(1.0, steps / _STEPS_OF_TABLE))
+        return Tolerance(growth * row[1], growth * row[2], scaled=True)
     return Tolerance(atol or 0.0, rtol or 0.0, scaled=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.verification.coverage import BranchWatch, empty_words
 from rnnlower.verification.engines import EngineName, NumpyEngine, Semantics
 from rnnlower.verification.given import GivenInputs, read_inputs
 from rnnlower.verification.interface import interface_problems
@@ -78,6 +80,11 @@ def verify(
     """
     if trials is not None and trials < 1:
         raise OptionError(f"trials must be at least 1, not {trials}")
+    if seed < 0:
+        raise OptionError(f"seed must be at least 0, not {seed}")
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None and not 0 <= value < math.inf:
+            raise OptionError(f"{name} must be a number from 0, not {value}")
     if engine not in (None, "onnxruntime", "rnnlower-reference"):
         raise OptionError(f"unknown engine {engine!r}; known are onnxruntime and rnnlower-reference")
     if semantics not in ("ort", "spec"):
@@ -129,10 +136,12 @@ def _run_reference(runner: Runner, options: _Options) -> list[Trial]:
             return _run_generated(runner, options)
         runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
         finished = []
-        with runner.open(runner.reference) as run:
+        branches = BranchWatch(runner.reference)
+        with runner.open(branches.model) as run:
             for number, feeds in enumerate(given):
                 options.progress("reference", number, len(given))
-                finished.append(Trial(number, feeds, run(feeds)))
+                finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
+        runner.notes += branches.words() + empty_words(finished)
     except LoadError as error:
         raise UnverifiableError(f"no engine runs the reference: {brief(error)}") from error
     except RunError as error:
@@ -146,11 +155,16 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
     states = state_pairs(graph, facts, options.states)
     count = options.trials or maker.natural_trials
     runner.empty_inputs = maker.plan.has_empty_inputs
-    with runner.open(runner.reference) as run:
+    branches = BranchWatch(runner.reference)
+    with runner.open(branches.model) as run:
         finished, skipped = generate_trials(
-            run, maker, count, states, lambda done: options.progress("reference", done, count)
+            branches.watched(run),
+            maker,
+            count,
+            states,
+            lambda done: options.progress("reference", done, count),
         )
-    runner.notes += skipped
+    runner.notes += skipped + branches.words() + empty_words(finished)
     return finished
 
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import onnx
 from numpy.typing import NDArray
 
-from rnnlower.errors import RnnLowerError
-from rnnlower.reference import Evaluator
+from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.verification.graph_facts import RECURRENT, Facts, gather_facts
 from rnnlower.verification.models import HeldModel
 from rnnlower.verification.session import (
@@ -80,8 +79,13 @@ class NumpyEngine:
     name: EngineName = "rnnlower-reference"
 
     def __init__(self, model: HeldModel, semantics: Semantics, precise: bool = True) -> None:
+        # Imported here because onnx's evaluator is slow to import, and most models never need it.
+        from rnnlower.reference import Evaluator
+
         try:
             self._evaluator = Evaluator(model.with_data(), semantics=semantics, precise=precise)
+        except UnsupportedModelError as error:
+            raise LacksKernelError(str(error)) from error
         except _EVALUATION_FAILURES as error:
             raise LoadError(f"{type(error).__name__}: {error}") from error
 

@@ -9,7 +9,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,9 @@ Array = NDArray[Any]
 # From rounding level to saturation; "mixed" draws a magnitude for every element.
 _PATTERNS = ("ordinary", "large", "tiny", "mixed", "small", "huge", "sparse", "positive")
 _FACTORS = {"large": 10.0, "small": 0.1, "tiny": 1e-3, "huge": 100.0}
+# A model with thresholds above what "huge" reaches gets one pattern more, which straddles them.
+_BEYOND = "beyond"
+_REACHED = 30.0
 # Weights that come as inputs: strong ones saturate, weak ones leave the other inputs to decide.
 _WEIGHT_FACTORS = {"large": 1.0, "small": 0.1, "tiny": 0.05}
 _MAX_VARIANTS = 4
@@ -56,7 +59,9 @@ class InputMaker:
 
     A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
     with constants. Every float pattern meets up to four combinations of the switches' values.
-    ``parameters`` is the size of the model: the elements of its initializers and inputs.
+    ``parameters`` is the size of the model: the elements of its initializers and inputs; ``threshold`` the
+    largest magnitude at which it clips, bends or compares. ``reshapes`` are inputs that are the shape of
+    another input, whose features, at the end, are ``input_size``.
     """
 
     elem_types: Mapping[str, int]
@@ -64,12 +69,19 @@ class InputMaker:
     plan: ShapePlan
     seed: int
     parameters: int
+    threshold: float = 0.0
+    reshapes: Mapping[str, str] = field(default_factory=dict)
+    input_size: int = 1
+
+    @property
+    def _patterns(self) -> tuple[str, ...]:
+        return (*_PATTERNS, _BEYOND) if self.threshold > _REACHED else _PATTERNS
 
     @property
     def natural_trials(self) -> int:
         """How many trials meet every pattern with every variant of the switches, several times if cheap."""
         rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
-        return len(_PATTERNS) * self._variants * rounds
+        return len(self._patterns) * self._variants * rounds
 
     @property
     def has_discrete_inputs(self) -> bool:
@@ -85,9 +97,22 @@ class InputMaker:
     def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
         """The inputs of one trial. A later attempt draws other discrete values and narrower limits."""
         count = self.round_of(trial)
-        pattern = _PATTERNS[count % len(_PATTERNS)]
+        pattern = self._patterns[count % len(self._patterns)]
+        targets = self._targets(recipe, shapes)
+        shapes = shapes | {self.reshapes[name]: (math.prod(target),) for name, target in targets.items()}
         turn = _Turn(trial, count, attempt, pattern, recipe, shapes, self.switch_values(trial))
-        return {name: self._values(name, turn) for name in shapes}
+        values = {name: self._values(name, turn) for name in shapes}
+        return values | {name: np.array(target, self._dtype(name)) for name, target in targets.items()}
+
+    def _targets(self, recipe: Recipe, shapes: Sizes) -> dict[str, tuple[int, ...]]:
+        """For inputs that are the shape into which a flat input goes, that shape."""
+        targets = {}
+        for name, data in self.reshapes.items():
+            flat = [isinstance(d, str) for d in self.plan.dims[data]] == [True]
+            if flat and len(shapes[name]) == 1:
+                sizes = (*(1 for _ in range(shapes[name][0])), recipe.length, recipe.batch, self.input_size)
+                targets[name] = sizes[len(sizes) - shapes[name][0] :]
+        return targets
 
     def _dtype(self, name: str) -> Any:
         elem_type = self.elem_types[name]
@@ -145,11 +170,11 @@ class InputMaker:
             if use.is_weight:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
-            return _floats(rng, dtype, shape, turn.pattern)
+            return _floats(rng, dtype, shape, turn.pattern, self.threshold)
         if dtype.kind == "b":
             return _booleans(rng, shape, turn.round + turn.attempt)
         if dtype.kind in "iu":
-            return _integers(rng, dtype, shape, use).astype(dtype)
+            return _integers(rng, dtype, shape, use, turn.attempt).astype(dtype)
         if dtype.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
         return rng.choice(np.array(["", "a", "B c", "word"], dtype=object), shape)
@@ -192,7 +217,9 @@ def _booleans(rng: np.random.Generator, shape: tuple[int, ...], turn: int) -> Ar
     return np.asarray(rng.random(shape) < share)
 
 
-def _floats(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], pattern: str) -> Array:
+def _floats(
+    rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], pattern: str, threshold: float
+) -> Array:
     normal = rng.standard_normal(shape)
     if pattern == "mixed":
         normal = normal * 10.0 ** rng.uniform(-3, 1.5, shape)
@@ -200,15 +227,18 @@ def _floats(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], patter
         normal = np.abs(normal)
     elif pattern == "sparse":
         normal = np.where(rng.random(shape) < 0.5, 0.0, 3 * normal)
-    factor = _FACTORS.get(pattern, 1.0)
-    # float16 ends at 65504: larger inputs would test little but its overflow.
-    return np.asarray(normal * (min(factor, 10.0) if dtype == np.float16 else factor)).astype(dtype)
+    factor = 10.0 * threshold if pattern == _BEYOND else _FACTORS.get(pattern, 1.0)
+    if dtype == np.float16:
+        # It ends at 65504: larger inputs would test little but its overflow.
+        factor = min(factor, max(10.0, min(2.0 * threshold, 6000.0)))
+    return np.asarray(normal * factor).astype(dtype)
 
 
-def _integers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], use: Uses) -> Array:
+def _integers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], use: Uses, attempt: int) -> Array:
     if use.is_shape or use.is_count:
         return np.asarray(rng.integers(1, 4, shape))
     if use.equal_to or use.ordered_with:
         return np.asarray(rng.choice(np.array(_choices(use)), shape))
     top = 256 if dtype.itemsize == 1 and dtype.kind == "u" else 10
-    return np.asarray(rng.integers(0, top, shape))
+    # What the model computes from them may be an index into something small.
+    return np.asarray(rng.integers(0, max(1, top >> attempt), shape))

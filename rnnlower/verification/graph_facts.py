@@ -21,6 +21,7 @@ from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.verification.models import default_opset, slim
 from rnnlower.verification.randomness import random_outputs
+from rnnlower.verification.thresholds import largest_threshold
 
 __all__ = [
     "Dim",
@@ -75,7 +76,8 @@ class Uses:
 class Recurrent:
     """A native recurrent node: where it is, and what decides whether an engine runs it.
 
-    ``state_dims`` are the sizes that its sequence_lens and initial states are known to have.
+    ``state_dims`` are the sizes that its sequence_lens and initial states are known to have, ``input_size``
+    the features of X by the shape of W.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Recurrent:
     layout: int
     x_dims: Dims | None
     state_dims: tuple[int, ...]
+    input_size: Dim = None
 
 
 @dataclass
@@ -93,7 +96,8 @@ class Facts:
 
     ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
     that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
-    the axis of time of the values that have one.
+    the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
+    reshapes; the largest magnitude at which something clips or bends.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -103,6 +107,8 @@ class Facts:
     batches: set[str] = field(default_factory=set)
     lengths: set[str] = field(default_factory=set)
     time_axes: dict[str, int] = field(default_factory=dict)
+    reshapes: dict[str, str] = field(default_factory=dict)
+    threshold: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,14 +138,17 @@ Origins = frozenset[str]
 Taint = MutableMapping[str, Origins]
 
 
-def gather_facts(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Facts:
-    """Facts about ``model``; with ``shapes``, under these shapes of its inputs."""
+def gather_facts(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None
+) -> Facts:
+    """Facts about ``model``; with ``shapes``, under these sizes, or names of sizes, of its inputs."""
     inferred = slim(model)
     for value in inferred.graph.input:
         if shapes and value.name in shapes:
             del value.type.tensor_type.shape.dim[:]
             for size in shapes[value.name]:
-                value.type.tensor_type.shape.dim.add(dim_value=size)
+                named = isinstance(size, str)
+                value.type.tensor_type.shape.dim.add(**{"dim_param" if named else "dim_value": size})
         _name_dims(value)
     if shapes:
         _forget_shapes(inferred.graph)
@@ -149,6 +158,7 @@ def gather_facts(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | N
     tracer = _Tracer(inferred)
     tracer.run()
     tracer.facts.random_outputs = random_outputs(model)
+    tracer.facts.threshold = largest_threshold(model)
     return tracer.facts
 
 
@@ -253,6 +263,9 @@ class _Tracer:
             for index, name in enumerate(node.input):
                 if taint.get(name):
                     self._use(node, index, [self.facts.uses[origin] for origin in taint[name]], scope)
+            if node.op_type == "Reshape" and len(node.input) > 1:
+                given = taint.get(node.input[0]) or (), taint.get(node.input[1]) or ()
+                self.facts.reshapes.update((shape, data) for data in given[0] for shape in given[1])
             function = self._functions.get((node.domain, node.op_type))
             if function is not None:
                 results = self._call(function, node, scope, taint)
@@ -293,6 +306,7 @@ class _Tracer:
                 state_dims=tuple(
                     d for name in node.input[4:7] for d in scope.dims.get(name, ()) if isinstance(d, int)
                 ),
+                input_size=_axis_size(scope, node.input[1], 2),
             )
         )
 
@@ -331,7 +345,11 @@ class _Tracer:
             elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
                 use.indices.append(_axis_size(scope, node.input[0], axis))
             elif op_type in ("GatherND", "ScatterND") and index == 1:
-                use.indices.append(_axis_size(scope, node.input[0], 0))
+                # The last axis of the indices counts through as many axes of the data.
+                indexed = _axis_size(scope, node.input[1], -1)
+                axes = range(indexed) if isinstance(indexed, int) else range(1)
+                first = attributes["batch_dims"].i if "batch_dims" in attributes else 0
+                use.indices += [_axis_size(scope, node.input[0], first + axis) for axis in axes]
             elif op_type == "OneHot" and index == 0:
                 depth = scope.values.get(node.input[1])
                 use.indices.append(None if depth is None else int(depth.ravel()[0]))

@@ -29,6 +29,10 @@ def interface_problems(reference: onnx.GraphProto, candidate: onnx.GraphProto) -
         if value.name not in ours:
             problems.append(f"the candidate wants an input {value.name!r} that the reference lacks")
             runnable = False
+    ours_in_order = [value.name for value in required_inputs(reference) if value.name in theirs]
+    theirs_in_order = [value.name for value in candidate.input if value.name in ours_in_order]
+    if ours_in_order != theirs_in_order:
+        problems.append(f"the inputs are ordered {theirs_in_order} instead of {ours_in_order}")
     expected, found = [o.name for o in reference.output], [o.name for o in candidate.output]
     problems += [f"the candidate has no output {name!r}" for name in expected if name not in found]
     problems += [f"the candidate has an output {name!r} more" for name in found if name not in expected]

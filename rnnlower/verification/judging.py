@@ -12,6 +12,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.verification.compare import Tolerance, compare_values, merge, tolerance_for
 from rnnlower.verification.conditioning import rounding_noise
+from rnnlower.verification.graph_facts import dims_of, gather_facts, unnamed_dim
 from rnnlower.verification.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.running import Runner
@@ -46,9 +47,24 @@ class Judge:
             if node.elem_type
         ]
 
-    def tolerance(self, dtype: Any) -> Tolerance:
-        """The tolerance for values of ``dtype`` (None for what is no array)."""
-        return tolerance_for(dtype, self._coarse, self._atol, self._rtol)
+    def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
+        """The tolerance for values of ``dtype`` (None for what is no array) that ``feeds`` lead to."""
+        return tolerance_for(dtype, self._coarse, self._atol, self._rtol, self._steps(feeds))
+
+    def _steps(self, feeds: Mapping[str, Array]) -> int:
+        """The time steps of the longest recurrent node, as far as the shapes of the inputs tell."""
+        sizes: dict[Any, int] = {}
+        for value in self._runner.reference.proto.graph.input:
+            shape = np.shape(feeds.get(value.name, ()))
+            for axis, (dim, size) in enumerate(zip(dims_of(value) or (), shape, strict=False)):
+                sizes[unnamed_dim(value.name, axis) if dim is None else dim] = size
+        lengths = [
+            node.x_dims[node.layout]
+            for facts in (self._runner.reference_facts, self._runner.candidate_facts)
+            for node in facts.recurrent
+            if node.x_dims and node.layout < len(node.x_dims)
+        ]
+        return max((d if isinstance(d, int) else sizes.get(d, 1) for d in lengths), default=1)
 
     def compare(
         self, trial: Trial, outputs: dict[str, Any], noise: Mapping[str, Array | None] | None = None
@@ -64,7 +80,7 @@ class Judge:
                     f"output {name!r} is left to chance or to the runtime: only shape and dtype compared"
                 )
                 expected, found = _shape_only(expected), _shape_only(found)
-            tolerance = self.tolerance(getattr(expected, "dtype", None))
+            tolerance = self.tolerance(getattr(expected, "dtype", None), trial.feeds)
             allowed = None if noise is None else noise.get(name)
             comparisons[name] = compare_values(name, expected, found, tolerance, allowed)
         return comparisons
@@ -122,10 +138,22 @@ class Judge:
             for name, comparison in one.comparisons.items():
                 merged[name] = merge(merged.get(name), comparison, one.trial.number)
         axes = self._runner.reference_facts.time_axes
+        if any(not c.equal and c.name not in axes for c in merged.values()):
+            axes = self._time_axes() | axes
         for name, comparison in merged.items():
             if name in axes and comparison.worst_index and axes[name] < len(comparison.worst_index):
                 merged[name] = replace(comparison, worst_step=comparison.worst_index[axes[name]])
         return merged
+
+    def _time_axes(self) -> dict[str, int]:
+        """The axes of time that show once the sizes of the inputs are forgotten."""
+        proto = self._runner.reference.proto
+        named = {
+            value.name: [unnamed_dim(value.name, axis) for axis in range(len(dims))]
+            for value in proto.graph.input
+            if (dims := dims_of(value)) is not None
+        }
+        return gather_facts(proto, named).time_axes
 
     def where_it_begins(self, judged: list[Judged]) -> str | None:
         """The first inner value that both models name and that differs, on the first trial that shows any."""
@@ -146,7 +174,9 @@ class Judge:
                 # A help for the reader: without it the verdict stands.
                 return None
         graph = self._runner.reference.proto.graph
-        return first_difference(graph, names, values[0], values[1], self.tolerance)
+        return first_difference(
+            graph, names, values[0], values[1], lambda dtype: self.tolerance(dtype, trial.feeds)
+        )
 
 
 def _shape_only(value: Any) -> Any:

@@ -37,6 +37,12 @@ class HeldModel:
         """What an onnxruntime session is made from."""
         return str(self.path) if self.path else self.proto.SerializeToString()
 
+    @property
+    def fits_memory(self) -> bool:
+        """Whether protobuf can hold the model together with its external data."""
+        tensors = self.proto.graph.initializer
+        return sum(8 * elements(tensor.dims) for tensor in tensors if uses_external_data(tensor)) < _LARGE
+
     def with_data(self) -> onnx.ModelProto:
         """The model with its external data loaded."""
         return onnx.load(self.path) if self.path else self.proto

@@ -31,11 +31,12 @@ def _made(graph: onnx.GraphProto) -> Iterable[str]:
 
 
 def with_outputs(model: HeldModel, names: Iterable[str]) -> HeldModel | None:
-    """``model`` with inner values as outputs; None where its data lies elsewhere than in its file."""
-    if any(uses_external_data(tensor) for tensor in model.proto.graph.initializer):
+    """``model`` with inner values as outputs; None where it is too large to hold with its data."""
+    external = any(uses_external_data(tensor) for tensor in model.proto.graph.initializer)
+    if external and not model.fits_memory:
         return None
     extended = onnx.ModelProto()
-    extended.CopyFrom(model.proto)
+    extended.CopyFrom(model.with_data() if external else model.proto)
     extended.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return HeldModel(model.role, extended, None)
 

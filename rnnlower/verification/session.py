@@ -32,6 +32,7 @@ _LACKING = (
     "does not support double yet",
     "ONNX Runtime only *guarantees* support",
     "Unsupported model IR version",
+    "is not a registered function/op",
 )
 _LONGEST, _HEAD = 500, 100
 # How it says that a value inside the model has another shape than the model records for it.

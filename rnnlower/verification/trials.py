@@ -62,7 +62,10 @@ def input_maker(
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     parameters = _weight_count(reference)
     parameters += sum(elements([d for d in dims if isinstance(d, int)]) for dims in plan.dims.values())
-    return InputMaker(types, facts.uses, plan, seed, parameters)
+    features = [node.input_size for node in facts.recurrent if isinstance(node.input_size, int)]
+    return InputMaker(
+        types, facts.uses, plan, seed, parameters, facts.threshold, facts.reshapes, next(iter(features), 1)
+    )
 
 
 def _weight_count(graph: onnx.GraphProto) -> int:
@@ -110,7 +113,7 @@ def generate_trials(
             continue
         where = f"with {', '.join(f'{name} = {value}' for name, value in variant)}, " if variant else ""
         skipped.append(f"trial {number}: {where}the reference ran on no generated inputs: {reason}")
-        if maker.plan.is_dynamic:
+        if maker.plan.is_dynamic and variant not in last:
             # The whole range of sizes was searched: another trial would search it in vain again.
             hopeless.add(variant)
     if not finished:

@@ -1,0 +1,33 @@
+"""What a measurement ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+__all__ = ["describe"]
+
+
+def describe() -> dict[str, str | int | float]:
+    """Processor, versions, date, and how busy the machine was."""
+    return {
+        "processor": _processor(),
+        "processors": os.cpu_count() or 0,
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "onnxruntime": version("onnxruntime"),
+        "onnx": version("onnx"),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

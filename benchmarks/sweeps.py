@@ -1,0 +1,60 @@
+"""Ratio of run time to the native kernel against the hidden size, the batch and the number of time steps.
+
+python benchmarks/sweeps.py hidden_size --json benchmarks/results/hidden_size.json
+python benchmarks/sweeps.py batch --json benchmarks/results/batch.json
+python benchmarks/sweeps.py time_steps --json benchmarks/results/time_steps.json
+
+The processor time of the one thread that runs is taken, so other processes count less than on the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import onnx
+from environment import describe
+from measuring import VARIANTS, feeds_of, lowered, ratio_rounds, recurrent
+from textbook import textbook
+
+SWEEPS = {
+    "hidden_size": [(50, 1, n, n) for n in (16, 32, 64, 128, 256, 512)],
+    "batch": [(50, n, 128, 128) for n in (1, 2, 4, 8, 16, 32)],
+    "time_steps": [(n, 1, 128, 128) for n in (10, 25, 50, 100, 250, 500)],
+}
+"""Time steps, batch, input_size, hidden_size."""
+FORMS = ("textbook", "unroll", "scan", "scan:4", "loop")
+
+
+def form_of(source: onnx.ModelProto, form: str) -> onnx.ModelProto:
+    """The model in one of `FORMS` or native."""
+    return textbook(source) if form == "textbook" else lowered(source, form)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("sweep", choices=SWEEPS)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["lstm", "bilstm", "gru"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    print(f"{'':10} {'T,B,I,H':>16} {'native ms':>9}" + "".join(f"{form:>10}" for form in FORMS))
+    for name in arguments.variants:
+        for size in SWEEPS[arguments.sweep]:
+            source = recurrent(VARIANTS[name], size)
+            models = {form: form_of(source, form) for form in ("native", *FORMS)}
+            seconds = ratio_rounds(models, feeds_of(VARIANTS[name], size), arguments.rounds)
+            ratios = {form: round(seconds[form] / seconds["native"], 3) for form in FORMS}
+            milliseconds = round(1e3 * seconds["native"], 4)
+            rows.append({"variant": name, "size": size, "native_ms": milliseconds, "ratios": ratios})
+            cells = "".join(f"{ratio:10.2f}" for ratio in ratios.values())
+            print(f"{name:10} {','.join(map(str, size)):>16} {milliseconds:9.3f}{cells}", flush=True)
+    if arguments.json:
+        text = json.dumps({"sweep": arguments.sweep, "environment": describe(), "rows": rows}, indent=1)
+        arguments.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Brings LSTM nodes to the SONNX profile, which keeps the operator and wants everything written out.
+
+Before::
+
+    Y, Y_h = LSTM<hidden_size=4, layout=1>(X, W, R)
+
+After::
+
+    x = Transpose<perm=[1, 0, 2]>(X)
+    y = LSTM<hidden_size=4, layout=0, input_forget=0, activations=["Sigmoid", "Tanh", "Tanh"]>(
+        x, W, R, B=zeros, sequence_lens=[T, T], initial_h=zeros, initial_c=zeros, P=zeros)
+    Y = Transpose<perm=[2, 0, 1, 3]>(y)
+    h = Squeeze(Slice(y, T - 1, T))
+    Y_h = Transpose<perm=[1, 0, 2]>(h)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.emitter import Emitter, NameSource
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.passes.lower_recurrent import replace_node
+from rnnlower.places import Located, default_opset, find_recurrent, value_names
+from rnnlower.recurrent import ResolvedNode, parse_recurrent
+from rnnlower.sonnx import FIRST_OPSET, departures, last_steps
+
+__all__ = ["ConformSonnxPass"]
+
+
+class ConformSonnxPass(ir.passes.InPlacePass):
+    """Makes LSTM nodes of the main graph and its subgraphs conform, or refuses them by name.
+
+    Constants that are computed (`FoldWeightsPass`), types that the model does not write down
+    (`InferTypesPass`), functions (`InlineFunctionsPass`) and opsets below 14 (`ConvertOpsetPass`) are other
+    passes' business.
+
+    Args:
+        nodes: The nodes; ``None``: every recurrent node of the model.
+
+    Attributes:
+        conformed: The nodes that were changed, as they are now.
+    """
+
+    def __init__(self, nodes: Sequence[Located] | None = None) -> None:
+        super().__init__()
+        self._nodes = nodes
+        self.conformed: list[Located] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Conforms.
+
+        Raises:
+            InvalidModelError: A node breaks the operator's text.
+            UnsupportedModelError: A node departs from the profile in what cannot be written out.
+        """
+        nodes = find_recurrent(model) if self._nodes is None else self._nodes
+        names = NameSource(value_names(model))
+        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        refused = []
+        for located in nodes:
+            found = [departure for departure in departures(located) if departure.level == "error"]
+            if not found:
+                continue
+            if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
+                # Anew: an input may be an output of a node that has just been replaced.
+                node = parse_recurrent(located.node, located.opset, label=str(located))
+                if node.dtype is not None:
+                    e = Emitter(model, default_opset(model), names, node.dtype, constants)
+                    located = Located(_conform(e, node), located.name, located.path, located.opset)
+                    self.conformed.append(located)
+            refused += [str(left) for left in departures(located) if left.level == "error"]
+        if refused:
+            raise UnsupportedModelError("\n".join(refused))
+        return ir.passes.PassResult(model, modified=bool(self.conformed))
+
+
+def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
+    """Puts a node in the place of the given one that has no departure left which can be mended."""
+    inputs = _inputs(e, node)
+    attributes = [*_attributes(node).values()]
+    lstm = ir.Node("", "LSTM", inputs, attributes, outputs=_outputs(e, node), name=node.node.name)
+    lstm.metadata_props.update(node.node.metadata_props)
+    lstm.doc_string = node.node.doc_string
+    e.nodes.append(lstm)
+    replace_node(node.node, _results(e, node, lstm.outputs), e.nodes)
+    return lstm
+
+
+def _inputs(e: Emitter, node: ResolvedNode) -> list[ir.Value | None]:
+    given = dict[str, ir.Value | None](node.inputs)
+    directions, hidden_size, batch = node.num_directions, node.hidden_size, node.batch_size
+    if node.layout:
+        # A constant stays one.
+        for name in ("X", *node.state_names):
+            value = given.get(name)
+            tensor = (
+                None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
+            )
+            if tensor is not None:
+                given[name] = e.constant(tensor.numpy().transpose(1, 0, 2))
+            elif value is not None:
+                given[name] = e.transpose(value, [1, 0, 2])
+    zeros = {"B": [directions, 8 * hidden_size], "P": [directions, 3 * hidden_size]}
+    if batch is not None:
+        zeros |= {name: [directions, batch, hidden_size] for name in node.state_names}
+    for name, shape in zeros.items():
+        if given.get(name) is None:
+            given[name] = e.zeros(shape)
+    if given.get("sequence_lens") is None and batch is not None and node.seq_length is not None:
+        given["sequence_lens"] = e.constant(np.full(batch, node.seq_length, np.int32))
+    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+    return [given.get(name) for name in order]
+
+
+def _attributes(node: ResolvedNode) -> dict[str, ir.Attr]:
+    names = [activation.name for functions in node.activations for activation in functions]
+    return dict(node.node.attributes) | {
+        "activations": ir.AttrStrings("activations", names),
+        "hidden_size": ir.AttrInt64("hidden_size", node.hidden_size),
+        "input_forget": ir.AttrInt64("input_forget", int(node.input_forget)),
+        "layout": ir.AttrInt64("layout", 0),
+    }
+
+
+def _outputs(e: Emitter, node: ResolvedNode) -> list[ir.Value]:
+    """Y, and Y_h and Y_c where they cannot be done without."""
+    wanted = [
+        True,
+        node.used("Y_h") and last_steps(node) is None,
+        node.used("Y_c"),
+    ]
+    while not wanted[-1]:
+        wanted.pop()
+    return [ir.Value(name=e.names.short() if want else "") for want in wanted]
+
+
+def _results(e: Emitter, node: ResolvedNode, outputs: Sequence[ir.Value]) -> dict[str, ir.Value]:
+    """The node's old outputs by name."""
+    values = dict(zip(("Y", "Y_h", "Y_c"), outputs, strict=False))
+    if node.used("Y_h") and last_steps(node) is not None:
+        values["Y_h"] = _last_state(e, node, values["Y"])
+    results = {name: value for name, value in values.items() if node.used(name)}
+    if node.layout:
+        turns = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
+        results = {name: e.transpose(value, turns[name]) for name, value in results.items()}
+    return results
+
+
+def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
+    """Y_h from Y, all of whose rows are as long as each other."""
+    steps = last_steps(node)
+    assert steps is not None
+    lanes = []
+    for direction, reverse in enumerate(node.reversed_directions):
+        last = 0 if reverse else steps - 1
+        lanes.append(e.slice(Y, [last, direction], [last + 1, direction + 1], [0, 1]))
+    batch = e.dim(Y, 2) if node.batch_size is None else node.batch_size
+    return e.squeeze(e.concat(lanes, axis=1), 0, [node.num_directions, batch, node.hidden_size])

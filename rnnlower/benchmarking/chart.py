@@ -1,0 +1,68 @@
+"""The chart of a benchmark. matplotlib draws it; the extra `plot` brings that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rnnlower.benchmarking.result import BenchResult
+from rnnlower.errors import OptionError
+
+__all__ = ["check_chart", "draw_chart"]
+
+_FORMATS = (".png", ".svg")
+
+
+def check_chart(path: Path) -> None:
+    """Before anything is measured: can there be a chart in this file?
+
+    Raises:
+        OptionError: Another format than PNG or SVG, a folder that is not there, or no matplotlib.
+    """
+    if path.suffix.lower() not in _FORMATS:
+        raise OptionError(f"--plot {path}: the chart is a .png or an .svg")
+    if not path.absolute().parent.is_dir():
+        raise OptionError(f"--plot {path}: there is no folder {path.parent}")
+    _matplotlib()
+
+
+def draw_chart(result: BenchResult, path: Path, title: str) -> None:
+    """Bars of latency, session creation and file size, one for each variant that was timed."""
+    matplotlib = _matplotlib()
+    variants = list(reversed(result.timed))
+    names = [variant.name for variant in variants]
+    latencies = [variant.latency for variant in variants if variant.latency]
+    sessions = [variant.session for variant in variants if variant.session]
+    medians = [latency.median for latency in latencies]
+    spread = [
+        [latency.median - latency.p10 for latency in latencies],
+        [latency.p90 - latency.median for latency in latencies],
+    ]
+    with matplotlib.rc_context({"svg.hashsalt": "rnnlower", "svg.fonttype": "none", "font.size": 9}):
+        figure = matplotlib.figure.Figure(figsize=(10, 1.3 + 0.35 * len(names)), layout="constrained")
+        figure.suptitle(title)
+        axes = figure.subplots(1, 3, sharey=True)
+        bars = axes[0].barh(names, medians, xerr=spread, capsize=2)
+        ratios = ["" if variant.ratio is None else f"{variant.ratio:.2f}x" for variant in variants]
+        axes[0].bar_label(bars, ratios, padding=4)
+        axes[1].barh(names, [session.median for session in sessions], color="tab:orange")
+        axes[2].barh(names, [(variant.file_bytes or 0) / 1e3 for variant in variants], color="tab:green")
+        threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
+        for axis, label in zip(
+            axes, (f"latency, ms ({threads})", "session creation, ms", "file, kB"), strict=True
+        ):
+            axis.set_xlabel(label)
+            axis.margins(x=0.2)
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+        import matplotlib.figure
+    except ImportError as error:
+        raise OptionError(
+            "--plot needs matplotlib, which rnnlower brings only if asked: pip install 'rnnlower[plot]'"
+        ) from error
+    return matplotlib

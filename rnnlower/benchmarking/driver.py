@@ -1,0 +1,261 @@
+"""The benchmark: the model as it is and in every lowered form, checked first and then timed in rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.benchmarking.result import BenchResult, BenchVariant, Timing, per_step, ratio
+from rnnlower.benchmarking.variants import Entry, Settings, lowered_form, native_form
+from rnnlower.benchmarking.worker import Worker, WorkerError
+from rnnlower.errors import OptionError, UnverifiableError
+from rnnlower.model_io import ModelLike, load_model
+from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.places import find_recurrent
+from rnnlower.recurrent import Semantics
+from rnnlower.verification.driver import Progress
+from rnnlower.verification.engines import reasons_against_onnxruntime
+from rnnlower.verification.given import GivenInputs, read_inputs
+from rnnlower.verification.graph_facts import gather_facts
+from rnnlower.verification.judging import Judge, Judged
+from rnnlower.verification.models import HeldModel, hold
+from rnnlower.verification.running import Runner
+from rnnlower.verification.session import LoadError, RunError, brief
+from rnnlower.verification.trials import Trial, generate_trials, input_maker
+
+__all__ = ["STRATEGIES", "bench"]
+
+STRATEGIES = ("unroll", "scan", "loop")
+# Every round makes each variant's session anew and runs it for its share, so that noise meets all alike.
+_ROUNDS = 5
+
+
+def bench(
+    model: ModelLike,
+    *,
+    strategies: Sequence[str] = STRATEGIES,
+    unroll_factors: Sequence[int] = (),
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    nodes: Sequence[str] | None = None,
+    semantics: Semantics = "ort",
+    inputs: GivenInputs | None = None,
+    seed: int = 0,
+    threads: int = 1,
+    runs: int = 50,
+    warmup: int = 3,
+    progress: Progress | None = None,
+) -> BenchResult:
+    """Times the model as it is and in its lowered forms, on onnxruntime and on the same inputs.
+
+    Sessions are made in a process of their own, one at a time. A form is timed only if its outputs agree with
+    the model's.
+
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        strategies: Which of ``unroll``, ``scan`` and ``loop``.
+        unroll_factors: Time steps in an iteration; each adds a form of scan and of loop.
+        dims, input_shapes, nodes, semantics: As for `rnnlower.unroll`.
+        inputs, seed: As for `rnnlower.verify`; of several sets of inputs the first is used.
+        threads: Threads of onnxruntime inside of an operator; 0: as many as it likes.
+        runs: Timed runs of each form.
+        warmup: Runs before those, in each session.
+        progress: Called with what is being done, how much is done, and how much there is to do.
+
+    Raises:
+        OptionError: An option is out of range or does not fit the model.
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+        UnverifiableError: No engine runs the model, so that nothing could be checked.
+    """
+    if semantics not in ("ort", "spec"):
+        raise OptionError(f"the semantics are {semantics!r}; they must be 'ort' or 'spec'")
+    _check_options(strategies, unroll_factors, threads, runs, warmup)
+    settings = Settings(
+        dims=dims or {},
+        input_shapes=input_shapes or {},
+        nodes=nodes,
+        semantics=semantics,
+        inputs=inputs,
+        seed=seed,
+        threads=threads,
+        runs=runs,
+        warmup=warmup,
+        progress=progress or (lambda activity, done, total: None),
+    )
+    plans = [(strategy, 1) for strategy in STRATEGIES if strategy in strategies]
+    plans += [(s, factor) for s, _ in plans if s != "unroll" for factor in sorted({*unroll_factors} - {1})]
+    with tempfile.TemporaryDirectory() as folder:
+        return _bench(model, plans, settings, Path(folder))
+
+
+def _check_options(
+    strategies: Sequence[str], unroll_factors: Sequence[int], threads: int, runs: int, warmup: int
+) -> None:
+    for strategy in strategies:
+        if strategy not in STRATEGIES:
+            raise OptionError(f"the strategy {strategy!r} is not one of {', '.join(STRATEGIES)}")
+    least = {"unroll factor": (1, min(unroll_factors, default=1)), "number of threads": (0, threads)}
+    for name, (bound, value) in (least | {"number of runs": (1, runs), "warm-up": (0, warmup)}).items():
+        if value < bound:
+            raise OptionError(f"the {name} is {value}; it must be at least {bound}")
+
+
+def _bench(
+    model: ModelLike, plans: Sequence[tuple[str, int]], settings: Settings, folder: Path
+) -> BenchResult:
+    own = load_model(model)
+    has_recurrent = bool(find_recurrent(own))
+    source = hold(model, "reference", folder)
+    runner = Runner(source, source, settings.semantics, None)
+    entries = [native_form(own, source, folder)]
+    FreezeDimsPass(settings.dims, settings.input_shapes)(own)
+    trial = _trial(runner, own, settings)
+    notes = _notes(own, trial)
+    if not has_recurrent:
+        notes.append("the model has no recurrent node: there is nothing to lower")
+        plans = ()
+    total = len(plans) + 1
+    for done, (strategy, factor) in enumerate(plans):
+        settings.progress("lowering", done, total)
+        entries.append(lowered_form(model, strategy, factor, settings, folder))
+    shapes = {name: array.shape for name, array in trial.feeds.items()}
+    steps = _steps(source, shapes)
+    with contextlib.closing(Worker()) as worker:
+        for done, entry in enumerate(entries):
+            settings.progress("checking", done, total)
+            _check(entry, runner, trial, steps, settings, worker)
+        _measure(entries, trial, settings, worker)
+    return BenchResult(
+        variants=_timed(entries),
+        inputs={name: f"{array.dtype}{list(array.shape)}" for name, array in trial.feeds.items()},
+        steps=steps,
+        threads=settings.threads,
+        runs=settings.runs,
+        environment=_environment(),
+        notes=notes,
+    )
+
+
+def _trial(runner: Runner, frozen: ir.Model, settings: Settings) -> Trial:
+    """The inputs, given or generated, and the model's outputs on them.
+
+    Raises:
+        UnverifiableError: No engine runs the model on them.
+    """
+    settings.progress("running the model", 0, 1)
+    graph = runner.reference.proto.graph
+    try:
+        if settings.inputs is not None:
+            feeds = read_inputs(settings.inputs, graph)[0]
+            runner.empty_inputs = any(array.size == 0 for array in feeds.values())
+            with runner.open(runner.reference) as run:
+                return Trial(0, feeds, run(feeds))
+        fixed = onnx.GraphProto(input=[ir.to_proto(value) for value in frozen.graph.inputs])
+        maker = input_maker(graph, fixed, runner.reference_facts, settings.seed)
+        runner.empty_inputs = maker.plan.has_empty_inputs
+        with runner.open(runner.reference) as run:
+            return generate_trials(run, maker, 1)[0][0]
+    except (LoadError, RunError) as error:
+        raise UnverifiableError(f"no engine runs the model: {brief(error)}") from error
+
+
+def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
+    """Which dimensions of the inputs were open, and what they became."""
+    notes = []
+    for value in frozen.graph.inputs:
+        array = trial.feeds.get(value.name or "")
+        if array is None or (value.shape is not None and value.shape.is_static()):
+            continue
+        dims = "" if value.shape is None else f" {value.shape}"
+        notes.append(
+            f"input {value.name!r}{dims} ran as {list(array.shape)}; --dim and --input-shape fix that"
+        )
+    return notes
+
+
+def _steps(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    """Time steps of all recurrent nodes, as far as shapes tell."""
+    total = 0
+    for node in gather_facts(source.proto, shapes).recurrent:
+        length = node.x_dims[1 if node.layout else 0] if node.x_dims else None
+        if not isinstance(length, int):
+            return None
+        total += length
+    return total
+
+
+def _check(
+    entry: Entry, runner: Runner, trial: Trial, steps: int | None, settings: Settings, worker: Worker
+) -> None:
+    """Runs the variant once, on the session that will be timed, and compares its outputs."""
+    if not entry.is_timed:
+        return
+    try:
+        outputs, kernels = worker.check(entry.path, trial.feeds, settings.threads)
+    except WorkerError as error:
+        native = entry.variant.strategy == "native"
+        reasons = reasons_against_onnxruntime(runner.reference_facts, "ort", runner.empty_inputs)
+        entry.drop("does not run", "; ".join(reasons) if native and reasons else brief(error))
+        return
+    judge = Judge(runner, None, None)
+    judged = judge.look_again([Judged(trial, outputs, judge.compare(trial, outputs))], settings.seed)
+    wrong = [comparison for comparison in judge.merged(judged).values() if not comparison.equal]
+    missing = [name for name in trial.outputs if name not in outputs]
+    if wrong or missing:
+        entry.drop("different", "; ".join([*map(str, wrong), *(f"no output {n!r}" for n in missing)]))
+        return
+    entry.variant = dataclasses.replace(entry.variant, ops_run=kernels, ops_per_step=per_step(kernels, steps))
+
+
+def _measure(entries: Sequence[Entry], trial: Trial, settings: Settings, worker: Worker) -> None:
+    rounds = min(_ROUNDS, settings.runs)
+    shares = [settings.runs // rounds + (number < settings.runs % rounds) for number in range(rounds)]
+    total = rounds * len(entries)
+    for number, share in enumerate(shares):
+        # To and fro, so that what follows an expensive variant changes.
+        for position, entry in enumerate(entries if number % 2 == 0 else entries[::-1]):
+            settings.progress("measuring", number * len(entries) + position, total)
+            if not entry.is_timed:
+                continue
+            try:
+                seconds, latencies = worker.measure(
+                    entry.path, trial.feeds, settings.threads, settings.warmup, share
+                )
+            except WorkerError as error:
+                entry.drop("does not run", brief(error))
+                continue
+            entry.sessions.append(seconds)
+            entry.latencies += latencies
+
+
+def _timed(entries: Sequence[Entry]) -> list[BenchVariant]:
+    latencies = {entry.variant.name: Timing.of(entry.latencies) for entry in entries if entry.is_timed}
+    return [
+        dataclasses.replace(
+            entry.variant,
+            latency=latencies[entry.variant.name],
+            session=Timing.of(entry.sessions),
+            ratio=ratio(latencies[entry.variant.name], latencies.get("native")),
+        )
+        if entry.is_timed
+        else entry.variant
+        for entry in entries
+    ]
+
+
+def _environment() -> dict[str, str | int]:
+    from importlib.metadata import version
+
+    return {
+        "onnxruntime": version("onnxruntime"),
+        "machine": platform.machine(),
+        "processors": os.cpu_count() or 0,
+    }

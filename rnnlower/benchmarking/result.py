@@ -1,0 +1,123 @@
+"""What a benchmark found, as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = ["BenchResult", "BenchVariant", "Status", "Timing"]
+
+Status = Literal["timed", "not made", "does not run", "different"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Milliseconds: the median, a tenth of the samples below ``p10`` and above ``p90``, and the least."""
+
+    median: float
+    p10: float
+    p90: float
+    min: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Timing:
+        """From the samples."""
+        p10, median, p90 = (float(1e3 * value) for value in np.percentile(seconds, (10, 50, 90)))
+        return cls(median, p10, p90, 1e3 * min(seconds))
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchVariant:
+    """The model in one form.
+
+    Attributes:
+        name: ``native``, ``unroll``, ``scan``, ``loop`` or ``scan x4`` for four steps in an iteration.
+        strategy: ``native``, ``unroll``, ``scan`` or ``loop``.
+        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        status: Only what is ``timed`` has times, and only after its outputs were found to be right.
+        reason: Why it has none.
+        latency: Of one run.
+        session: Of making a session.
+        ratio: Median latency over that of the model as it is, if onnxruntime runs that.
+        file_bytes: Size of the file, external data included.
+        ops: Nodes in the file, those of subgraphs and functions included.
+        ops_run: Kernels that onnxruntime runs in one inference, after its optimisations.
+        ops_per_step: The same divided by the time steps of all recurrent nodes.
+    """
+
+    name: str
+    strategy: str
+    unroll_factor: int = 1
+    status: Status = "timed"
+    reason: str = ""
+    latency: Timing | None = None
+    session: Timing | None = None
+    ratio: float | None = None
+    file_bytes: int | None = None
+    ops: int | None = None
+    ops_run: int | None = None
+    ops_per_step: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, in types that JSON knows."""
+        fields = dataclasses.asdict(self)
+        return {{"latency": "latency_ms", "session": "session_ms"}.get(k, k): v for k, v in fields.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchResult:
+    """The variants, and what they were measured on.
+
+    Attributes:
+        variants: The model as it is, then its lowered forms.
+        inputs: Shape and type of every input.
+        steps: Time steps of all recurrent nodes on these inputs, or ``None`` where shapes do not tell.
+        threads: Threads of onnxruntime; 0: as many as it likes.
+        runs: Timed runs of each variant.
+        environment: What measured: version of onnxruntime, processors, machine.
+        notes: What the user should know beside it.
+    """
+
+    variants: Sequence[BenchVariant]
+    inputs: Mapping[str, str]
+    steps: int | None
+    threads: int
+    runs: int
+    environment: Mapping[str, str | int]
+    notes: Sequence[str] = ()
+
+    @property
+    def wrong(self) -> list[BenchVariant]:
+        """The lowered forms that compute something else than the model."""
+        return [v for v in self.variants if v.status == "different" and v.strategy != "native"]
+
+    @property
+    def timed(self) -> list[BenchVariant]:
+        """The variants that have times."""
+        return [variant for variant in self.variants if variant.status == "timed"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``bench --json`` prints."""
+        return {
+            "variants": [variant.to_dict() for variant in self.variants],
+            "inputs": dict(self.inputs),
+            "steps": self.steps,
+            "threads": self.threads,
+            "runs": self.runs,
+            "environment": dict(self.environment),
+            "notes": list(self.notes),
+        }
+
+
+def per_step(ops_run: int | None, steps: int | None) -> float | None:
+    """Kernels for each time step; ``None`` where either is unknown."""
+    return round(ops_run / steps, 3) if ops_run is not None and steps else None
+
+
+def ratio(latency: Timing, native: Timing | None) -> float | None:
+    """How many times as long as the native run."""
+    return latency.median / native.median if native is not None and math.isfinite(native.median) else None

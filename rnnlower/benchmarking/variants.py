@@ -1,0 +1,102 @@
+"""The forms of a model that a benchmark compares: each a file, or the reason why there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from rnnlower.benchmarking.result import BenchVariant, Status
+from rnnlower.errors import OpsetError, UnsupportedModelError
+from rnnlower.model_io import ModelLike, load_model, staged
+from rnnlower.pipeline import LoweringOptions, count_ops, lower_model
+from rnnlower.recurrent import Semantics
+from rnnlower.verification.driver import Progress
+from rnnlower.verification.given import GivenInputs
+from rnnlower.verification.models import HeldModel
+
+__all__ = ["Entry", "Settings", "lowered_form", "native_form"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The options of a benchmark."""
+
+    dims: Mapping[str, int]
+    input_shapes: Mapping[str, Sequence[int]]
+    nodes: Sequence[str] | None
+    semantics: Semantics
+    inputs: GivenInputs | None
+    seed: int
+    threads: int
+    runs: int
+    warmup: int
+    progress: Progress
+
+
+@dataclasses.dataclass
+class Entry:
+    """A variant while it is being measured; ``path`` is set where there is a file to run."""
+
+    variant: BenchVariant
+    path: str = ""
+    sessions: list[float] = dataclasses.field(default_factory=list)
+    latencies: list[float] = dataclasses.field(default_factory=list)
+
+    def drop(self, status: Status, reason: str) -> None:
+        """Takes it out of the race."""
+        self.variant = dataclasses.replace(self.variant, status=status, reason=reason)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether nothing speaks against timing it yet."""
+        return self.variant.status == "timed"
+
+
+def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
+    """The model as it is; ``own`` is the same, to be counted."""
+    path = source.path
+    if path is None:
+        path = folder / "native.onnx"
+        path.write_bytes(source.proto.SerializeToString())
+    variant = BenchVariant(
+        "native", "native", file_bytes=_file_bytes(own, path), ops=sum(count_ops(own).values())
+    )
+    return Entry(variant, str(path))
+
+
+def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Settings, folder: Path) -> Entry:
+    """The model lowered, or why it cannot be.
+
+    Raises:
+        OptionError: An option does not fit the model.
+        InvalidModelError: The model breaks the ONNX specification.
+    """
+    name = strategy if factor == 1 else f"{strategy} x{factor}"
+    variant = BenchVariant(name, strategy, factor)
+    options = LoweringOptions(
+        strategy,
+        dims=settings.dims,
+        input_shapes=settings.input_shapes,
+        nodes=settings.nodes,
+        unroll_factor=factor,
+        semantics=settings.semantics,
+    )
+    lowered = load_model(model)
+    try:
+        lower_model(lowered, options)
+    except (UnsupportedModelError, OpsetError) as error:
+        return Entry(dataclasses.replace(variant, status="not made", reason=str(error)))
+    path = folder / f"{strategy}_{factor}.onnx"
+    ops = sum(count_ops(lowered).values())
+    with staged(lowered, path) as stage:
+        stage.accept()
+    return Entry(dataclasses.replace(variant, file_bytes=_file_bytes(lowered, path), ops=ops), str(path))
+
+
+def _file_bytes(model: ir.Model, path: Path) -> int:
+    """Size of the file and of the external data that it refers to."""
+    tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+    return path.stat().st_size + sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))

@@ -1,0 +1,44 @@
+"""`rnnlower check`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import typer
+
+from rnnlower.commands.options import Json, Model, Quiet, Semantics, TargetName
+from rnnlower.commands.running import DIFFERENT, exit_codes
+
+__all__ = ["check"]
+
+
+@exit_codes
+def check(
+    model: Model,
+    target: TargetName,
+    semantics: Semantics = "ort",
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Does every node fit the runtime? Exit code 0: yes, 1: no."""
+    from rnnlower import report
+    from rnnlower.model_io import read_model
+    from rnnlower.targets import find_target
+    from rnnlower.targets.fit import find_misfits
+
+    runtime = find_target(target)
+    misfits = find_misfits(read_model(model), runtime, semantics)  # type: ignore[arg-type]
+    if json_:
+        guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
+        result = {
+            "target": runtime.name,
+            "fits": not misfits,
+            "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
+            "guesses": guesses,
+        }
+        typer.echo(json.dumps(result))
+    elif not quiet:
+        report.print_check(runtime, misfits)
+    if misfits:
+        raise typer.Exit(DIFFERENT)

@@ -1,0 +1,273 @@
+"""Which nodes of a model a target does not run, and why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from rnnlower.passes.analysis import quiet_libraries
+from rnnlower.passes.lower_recurrent import EMITTED
+from rnnlower.places import Located, default_opset, find_recurrent, walk
+from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
+from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
+
+__all__ = ["Misfit", "dynamic_inputs", "find_misfits", "native_misfits"]
+
+Reason = tuple[str, Claim]
+
+_VERDICTS = {
+    "refused": "{target} refuses {what}",
+    "wrong": "{target} gets {what} silently wrong",
+    "unknown": "whether {target} gets {what} right is not known",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Misfit:
+    """Something in a model that a target does not run.
+
+    Attributes:
+        path: Where the node lives, as in `inspect`.
+        name: The node's name, or else that of its first output; an input's name.
+        op_type: The node's operator; ``(input)`` for a graph input, ``(model)`` for the model.
+        reason: What does not fit.
+        remedy: What to do about it; ``""`` where nothing is known.
+        source: Who says so.
+        guess: Whether nobody does.
+    """
+
+    path: str
+    name: str
+    op_type: str
+    reason: str
+    remedy: str
+    source: str
+    guess: bool
+
+    def __str__(self) -> str:
+        place = f"{self.path}/{self.name}" if self.path else self.name
+        return f"{self.op_type} {place!r}: {self.reason}" + (" (a guess)" if self.guess else "")
+
+
+def find_misfits(
+    model: ir.Model, target: Target, semantics: Semantics = "ort", *, emitted: bool | None = None
+) -> list[Misfit]:
+    """Everything in the model that the target does not run.
+
+    Args:
+        model: The model; it stays as it is.
+        target: The target.
+        semantics: The reading by which a native recurrent node has to be right.
+        emitted: Look only at nodes that a lowering has emitted, or at all but those; ``None``: at everything.
+    """
+    found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
+    recurrent = {located.node: located for located in find_recurrent(model)}
+    for node, twin, path in _nodes(model):
+        if emitted is not None and emitted != (EMITTED in node.meta):
+            continue
+        name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
+        remedy = ""
+        if node in recurrent:
+            remedy = f"rnnlower lower --target {target.name}"
+            reasons = native_misfits(recurrent[node], target, semantics)
+            name = recurrent[node].name
+        else:
+            reasons = list(
+                _of_node(twin, target, default_opset(model), node.op_identifier() in model.functions)
+            )
+        found += [
+            Misfit(path, name, _op_name(node), text, remedy, claim.source, claim.guess)
+            for text, claim in reasons
+        ]
+    return found
+
+
+def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Reason]:
+    """Why the target does not run a recurrent node soundly as it is; nothing if it does."""
+    rules = [rule for rule in target.recurrent if located.node.op_type in rule.ops]
+    if not rules:
+        return [(f"{target.name} has no {located.node.op_type}", target.ops)]
+    if any(attribute.is_ref() for attribute in located.node.attributes.values()):
+        return [("its attributes depend on the function's caller", rules[0])]
+    node = parse_recurrent(located.node, located.opset, semantics, label=str(located), lenient=True)
+    judged = [(rule, list(_broken(rule, node, semantics))) for rule in rules]
+    if not all(broken for _, broken in judged):
+        return []
+    rule, broken = min(judged, key=lambda pair: len(pair[1]))
+    verdict = _VERDICTS[rule.otherwise]
+    return [(verdict.format(target=target.name, what=f"{node.op_type} with {what}"), rule) for what in broken]
+
+
+def dynamic_inputs(model: ir.Model) -> list[tuple[ir.Value, list[str]]]:
+    """The graph inputs of which some size is open, with the options that fix them."""
+    found = []
+    for value in model.graph.inputs:
+        if not isinstance(value.type, ir.TensorType | None):
+            continue
+        dims = None if value.shape is None else list(value.shape)
+        if dims is None:
+            found.append((value, [f"--input-shape {value.name}:2,3,4"]))
+        elif any(not isinstance(dim, int) or dim < 0 for dim in dims):
+            names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]
+            if all(names) and not any(isinstance(dim, int) and dim < 0 for dim in dims):
+                found.append((value, [f"--dim {name}=N" for name in names]))
+            else:
+                sizes = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)
+                found.append((value, [f"--input-shape {value.name}:{sizes}"]))
+    return found
+
+
+def _of_model(model: ir.Model, target: Target) -> list[Misfit]:
+    first, last = target.opset.range
+    opset = default_opset(model)
+    if first <= opset <= last:
+        return []
+    reason = f"opset {opset} is not one of {first} to {last}"
+    remedy = f"rnnlower convert --opset {min(max(opset, first), last)}"
+    return [Misfit("", "opset", "(model)", reason, remedy, target.opset.source, target.opset.guess)]
+
+
+def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
+    if not target.shapes.static:
+        return []
+    return [
+        Misfit(
+            "",
+            value.name or "",
+            "(input)",
+            "its shape is " + ("unknown" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"),
+            " ".join(remedies),
+            target.shapes.source,
+            target.shapes.guess,
+        )
+        for value, remedies in dynamic_inputs(model)
+    ]
+
+
+def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node, str]]:
+    """Every node, its twin in a copy with inferred types and shapes, and its path."""
+    typed = model.clone()
+    with quiet_libraries():
+        ShapeInferencePass(data_prop=True)(typed)
+    graphs: list[tuple[ir.Graph | ir.Function, ir.Graph | ir.Function, str]] = [
+        (model.graph, typed.graph, "")
+    ]
+    for function, twin in zip(model.functions.values(), typed.functions.values(), strict=True):
+        graphs.append((function, twin, f"function:{function.domain}::{function.name}"))
+    for graph, copy, path in graphs:
+        for (node, where), (same, _) in zip(walk(graph, path), walk(copy, path), strict=True):
+            yield node, same, where
+
+
+def _op_name(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _of_node(node: ir.Node, target: Target, opset: int, is_call: bool) -> Iterator[Reason]:
+    if node.domain:
+        yield from _of_foreign_node(node, target, is_call)
+        return
+    if node.op_type in CONTROL_FLOW and node.op_type not in target.control_flow.ops:
+        yield f"{target.name} has no {node.op_type}", target.control_flow
+        return
+    if node.op_type not in target.op_types:
+        yield f"{target.name} has no {node.op_type}", target.ops
+        return
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    dtypes = {dtype for value in values if (dtype := _dtype(value)) is not None}
+    for dtype in sorted(dtypes - {"int64", *target.dtypes.allowed}):
+        yield f"type {dtype} is not one of {', '.join(target.dtypes.allowed)}", target.dtypes
+    for limit in target.limits:
+        if node.op_type in limit.ops:
+            yield from ((what, limit) for what in _beyond(limit, node, opset))
+
+
+def _of_foreign_node(node: ir.Node, target: Target, is_call: bool) -> Iterator[Reason]:
+    if is_call and not target.ops.functions:
+        yield f"{target.name} takes no model-local functions", target.ops
+    elif not is_call and node.domain not in target.ops.domains:
+        yield f"{target.name} has no operators of domain {node.domain}", target.ops
+
+
+def _dtype(value: ir.Value | None) -> str | None:
+    if value is None or value.dtype is None or value.dtype == ir.DataType.UNDEFINED:
+        return None
+    return "string" if value.dtype == ir.DataType.STRING else str(value.dtype.numpy())
+
+
+def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
+    first = node.inputs[0] if node.inputs else None
+    dtype = _dtype(first)
+    if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
+        yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
+    for index in limit.constant:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is not None and ir.convenience.get_const_tensor(value) is None:
+            yield f"its input {index} is not a constant"
+    for value in (first, node.outputs[0]):
+        rank = 0 if value is None or value.shape is None else len(value.shape)
+        if limit.max_rank is not None and value is not None and rank > limit.max_rank:
+            yield f"{value.name} has rank {rank}, above {limit.max_rank}"
+    for name, allowed in limit.attributes.items():
+        if name in node.attributes and _plain(node.attributes[name].value) not in allowed:
+            given = _plain(node.attributes[name].value)
+            yield f"attribute {name} is {given!r}, not {_alternatives(allowed)}"
+    if limit.opset is not None:
+        version = onnx.defs.get_schema(node.op_type, opset).since_version
+        if not limit.opset[0] <= version <= limit.opset[1]:
+            yield f"{node.op_type}-{version} is not one of version {limit.opset[0]} to {limit.opset[1]}"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+def _alternatives(values: Sequence[Any]) -> str:
+    return " or ".join(repr(value) for value in values) if values else "absent"
+
+
+def _broken(rule: RecurrentRule, node: ResolvedNode, semantics: Semantics) -> Iterator[str]:
+    """What about a recurrent node a rule does not allow."""
+    if rule.semantics is not None and semantics not in rule.semantics:
+        yield f"--semantics {semantics}"
+    if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
+        yield "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
+    if rule.directions is not None and node.direction not in rule.directions:
+        yield f"direction {node.direction}"
+    for name in node.inputs:
+        if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
+            yield f"input {name}"
+    for name in rule.constant:
+        if name in node.inputs and ir.convenience.get_const_tensor(node.inputs[name]) is None:
+            yield f"an input {name} that is not a constant"
+    for name, allowed in rule.attributes.items():
+        value = _attribute(node, name)
+        if value is not None and value not in allowed:
+            yield f"attribute {name} = {value}"
+    used = {activation.name for functions in node.activations for activation in functions}
+    own = all(
+        [activation.name for activation in functions] == list(node.cell.activations)
+        for functions in node.activations
+    )
+    names = rule.activations
+    if names is not None and not (used <= {*names} or ("default" in names and own)):
+        yield f"activations {', '.join(sorted(used))}"
+
+
+def _attribute(node: ResolvedNode, name: str) -> Any:
+    """The value that counts: the given one, or the default of the operator's text."""
+    resolved = {
+        "layout": node.layout,
+        "input_forget": int(node.input_forget),
+        "linear_before_reset": int(node.linear_before_reset),
+        "clip": node.clip,
+    }
+    if name in resolved:
+        return resolved[name]
+    attribute = node.node.attributes.get(name)
+    return None if attribute is None else _plain(attribute.value)

@@ -1,0 +1,120 @@
+"""What a lowering for a target does: which nodes it keeps, how it lowers the others, what may not be left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.emitter import Dialect
+from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.passes.lower_recurrent import Plan
+from rnnlower.places import Located
+from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.targets.fit import dynamic_inputs, find_misfits, native_misfits
+from rnnlower.targets.target import Target
+
+__all__ = [
+    "KeptNode",
+    "check_opset",
+    "choose_plan",
+    "dialect",
+    "nearest_opset",
+    "require_emitted_fit",
+    "require_static_inputs",
+    "sort_out_native",
+    "wants_numbers",
+]
+
+_MOST_UNROLLED = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptNode:
+    """A recurrent node that stays as it is, and why."""
+
+    name: str
+    op_type: str
+    path: str
+    reason: str
+
+
+def dialect(target: Target) -> Dialect:
+    """The operators that a lowering for the target may emit."""
+    return Dialect(target.name, target.op_types)
+
+
+def check_opset(target: Target, opset: int) -> None:
+    """Refuses an opset that the target does not take."""
+    first, last = target.opset.range
+    if not first <= opset <= last:
+        raise OptionError(
+            f"the opset is {opset}; target {target.name} takes {first} to {last} ({target.opset.source})"
+        )
+
+
+def nearest_opset(target: Target, asked: int | None, source: int) -> int | None:
+    """The opset that the result has to have; ``None``: the source's fits, raised as far as needed."""
+    first, last = target.opset.range
+    if asked is not None or first <= source <= last:
+        return asked
+    return first if source < first else last
+
+
+def require_static_inputs(model: ir.Model, target: Target) -> None:
+    """Refuses open sizes of the inputs where the target takes none."""
+    found = dynamic_inputs(model) if target.shapes.static else []
+    if found:
+        names = ", ".join(repr(value.name) for value, _ in found)
+        remedies = " ".join(dict.fromkeys(remedy for _, options in found for remedy in options))
+        raise UnsupportedModelError(
+            f"target {target.name} takes static shapes only, and sizes of input {names} are open. "
+            f"Give them numbers ({remedies})"
+        )
+
+
+def sort_out_native(
+    selected: Sequence[Located], target: Target, semantics: Semantics
+) -> tuple[list[Located], list[KeptNode]]:
+    """The nodes that are to be lowered, and those that the target runs soundly as they are."""
+    lowered, kept = [], []
+    for located in selected:
+        if native_misfits(located, target, semantics):
+            lowered.append(located)
+        else:
+            reason = f"{target.name} runs it soundly"
+            kept.append(KeptNode(located.name, located.node.op_type, located.path, reason))
+    return lowered, kept
+
+
+def wants_numbers(target: Target) -> bool:
+    """Whether every node's sequence length must be a number."""
+    return target.shapes.static or not {"Scan", "Loop"} & {*target.control_flow.ops}
+
+
+def choose_plan(target: Target, node: ResolvedNode, unroll_factor: int) -> Plan:
+    """How a node is lowered for the target."""
+    steps, loops = node.seq_length, target.control_flow.ops
+    guarded = steps is not None or "If" in loops
+    if not {"Scan", "Loop"} & {*loops}:
+        return Plan("unroll", reason=f"{target.name} has no Scan and no Loop")
+    if steps is not None and steps <= _MOST_UNROLLED:
+        return Plan("unroll", reason=f"{steps} steps are few")
+    length = "the number of steps is dynamic" if steps is None else f"{steps} steps are many"
+    if "Scan" in loops and guarded:
+        return Plan("scan", unroll_factor, length)
+    if "Loop" in loops:
+        lack = "If" if "Scan" in loops else "Scan"
+        return Plan("loop", unroll_factor, f"{length}, and {target.name} has no {lack}")
+    return Plan("scan", unroll_factor, f"{length}, and {target.name} has no Loop")
+
+
+def require_emitted_fit(model: ir.Model, target: Target) -> None:
+    """Refuses a result of which an emitted node does not fit: the data and the forms disagree."""
+    misfits = find_misfits(model, target, emitted=True)
+    if misfits:
+        raise UnsupportedModelError(
+            f"what the lowering emits does not all fit target {target.name}: "
+            + "; ".join(dict.fromkeys(str(misfit) for misfit in misfits[:10]))
+        )

@@ -1,0 +1,289 @@
+"""Targets: what a runtime can run, read from a TOML file.
+
+A file consists of claims. Each is a table with its `source` (whose documentation or code, and of which
+version) and, where nobody has said it, ``guess = true``::
+
+    title = "What the runtime is called"
+
+    [opset]                       # versions of the default domain that it takes
+    range = [7, 20]
+    source = "..."
+
+    [control_flow]
+    ops = ["If", "Loop", "Scan"]  # those of the three that it has
+    source = "..."
+
+    [shapes]
+    static = true                 # whether every size must be known beforehand
+    source = "..."
+
+    [dtypes]
+    allowed = ["float32"]         # types of tensors, as NumPy calls them
+    source = "..."
+
+    [ops]
+    allowed = ["Add", "MatMul"]   # or absent = [...]: all of the standard but these
+    domains = ["com.microsoft"]   # domains whose operators it has too
+    functions = false             # whether it takes model-local functions
+    source = "..."
+
+    [[limits]]                    # of single operators; each key but ops may be left out
+    ops = ["Clip"]
+    dtypes = ["float32"]          # of the first input
+    constant = [1, 2]             # inputs that must be constants
+    max_rank = 4                  # of the first input and the first output
+    attributes = { mode = ["linear"] }
+    opset = [7, 13]               # versions of the operator
+    source = "..."
+
+    [[recurrent]]                 # recurrent nodes that it runs soundly; a key left out limits nothing
+    ops = ["LSTM"]
+    dtypes = ["float32"]
+    directions = ["forward"]
+    inputs = ["B", "initial_h"]   # the optional ones that it minds
+    attributes = { layout = [0], clip = [] }
+    activations = ["default"]     # no others than the operator's own; or names of functions
+    constant = ["W", "R"]         # inputs that must be constants if they are there
+    semantics = ["ort"]           # the readings (--semantics) under which it is right
+    otherwise = "wrong"           # what becomes of other nodes: refused, wrong (silently) or unknown
+    source = "..."
+
+    [tried]                       # if it was tried here
+    version = "1.0"
+    source = "..."
+
+Shape inputs and constants are int64 whatever `dtypes` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+
+from rnnlower.errors import OptionError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["CONTROL_FLOW", "Claim", "Limit", "RecurrentRule", "Target", "find_target", "target_names"]
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+RECURRENT = ("LSTM", "GRU", "RNN")
+OTHERWISE = ("refused", "wrong", "unknown")
+
+_FOLDER = pathlib.Path(__file__).parent
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Something said about a runtime, by whom, and whether it is a guess."""
+
+    source: str
+    guess: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OpsetRange(Claim):
+    range: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlFlow(Claim):
+    ops: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shapes(Claim):
+    static: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Types(Claim):
+    allowed: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ops(Claim):
+    allowed: Sequence[str] | None = None
+    absent: Sequence[str] | None = None
+    domains: Sequence[str] = ()
+    functions: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limit(Claim):
+    ops: Sequence[str]
+    dtypes: Sequence[str] | None = None
+    constant: Sequence[int] = ()
+    max_rank: int | None = None
+    attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    opset: Sequence[int] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentRule(Claim):
+    ops: Sequence[str]
+    dtypes: Sequence[str] | None = None
+    directions: Sequence[str] | None = None
+    inputs: Sequence[str] | None = None
+    attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    activations: Sequence[str] | None = None
+    constant: Sequence[str] = ()
+    semantics: Sequence[str] | None = None
+    otherwise: str = "refused"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tried(Claim):
+    version: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A runtime; the fields are the tables of its file."""
+
+    name: str
+    title: str
+    opset: OpsetRange
+    control_flow: ControlFlow
+    shapes: Shapes
+    dtypes: Types
+    ops: Ops
+    limits: Sequence[Limit] = ()
+    recurrent: Sequence[RecurrentRule] = ()
+    tried: Tried | None = None
+
+    @functools.cached_property
+    def op_types(self) -> frozenset[str]:
+        """The operators of the default domain that it runs, the recurrent ones aside."""
+        if self.ops.allowed is not None:
+            ops = set(self.ops.allowed)
+        else:
+            standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+            ops = standard - {*(self.ops.absent or ()), *CONTROL_FLOW}
+        return frozenset((ops - {*RECURRENT}) | {*self.control_flow.ops})
+
+    def claims(self) -> list[tuple[str, Claim]]:
+        """Everything that is said of the runtime, with the name of its table."""
+        claims: list[tuple[str, Claim]] = [
+            (name, getattr(self, name)) for name in ("opset", "control_flow", "shapes", "dtypes", "ops")
+        ]
+        claims += [(f"limits of {', '.join(limit.ops)}", limit) for limit in self.limits]
+        claims += [(f"native {', '.join(rule.ops)}", rule) for rule in self.recurrent]
+        return claims + ([("tried", self.tried)] if self.tried is not None else [])
+
+
+def target_names() -> list[str]:
+    """The targets that are known here."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def find_target(name: str | os.PathLike[str]) -> Target:
+    """The target of this name, or the one that the TOML file at this path describes.
+
+    Raises:
+        OptionError: There is no such target, or the file does not describe one.
+    """
+    path = _FOLDER / f"{name}.toml" if str(name) in target_names() else pathlib.Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        raise OptionError(
+            f"there is no target {str(name)!r}; it must be one of {', '.join(target_names())}, "
+            "or the path of a .toml file that describes one"
+        )
+    try:
+        return _parse(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
+        raise OptionError(f"target file {path}: {error}") from error
+
+
+_TABLES = {
+    "opset": OpsetRange,
+    "control_flow": ControlFlow,
+    "shapes": Shapes,
+    "dtypes": Types,
+    "ops": Ops,
+    "tried": Tried,
+}
+_LISTS = {"limits": Limit, "recurrent": RecurrentRule}
+
+
+def _parse(name: str, data: Mapping[str, Any]) -> Target:
+    fields: dict[str, Any] = {"title": name}
+    for key, value in data.items():
+        if key == "title":
+            fields[key] = _of_type(value, str, key)
+        elif key in _TABLES:
+            fields[key] = _claim(_TABLES[key], value, key)
+        elif key in _LISTS:
+            rows = enumerate(_of_type(value, list, key))
+            fields[key] = [_claim(_LISTS[key], row, f"{key}[{index}]") for index, row in rows]
+        else:
+            raise ValueError(f"unknown key {key!r}")
+    if missing := _TABLES.keys() - fields.keys() - {"tried"}:
+        raise ValueError(f"no table {', '.join(sorted(missing))}")
+    target = Target(name, **fields)
+    _validate(target)
+    return target
+
+
+def _claim(kind: type[Claim], data: Any, where: str) -> Claim:
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    for key, value in _of_type(data, dict, where).items():
+        if key not in known:
+            raise ValueError(f"{where} has an unknown key {key!r}; known are {', '.join(known)}")
+        annotation = str(known[key].type)
+        expected = next(
+            type_ for word, type_ in _TYPES.items() if annotation.removeprefix("Sequence[").startswith(word)
+        )
+        if annotation.startswith("Sequence"):
+            for item in _of_type(value, list, f"{where}.{key}"):
+                _of_type(item, expected, f"{where}.{key}")
+        else:
+            _of_type(value, expected, f"{where}.{key}")
+    required = {
+        name
+        for name, field in known.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    if missing := required - data.keys():
+        raise ValueError(f"{where} has no {', '.join(sorted(missing))}")
+    return kind(**data)
+
+
+_TYPES = {"str": str, "bool": bool, "int": int, "Mapping": dict}
+
+
+def _of_type(value: Any, expected: type, where: str) -> Any:
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise ValueError(f"{where} is {value!r}; it must be of type {expected.__name__}")
+    return value
+
+
+def _validate(target: Target) -> None:
+    ranges = [target.opset.range, *(limit.opset for limit in target.limits if limit.opset is not None)]
+    for first_last in ranges:
+        if len(first_last) != 2 or first_last[0] > first_last[1]:
+            raise ValueError(f"an opset range is {list(first_last)}; it must be [first, last]")
+    if (target.ops.allowed is None) == (target.ops.absent is None):
+        raise ValueError("ops must have either allowed or absent")
+    choices = [
+        (target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"),
+        *((rule.ops, RECURRENT, "recurrent.ops") for rule in target.recurrent),
+        *(([rule.otherwise], OTHERWISE, "recurrent.otherwise") for rule in target.recurrent),
+    ]
+    for given, known, where in choices:
+        for item in given:
+            if item not in known:
+                raise ValueError(f"{where} names {item!r}; known are {', '.join(map(str, known))}")
+    for name, claim in target.claims():
+        if not claim.source.strip():
+            raise ValueError(f"{name} has an empty source")

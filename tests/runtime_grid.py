@@ -1,0 +1,182 @@
+"""Recurrent nodes on real runtimes: the node itself beside its lowered form, judged by the oracle.
+
+python tests/runtime_grid.py                     # what is installed, one feature at a time
+python tests/runtime_grid.py --product opencv    # all combinations of features
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from configs import Config
+from judge import differences
+from runtimes import RUNTIMES, Attempts, Failure, Runtime
+
+import rnnlower
+
+__all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "product", "rows"]
+
+DIRECTIONS = ("forward", "reverse", "bidirectional")
+COLUMNS = tuple(itertools.product(("LSTM", "GRU", "RNN"), DIRECTIONS))
+_FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
+_STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
+_ACTIVATIONS = (
+    *("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus"),
+    *("Softsign", "Tanh", "ThresholdedRelu"),
+)
+
+
+def _states(op_type: str) -> dict[str, Any]:
+    return dict.fromkeys(_STATES[op_type], "input")
+
+
+def _functions(op_type: str, direction: str, names: Sequence[str], **parameters: float) -> dict[str, Any]:
+    """As many activations as the node wants, in turn."""
+    count = _FUNCTIONS[op_type] * (2 if direction == "bidirectional" else 1)
+    given = {name: (value,) * count for name, value in parameters.items()}
+    return {"activations": tuple(itertools.islice(itertools.cycle(names), count)), **given}
+
+
+def _one_feature(op_type: str, direction: str) -> dict[str, dict[str, Any]]:
+    """What a node may have beyond the defaults."""
+    features: dict[str, dict[str, Any]] = {
+        "defaults": {},
+        "no B": {"B": "omitted"},
+        "sequence_lens": {"sequence_lens": "input"},
+        "sequence_lens, constant": {"sequence_lens": "initializer"},
+        "initial states": _states(op_type),
+        "clip": {"clip": 0.3},
+        "layout = 1": {"layout": 1},
+    }
+    if op_type == "LSTM":
+        features["P"] = {"P": "initializer"}
+        features["input_forget"] = {"input_forget": 1}
+    if op_type == "GRU":
+        features["linear_before_reset"] = {"linear_before_reset": 1}
+    # Small numbers: a state that only unbounded functions touch grows without end.
+    small = {"x_scale": 0.5, "weight_scale": 0.3}
+    for name in _ACTIVATIONS:
+        parameters = {"activation_alpha": 0.4, "activation_beta": 0.3}
+        features[name] = _functions(op_type, direction, [name], **parameters) | small
+    return features
+
+
+FEATURES = tuple(
+    dict.fromkeys(name for op_type in ("LSTM", "GRU", "RNN") for name in _one_feature(op_type, "forward"))
+)
+
+
+def _config(op_type: str, direction: str, **fields: Any) -> Config:
+    outputs = {"Y_c": "graph"} if op_type == "LSTM" else {}
+    return Config(op_type=op_type, direction=direction, Y_h="graph", **outputs, **fields)
+
+
+def rows() -> Iterator[tuple[str, tuple[str, str], Config]]:
+    """One feature at a time: its name, the column, the node."""
+    for feature in FEATURES:
+        for op_type, direction in COLUMNS:
+            features = _one_feature(op_type, direction)
+            if feature in features:
+                yield feature, (op_type, direction), _config(op_type, direction, **features[feature])
+
+
+def product() -> Iterator[Config]:
+    """All combinations of features."""
+    for op_type, direction in COLUMNS:
+        choices = [
+            ({}, {"sequence_lens": "input"}),
+            ({}, {"clip": 0.3}),
+            ({}, _functions(op_type, direction, ("HardSigmoid", "Softsign", "Relu"))),
+            ({}, {"layout": 1}),
+            ({}, _states(op_type)),
+        ]
+        if op_type == "LSTM":
+            choices.append(({}, {"P": "initializer"}))
+        for chosen in itertools.product(*choices):
+            yield _config(
+                op_type, direction, **dict(itertools.chain.from_iterable(c.items() for c in chosen))
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """``right``, ``wrong``, ``refuses``, ``crashes`` or ``hangs``, and what is to be said about it."""
+
+    verdict: str
+    why: str = ""
+
+
+def attempt(attempts: Attempts, runtime: Runtime, config: Config) -> tuple[Outcome, Outcome]:
+    """The node as it is, and lowered for the runtime."""
+    inputs = config.make_inputs(np.random.default_rng(config.seed))
+    if "sequence_lens" in inputs:
+        inputs["sequence_lens"] = np.array([config.seq_length - 1, config.seq_length], np.int32)
+    expected = config.expected(inputs)
+    model = config.build()
+    return (
+        _judged(attempts, model, inputs, expected),
+        _judged(attempts, lowered(model, runtime), inputs, expected),
+    )
+
+
+def lowered(model: onnx.ModelProto, runtime: Runtime) -> onnx.ModelProto:
+    result = rnnlower.unroll(model)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+def _judged(
+    attempts: Attempts,
+    model: onnx.ModelProto,
+    inputs: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+) -> Outcome:
+    outputs = attempts.run(model, inputs)
+    if isinstance(outputs, Failure):
+        return Outcome(outputs.how, outputs.message)
+    wrong = differences(expected, outputs, "float32")
+    return Outcome("wrong", "; ".join(wrong)) if wrong else Outcome("right")
+
+
+def _cases(runtime: Runtime, combinations: bool) -> Iterable[tuple[str, Config]]:
+    if combinations:
+        return ((str(config), config) for config in product())
+    return ((f"{feature}, {' '.join(column)}", config) for feature, column, config in rows())
+
+
+def main() -> int:
+    """Prints what is not right when lowered, and a line a runtime."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("targets", nargs="*", default=[name for name in RUNTIMES if RUNTIMES[name].installed])
+    parser.add_argument("--product", action="store_true")
+    parser.add_argument("--verbose", action="store_true", help="print what is not right natively, too")
+    options = parser.parse_args()
+    failures = 0
+    for target in options.targets:
+        counts: tuple[collections.Counter[str], ...] = (collections.Counter(), collections.Counter())
+        with Attempts(RUNTIMES[target]) as attempts:
+            for label, config in _cases(RUNTIMES[target], options.product):
+                outcomes = attempt(attempts, RUNTIMES[target], config)
+                for how, outcome, counter in zip(("native", "lowered"), outcomes, counts, strict=True):
+                    counter[outcome.verdict] += 1
+                    if outcome.verdict != "right" and (how == "lowered" or options.verbose):
+                        print(
+                            f"{target}, {how}: {label}: {outcome.verdict} {outcome.why[:300]!r}", flush=True
+                        )
+        failures += counts[1].total() - counts[1]["right"]
+        print(
+            f"{target} {RUNTIMES[target].version}: native {dict(counts[0])}, lowered {dict(counts[1])}",
+            flush=True,
+        )
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""What each command imports: starting must stay cheap, and nothing is imported that is not used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MODEL = "models/lstm14_defaults.onnx"
+LIBRARIES = {"numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "onnx.reference", "matplotlib"}
+RUNNING = {"onnxruntime", "onnx.reference", "rnnlower.verification", "rnnlower.reference", "matplotlib"}
+LOWERING = {"rnnlower.strategies", "rnnlower.cells", "rnnlower.pipeline", "rnnlower.emitter"}
+CONVERTING = {"rnnlower.opset"}
+MEASURING = {"rnnlower.benchmarking"}
+
+_RUN = """
+import runpy, sys
+sys.argv[0] = "rnnlower"
+try:
+    runpy.run_module("rnnlower", run_name="__main__")
+except SystemExit as end:
+    assert end.code in (None, 0, 1), end.code  # 1 is a verdict
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "absent"),
+    [
+        (["--help"], LIBRARIES | RUNNING | LOWERING | CONVERTING | MEASURING),
+        (["bench", "--help"], LIBRARIES | RUNNING | LOWERING | CONVERTING | MEASURING),
+        (["inspect", MODEL], RUNNING | LOWERING | CONVERTING | MEASURING | {"onnxscript"}),
+        (["check", MODEL, "--target", "primitive"], RUNNING | CONVERTING | MEASURING | {"onnxscript"}),
+        (
+            ["lower", MODEL, "-o", "out.onnx", "--target=primitive", "--no-verify"],
+            {"onnxruntime"} | MEASURING,
+        ),
+        (["scan", MODEL, "-o", "out.onnx", "--no-verify"], RUNNING | MEASURING),
+        (["unroll", MODEL, "-o", "out.onnx", "--no-verify"], RUNNING | MEASURING),
+        (
+            ["convert", MODEL, "-o", "out.onnx", "--opset", "18", "--no-verify"],
+            RUNNING | LOWERING | MEASURING,
+        ),
+        (["verify", MODEL, MODEL, "--trials", "1"], LOWERING | CONVERTING | MEASURING | {"onnx.reference"}),
+        (["verify", MODEL, MODEL, "--trials", "1", "--engine", "rnnlower-reference"], {"onnxruntime"}),
+        (["bench", MODEL, "--runs", "1"], {"matplotlib", "onnx.reference"}),
+    ],
+    ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else None,
+)
+def test_a_command_imports_only_what_it_uses(tmp_path, command, absent):
+    command = [str(tmp_path / text) if text == "out.onnx" else text for text in command]
+    run = subprocess.run([sys.executable, "-c", _RUN, *command], capture_output=True, text=True, check=True)
+    loaded = set(run.stderr.splitlines()[-1].split())
+    assert "rnnlower.cli" in loaded
+    assert not absent & loaded

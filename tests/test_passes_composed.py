@@ -1,0 +1,54 @@
+"""The passes by themselves, in a Sequential of the user's own."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import rnnlower
+from rnnlower.passes import (
+    FoldWeightsPass,
+    FreezeDimsPass,
+    InferTypesPass,
+    InlineFunctionsPass,
+    LowerRecurrentPass,
+    StaticShapesPass,
+)
+
+TEXT = """
+    <ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+    main (float[T, 1, 3] X, float[1, 4, 3] W, float[1, 4, 4] R) => (float[T, 1, 1, 4] Y)
+    {
+        Y = local.encoder (X, W, R)
+    }
+    <domain: "local", opset_import: ["" : 17]>
+    encoder (x, w, r) => (y)
+    {
+        n = Neg (x)
+        y = RNN <hidden_size = 4> (n, w, r)
+    }
+"""
+
+
+@pytest.mark.parametrize(("strategy", "dims"), [("scan", {}), ("loop", {}), ("unroll", {"T": 5})])
+def test_a_sequence_of_passes_lowers_a_model(strategy: str, dims: dict[str, int]) -> None:
+    own = ir.from_onnx_text(TEXT)
+    passes = ir.passes.Sequential(
+        FreezeDimsPass(dims, {}),
+        InlineFunctionsPass(),
+        FoldWeightsPass(),
+        InferTypesPass(),
+        StaticShapesPass(),
+        LowerRecurrentPass(strategy),
+    )
+    assert passes(own).modified
+    lowered = ir.to_proto(own)
+    onnx.checker.check_model(lowered, full_check=True)
+    assert not rnnlower.inspect(lowered)
+    assert rnnlower.verify(ir.to_proto(ir.from_onnx_text(TEXT)), lowered)
+
+
+def test_a_node_in_a_function_is_refused_by_name() -> None:
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"local::encoder/RNN_0.*InlineFunctionsPass"):
+        LowerRecurrentPass("scan")(ir.from_onnx_text(TEXT))
