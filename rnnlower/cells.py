@@ -91,8 +91,9 @@ def gate_groups(node: ResolvedNode, *, apart: bool = False) -> tuple[GateGroup, 
 
     Args:
         node: The node.
-        apart: One group a gate: no Split, and each product has its own activation right behind it, into which
-            onnxruntime fuses it. In a body that pays; in a straight line, fewer nodes pay more.
+        apart: One group a gate: no Split, and an activation of its own behind each product, into which
+            onnxruntime fuses it. In a body that pays; in a straight line, fewer nodes pay more. Peepholes,
+            which are added in front of the products, need it.
     """
     if apart:
         gates = "ioc" if node.input_forget else node.cell.gates

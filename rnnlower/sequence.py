@@ -66,13 +66,14 @@ def lower_node(
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
     stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
-    axes = dataclasses.replace(axes, upright=axes.batch == 1 and not __import__("os").environ.get("R"))
+    form = STRATEGIES[strategy]
+    axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    groups = gate_groups(node, apart=STRATEGIES[strategy].gates_apart or "P" in node.inputs)
+    groups = gate_groups(node, apart="P" in node.inputs or (form.gates_apart and node.clip is None))
     lanes = [
         _lane(e, node, weights, axes, series, groups, direction) for direction in range(node.num_directions)
     ]
-    last_op = LAST_OPS.get(node.op_type) if STRATEGIES[strategy].output_apart else None
+    last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
     recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"), last_op=last_op)
     results = _run(e, recurrence, strategy, unroll_factor)
     outputs: dict[str, ir.Value] = {}

@@ -79,11 +79,14 @@ class Strategy:
 
     Attributes:
         run: Emits the recurrence.
-        gates_apart: Whether each gate has a product of its own.
+        gates_apart: Whether each gate has a product of its own, unless a clip stands between it and its
+            activation.
+        upright: Whether the values of a batch of one stand as columns.
         output_apart: Whether the last op of a step's output is left to be done for all steps at once: a
             body must not name H twice, as state and as output, and the copy would cost an op in each step.
     """
 
     run: Run
     gates_apart: bool = False
+    upright: bool = False
     output_apart: bool = False
