@@ -39,6 +39,7 @@ class CellParameters:
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
         upright: Whether values stand as columns ``[width, 1]``; vectors then do too.
+        paired: Whether all of these hold both directions, ``[2, width, 1]``.
     """
 
     node: ResolvedNode
@@ -47,6 +48,7 @@ class CellParameters:
     recurrent_bias: ir.Value | None
     peepholes: Mapping[str, ir.Value]
     upright: bool = False
+    paired: bool = False
 
     def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
         """The direction's activation number `index` (0 is f), behind the clip where the node has one."""
@@ -60,6 +62,9 @@ class CellParameters:
 
     def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         """``h R^T + addend`` for a group of gates."""
+        if self.paired:
+            product = e.op("MatMul", self.R[group], h)
+            return product if addend is None else e.op("Add", product, addend)
         if self.upright:
             return e.gemm(self.R[group], h, addend, transposed=False)
         return e.gemm(h, self.R[group], addend)
@@ -72,7 +77,7 @@ class CellParameters:
             values = e.split_evenly(
                 self.activate(e, index, self.product(e, letters, x, h)),
                 len(letters),
-                0 if self.upright else 1,
+                0 if self.upright and not self.paired else 1,
                 self.node.hidden_size,
             )
         else:

@@ -22,6 +22,9 @@ from rnnlower.weights import Weights
 
 __all__ = ["fail_like_node", "lower_node"]
 
+_LARGEST_PAIR = 128
+_FLIP = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
@@ -69,16 +72,28 @@ def lower_node(
     form = STRATEGIES[strategy]
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    groups = gate_groups(node, apart="P" in node.inputs or (form.gates_apart and node.clip is None))
-    lanes = [
-        _lane(e, node, weights, axes, series, groups, direction) for direction in range(node.num_directions)
-    ]
+    paired = form.upright and _pays_as_pair(e, node, axes)
+    apart = "P" in node.inputs or (form.gates_apart and node.clip is None and not paired)
+    groups = gate_groups(node, apart=apart)
+    if paired:
+        axes = dataclasses.replace(axes, paired=True)
+        lanes = [_pair(e, node, weights, axes, series, groups)]
+    else:
+        lanes = [
+            _lane(e, node, weights, axes, series, groups, direction)
+            for direction in range(node.num_directions)
+        ]
     last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
     recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"), last_op=last_op)
     results = _run(e, recurrence, strategy, unroll_factor)
+    if last_op is not None:
+        results = dataclasses.replace(results, outputs=_joined(e, axes, results.outputs, last_op))
+    if paired:
+        axes = dataclasses.replace(axes, paired=False)
+        lanes, results = lanes * 2, _apart(e, axes, results)
     outputs: dict[str, ir.Value] = {}
     if node.used("Y"):
-        outputs["Y"] = _sequence_output(e, node, axes, _joined(e, axes, results.outputs, last_op), mask)
+        outputs["Y"] = _sequence_output(e, node, axes, results.outputs, mask)
     per_lane = len(lanes[0].states)
     for index, name in enumerate(("Y_h", "Y_c")[:per_lane]):
         if node.used(name):
@@ -159,7 +174,7 @@ def _lane(
     direction: int,
 ) -> Lane:
     return Lane(
-        _parameters(e, node, weights, groups, direction, axes.upright),
+        _parameters(e, node, weights, groups, direction, axes),
         groups,
         [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
         [_initial_state(e, node, axes, name, direction) for name in node.state_names],
@@ -167,20 +182,85 @@ def _lane(
     )
 
 
+def _pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
+    """Whether both directions in one step, as one batched product, cost less than one behind the other.
+
+    The products are slower then, but there are half as many ops: that pays while both are small.
+    """
+    forward_first = node.reversed_directions == (False, True)
+    R = node.inputs["R"]
+    return (
+        axes.upright
+        and forward_first
+        and node.hidden_size <= _LARGEST_PAIR
+        and e.opset >= _FLIP
+        and node.activations[0] == node.activations[1]
+        and not isinstance(R.const_value, ir.ExternalTensor)
+    )
+
+
+def _pair(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    axes: Axes,
+    X: TimeSeries,
+    groups: Sequence[GateGroup],
+) -> Lane:
+    """Both directions as one, whose second half is turned round in time."""
+    single = dataclasses.replace(axes, paired=False)
+    turned = TimeSeries(e, X.axes, X.width, stacked=e.flip(X.stacked(), 0))
+    products = []
+    for group in groups:
+        halves = [
+            _input_product(e, node, weights, single, source, group, direction).stacked()
+            for direction, source in enumerate((X, turned))
+        ]
+        first, last = _rows(node, group)
+        products.append(_paired_series(e, axes, last - first, halves))
+    states = []
+    for name in node.state_names:
+        initial = node.initial_state(name)
+        if initial is not None:
+            sizes = e.integers(2, node.hidden_size, 1)
+            initial = _to_arithmetic(e, node, e.op("Reshape", initial, sizes, since=5))
+        states.append(State(initial, node.hidden_size))
+    return Lane(_parameters(e, node, weights, groups, None, axes), groups, products, states, reverse=False)
+
+
+def _paired_series(
+    e: Emitter, axes: Axes, width: int, halves: Sequence[ir.Value], dtype: ir.DataType | None = None
+) -> TimeSeries:
+    stacked = e.reshape(e.concat(halves, axis=1), [axes.time, *axes.value(width)])
+    return TimeSeries(e, axes, width, stacked=stacked, dtype=dtype)
+
+
+def _apart(e: Emitter, axes: Axes, results: Results) -> Results:
+    """The outputs and final states of a pair, direction by direction."""
+    outputs = []
+    for series in results.outputs:
+        forward, turned = e.split_evenly(series.stacked(), 2, 1, 1)
+        for half in (forward, e.flip(turned, 0)):
+            stacked = e.reshape(half, [axes.time, *axes.value(series.width)])
+            outputs.append(TimeSeries(e, axes, series.width, stacked=stacked))
+    halves = [e.split_evenly(state, 2, 0, 1) for state in results.states]
+    return Results(outputs, [half[direction] for direction in range(2) for half in halves])
+
+
 def _parameters(
     e: Emitter,
     node: ResolvedNode,
     weights: Weights,
     groups: Sequence[GateGroup],
-    direction: int,
-    upright: bool,
+    direction: int | None,
+    axes: Axes,
 ) -> CellParameters:
     hidden_size = node.hidden_size
     B, P = node.inputs.get("B"), node.inputs.get("P")
 
     def vector(value: ir.Value, position: int) -> ir.Value:
         first = position * hidden_size
-        return weights.vector(e, value, direction, first, first + hidden_size, upright=upright)
+        return weights.vector(e, value, direction, first, first + hidden_size, upright=axes.upright)
 
     recurrent_bias = None
     if B is not None and node.linear_before_reset:
@@ -188,13 +268,14 @@ def _parameters(
         recurrent_bias = vector(B, 5)
     return CellParameters(
         node=node,
-        activations=node.activations[direction],
+        activations=node.activations[direction or 0],
         R={
             group.gates: weights.matrix(e, node.inputs["R"], direction, *_rows(node, group))
             for group in groups
         },
         recurrent_bias=recurrent_bias,
-        upright=upright,
+        upright=axes.upright,
+        paired=axes.paired,
         peepholes={}
         if P is None
         else {
@@ -292,7 +373,7 @@ def _join(
     for lane in lanes:
         inputs += lane.products
         if mask is not None:
-            inputs.append(mask.within.reversed(lane.reverse))
+            inputs.append(_within(mask, axes) if axes.paired else mask.within.reversed(lane.reverse))
     per_lane = len(inputs) // len(lanes)
     states_per_lane = len(lanes[0].states)
 
@@ -338,6 +419,12 @@ def _join(
     )
 
 
+def _within(mask: Mask, axes: Axes) -> TimeSeries:
+    """The mask of a pair."""
+    e, within = mask.within.e, mask.within.stacked()
+    return _paired_series(e, axes, 1, [within, e.flip(within, 0)], mask.within.dtype)
+
+
 def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None) -> ir.Value:
     """The state written out."""
     if state is None and isinstance(axes.batch, int):
@@ -345,12 +432,8 @@ def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None
     return e.scalar(0.0) if state is None else state
 
 
-def _joined(
-    e: Emitter, axes: Axes, outputs: Sequence[TimeSeries], last_op: str | None
-) -> Sequence[TimeSeries]:
-    """H of each lane, of operands where the step left out the op that ends it."""
-    if last_op is None:
-        return outputs
+def _joined(e: Emitter, axes: Axes, outputs: Sequence[TimeSeries], last_op: str) -> list[TimeSeries]:
+    """H of each lane, of the operands of the op that ends a step."""
     return [
         TimeSeries(e, axes, left.width, stacked=e.op(last_op, left.stacked(), right.stacked()))
         for left, right in zip(outputs[::2], outputs[1::2], strict=True)

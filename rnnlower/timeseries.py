@@ -21,14 +21,18 @@ class Axes:
         upright: Whether a value of one step is a column ``[width, 1]`` instead of rows ``[batch, width]``.
             For a batch of one that is the same memory, and the weights come first in a product: onnxruntime
             repacks a constant second operand for each node, which costs memory and, for one row, time.
+        paired: Whether the upright values of both directions lie one behind the other, ``[2, width, 1]``.
     """
 
     time: Dim
     batch: Dim
     upright: bool = False
+    paired: bool = False
 
     def value(self, width: Dim) -> list[Dim]:
         """The sizes of a value of one step."""
+        if self.paired:
+            return [2, width, 1]
         return [width, 1] if self.upright else [self.batch, width]
 
 

@@ -58,8 +58,8 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
         if start != 0:
             bounds = (start, time) if series.reverse else (0, whole)
             stacked = e.slice(stacked, bounds[:1], bounds[1:], [0])
-        height, width = axes.value(series.width)
-        stacked = e.reshape(stacked, [axes.time, e.dim_arithmetic("Mul", height, factor), width])
+        height, *rest = axes.value(series.width)
+        stacked = e.reshape(stacked, [axes.time, e.dim_arithmetic("Mul", height, factor), *rest])
         inputs += [
             TimeSeries(e, axes, series.width, stacked=part, reverse=series.reverse, dtype=series.dtype)
             for part in e.split_evenly(stacked, factor, axis=1, size=height)
