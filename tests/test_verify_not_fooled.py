@@ -205,3 +205,20 @@ def test_a_difference_is_traced_in_models_with_external_data(tmp_path: Path) -> 
     begin = verify(*paths).first_difference
     assert begin is not None
     assert begin.startswith("v2:")
+
+
+@pytest.mark.parametrize("rank", [3, "r"])
+def test_a_shape_that_comes_as_an_input(rank: int | str) -> None:
+    def reshaped(factor: float) -> onnx.ModelProto:
+        constants = weights("RNN") | {"factor": np.array(factor, np.float32)}
+        nodes = [
+            helper.make_node("Reshape", ["flat", "sizes"], ["X"]),
+            helper.make_node("RNN", ["X", "W", "R"], ["all"], hidden_size=4),
+            helper.make_node("Mul", ["all", "factor"], ["Y"]),
+        ]
+        inputs = [info("flat", FLOAT, ["n"]), info("sizes", INT64, [rank])]
+        return model_of(nodes, inputs, [info("Y", FLOAT, None)], constants)
+
+    result = verify(reshaped(1.0), reshaped(1.0))
+    assert (result.trials, result.skipped) == (24, ())
+    assert not verify(reshaped(1.0), reshaped(1.1))

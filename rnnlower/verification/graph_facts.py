@@ -40,6 +40,7 @@ Dims = tuple[Dim, ...]
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 _SMALL = 64
+_RANK_OF_X = 3
 
 # Operators whose outputs hold the values of these inputs, moved or converted (None: of all inputs).
 _MOVES: dict[str, tuple[int, ...] | None] = {
@@ -228,6 +229,10 @@ class _Tracer:
         taint: Taint = {name: frozenset([name]) for name in names}
         scope = _Scope(opset, {}, {}, {})
         self._graph(self._model.graph, scope, taint)
+        if self.facts.recurrent:
+            # What is reshaped at run time is most likely X.
+            sizes = [dim for name in self.facts.reshapes for dim in scope.dims.get(name, ())]
+            self.facts.equal_dims += [(dim, _RANK_OF_X) for dim in sizes if isinstance(dim, str)]
         for output in self._model.graph.output:
             for axis, dim in enumerate(scope.dims.get(output.name, ())):
                 if dim in self.facts.lengths:
