@@ -69,7 +69,7 @@ def bench(
 
     if plot is not None:
         check_chart(plot)
-    with progress("measuring", quiet):
+    with progress("reading", quiet) as tell:
         result = measure(
             model,
             strategies=strategy or ("unroll", "scan", "loop"),
@@ -83,6 +83,7 @@ def bench(
             threads=threads,
             runs=runs,
             warmup=warmup,
+            progress=tell,
         )
     for note in result.notes:
         say(f"rnnlower: note: {note}", quiet)
