@@ -1,0 +1,110 @@
+"""Puts the results in benchmarks/results into the tables of docs/performance.md.
+
+python docs/performance.py
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+HERE = pathlib.Path(__file__).parent
+PAGE = HERE / "performance.md"
+RESULTS = HERE.parent / "benchmarks" / "results"
+TITLES = {
+    "lstm": "LSTM",
+    "bilstm": "LSTM, bidirectional",
+    "gru": "GRU, linear_before_reset=0",
+    "gru_linear": "GRU, linear_before_reset=1",
+}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _ratios(data: dict[str, Any]) -> str:
+    """A row for each size, a column for each form."""
+    forms = list(data["rows"][0]["ratios"])
+    rows = [
+        [
+            TITLES.get(row["variant"], row["variant"]),
+            ",".join(map(str, row["size"])),
+            f"{row['native_ms']:.3f}",
+            *(f"{row['ratios'][form]:.2f}" for form in forms),
+        ]
+        for row in data["rows"]
+    ]
+    return _table(["", "T,B,I,H", "native ms", *forms], rows)
+
+
+def _growth(data: dict[str, Any]) -> str:
+    """A row for each number of time steps, a column for each form; the exponents last."""
+    forms = list(data["exponents"])
+    steps = sorted({int(step) for times in data["seconds"].values() for step in times})
+    rows = [[step, *(_seconds(data["seconds"][form].get(str(step))) for form in forms)] for step in steps]
+    rows.append(["exponent", *(f"{data['exponents'][form]:.2f}" for form in forms)])
+    return _table(["time steps", *(f"{form}, s" for form in forms)], rows)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _lowering(data: dict[str, Any]) -> str:
+    rows = [
+        [row["steps"], f"{row['seconds']:.3f}", row["nodes"], f"{row['nodes'] / row['seconds']:,.0f}"]
+        for row in data["rows"]
+    ]
+    rows.append(["exponent", f"{data['exponent']:.2f}", "", ""])
+    return _table(["time steps", "seconds", "nodes", "nodes a second"], rows)
+
+
+def _startup(data: dict[str, Any]) -> str:
+    base = data["rows"][0]["processor_s"]
+    rows = [
+        [f"`{row['command']}`", row["wall_s"], row["processor_s"], f"{row['processor_s'] / base:.2f}"]
+        for row in data["rows"]
+    ]
+    return _table(["", "clock, s", "processor, s", "times `import onnx`"], rows)
+
+
+def _environment(data: dict[str, Any]) -> str:
+    return (
+        f"{data['processor']}, {data['processors']} processors, load {data['load']} at the start; Python "
+        f"{data['python']}, onnx {data['onnx']}, onnxruntime {data['onnxruntime']}; {data['date']}."
+    )
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "environment": _environment,
+    "runtime": _ratios,
+    "hidden_size": _ratios,
+    "batch": _ratios,
+    "time_steps": _ratios,
+    "loading": _growth,
+    "lowering": _lowering,
+    "startup": _startup,
+}
+
+
+def content(name: str) -> str:
+    """What belongs to ``name``: a table of results, or what a command printed."""
+    if name not in TABLES:
+        text = (RESULTS / f"{name}.txt").read_text(encoding="utf-8")
+        return "```console\n" + "\n".join(line.rstrip() for line in text.splitlines()) + "\n```"
+    return TABLES[name](json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    places = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    PAGE.write_text(places.sub(lambda m: f"{m[1]}\n{content(m[2])}\n\n{m[3]}", text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The baseline of the benchmarks must be right, and what it is called: otherwise it is easily beaten."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+from measuring import VARIANTS, recurrent
+from textbook import textbook
+
+import rnnlower
+
+
+@pytest.mark.parametrize("variant", ["lstm", "bilstm", "gru", "gru_linear", "bigru"])
+def test_the_textbook_unrolling_is_equal(variant):
+    source = recurrent(VARIANTS[variant], (4, 2, 3, 5))
+    result = rnnlower.verify(source, textbook(source))
+    assert result, str(result)
+    assert result.engines["reference"] == "onnxruntime"
+
+
+@pytest.mark.parametrize(("variant", "gates"), [("lstm", 4), ("gru_linear", 3)])
+def test_the_textbook_unrolling_has_two_products_a_gate_and_a_chain_of_concats(variant, gates):
+    steps = 6
+    nodes = textbook(recurrent(VARIANTS[variant], (steps, 1, 3, 5))).graph.node
+    ops = collections.Counter(node.op_type for node in nodes)
+    assert ops["Gemm"] == 2 * gates * steps
+    chain = [node for node in nodes if node.op_type == "Concat" and len(node.input) == 2]
+    assert len(chain) == steps - 1
+    assert [len(node.output) for node in nodes if node.op_type == "Split"] == [steps]
