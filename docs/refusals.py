@@ -264,6 +264,7 @@ CASES: dict[str, list[tuple[str, str, onnx.ModelProto | bytes | None, Change | N
         ("an .npz file that is not there", f"{SCAN} --inputs inputs.npz", _model(), None),
     ],
     "Conversion": [
+        ("what replaces the node is newer", f"{SCAN} --opset 7", _model(), None),
         ("nothing older says it", "convert model.onnx -o out.onnx --opset 13", _model(), _late_operator),
     ],
     "Verification": [

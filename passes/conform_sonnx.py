@@ -21,8 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.emitter import Emitter, NameSource
+from rnnlower.emitter import Emitter
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.names import NameSource
 from rnnlower.passes.lower_recurrent import replace_node
 from rnnlower.places import Located, default_opset, find_recurrent, value_names
 from rnnlower.recurrent import ResolvedNode, parse_recurrent

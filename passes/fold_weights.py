@@ -22,8 +22,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower import unmodelled
-from rnnlower.emitter import NameSource
 from rnnlower.errors import InvalidModelError
+from rnnlower.names import NameSource
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.places import is_recurrent, value_names, walk
 

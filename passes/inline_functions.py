@@ -96,6 +96,9 @@ def _make_names_unique(model: ir.Model, functions: list[ir.Function]) -> None:
     graphs = [model.graph, *model.graph.subgraphs()]
     taken |= {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
     for function in functions:
+        for node, _ in walk(function):
+            # The inliner would call it "node", which tells nobody where it comes from.
+            node.name = node.name or f"{function.name}.{node.op_type}"
         values = [out for node, _ in walk(function) for out in node.outputs]
         for graph in function.subgraphs():
             values.extend(graph.inputs)

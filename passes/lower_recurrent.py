@@ -19,13 +19,14 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower import unmodelled
-from rnnlower.emitter import Dialect, Emitter, NameSource
+from rnnlower.emitter import Dialect, Emitter
 from rnnlower.errors import MissingOperatorError, UnsupportedModelError
+from rnnlower.names import NameSource
 from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.cleanup import remove_orphans
@@ -95,6 +96,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
         dialect: The operators that may be emitted; ``None``: all.
+        tell: Hears which of how many nodes is being lowered.
 
     Attributes:
         lowered: What became of the nodes.
@@ -110,6 +112,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         semantics: Semantics = "ort",
         impossible: Sequence[Located] = (),
         dialect: Dialect | None = None,
+        tell: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:
         super().__init__()
         self._located = nodes
@@ -117,6 +120,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self._strategy = strategy
         self._unroll_factor = unroll_factor
         self._dialect = dialect
+        self._tell = tell
         self._semantics: Semantics = semantics
         self.lowered: list[LoweredNode] = []
         self.notes: dict[str, None] = {}
@@ -147,16 +151,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     ) -> None:
         opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located in found:
+        for number, located in enumerate(found, 1):
             # Anew: an input may be an output of a node that has just been replaced.
             node = self._parse(located)
+            steps = f", {node.seq_length} steps" if node.seq_length else ""
+            self._tell(f"lowering {located.name}{steps}: node", number, len(found))
             e = Emitter(model, opset, names, _arithmetic(node), constants, self._dialect)
             weights = Weights(private, _dtype(node))
             plan = self._plan(located)
             try:
                 outputs = lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
             except MissingOperatorError as error:
-                raise error.behind(f"{node.op_type} node {str(located)!r}") from None
+                raise error.at(f"{node.op_type} node {str(located)!r}") from None
             self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
             replace_node(located.node, outputs, e.nodes)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.emitter import NameSource
+from rnnlower.names import NameSource
 from rnnlower.passes.analysis import bare_copy, quiet_libraries
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.places import Located, find_recurrent, value_names, walk

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult, BenchVariant, bench
     from rnnlower.errors import (
         InvalidModelError,
-        MissingOperatorError,
         OpsetError,
         OptionError,
         RnnLowerError,
@@ -27,7 +26,6 @@ __all__ = [
     "BenchVariant",
     "InvalidModelError",
     "Misfit",
-    "MissingOperatorError",
     "OpsetError",
     "OptionError",
     "OutputComparison",

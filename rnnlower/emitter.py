@@ -11,64 +11,36 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.forms import FORMS, NO_DOUBLE_KERNEL
+from rnnlower.names import NameSource
 
-__all__ = ["Dialect", "Dim", "Emitter", "NameSource"]
+__all__ = ["Dialect", "Dim", "Emitter"]
 
 Dim = int | ir.Value
 """A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
 
 AttributeValue = int | float | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
 
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-class NameSource:
-    """Short names that no value of the model has, in any of its graphs."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._prefix = next(
-            prefix
-            for length in itertools.count(1)
-            for prefix in ("r" * length,)
-            if not any(name.startswith(prefix) for name in self._taken)
-        )
-        self._counter = itertools.count()
-
-    def short(self) -> str:
-        """A generated name: a straight-line graph has thousands of them, so a few bytes each."""
-        number = next(self._counter)
-        digits = ""
-        while True:
-            number, digit = divmod(number, 36)
-            digits = _DIGITS[digit] + digits
-            if not number:
-                return self._prefix + digits
-
-    def like(self, wanted: str) -> str:
-        """The wanted name, with a number behind it where it is taken."""
-        name = next(
-            candidate
-            for number in itertools.count()
-            if (candidate := f"{wanted}_{number}" if number else wanted) not in self._taken
-        )
-        self._taken.add(name)
-        return name
-
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """The operators that may be emitted, and who has no others."""
+    """The operators that may be emitted.
+
+    Attributes:
+        name: Whose operators they are.
+        ops: The operators.
+        constant: By operator the inputs that must be constants.
+    """
 
     name: str
     ops: frozenset[str]
+    constant: Mapping[str, frozenset[int]]
 
 
 class Emitter:
@@ -330,7 +302,7 @@ class Emitter:
 
         Not `transposed`: ``a @ b + c`` with b ``[k, n]``.
         """
-        if not self.has("Gemm"):
+        if not self._has_gemm(b):
             product = self.op("MatMul", a, self._transpose_once(b) if transposed else b)
             return product if c is None else self.op("Add", product, c)
         if c is None and self.opset < 11:
@@ -338,10 +310,14 @@ class Emitter:
         operands = [a, b] if c is None else [a, b, c]
         return self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
 
+    def _has_gemm(self, b: ir.Value) -> bool:
+        wants_constant = self.dialect is not None and 1 in self.dialect.constant.get("Gemm", ())
+        return self.has("Gemm") and (not wants_constant or _is_constant(b))
+
     def _transpose_once(self, value: ir.Value) -> ir.Value:
         """The transposed matrix; a constant's is a constant."""
         if value not in self._transposed:
-            tensor = value.const_value if value.is_initializer() and not value.is_graph_input() else None
+            tensor = value.const_value if _is_constant(value) else None
             self._transposed[value] = (
                 self.transpose(value, [1, 0])
                 if tensor is None
@@ -350,7 +326,8 @@ class Emitter:
         return self._transposed[value]
 
     def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
-        if not self.has("Clip") or (self.dtype == ir.DataType.DOUBLE and self.opset < 12):
+        has_both = self.has("Max") and self.has("Min")
+        if not self.has("Clip") or (self.dtype == ir.DataType.DOUBLE and self.opset < 12 and has_both):
             # Clip-12 is the first with a float64 kernel in onnxruntime.
             above = self.op("Max", value, self.scalar(low), since=8)
             return self.op("Min", above, self.scalar(high), since=8)
@@ -456,6 +433,10 @@ def _attribute(name: str, value: AttributeValue) -> ir.Attr:
         return ir.AttrInt64s(name, value)
     assert isinstance(value, ir.TensorProtocol)
     return ir.AttrTensor(name, value)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
 
 
 def _content_key(tensor: ir.TensorProtocol) -> bytes:

@@ -31,21 +31,33 @@ class UnsupportedModelError(RnnLowerError):
 
 
 class MissingOperatorError(UnsupportedModelError):
-    """What is to be emitted cannot be said in the operators that the target has.
+    """What is to be emitted cannot be said in the operators that a target has.
 
-    Attributes:
-        needs: What is needed for what: the last is the operator that is missing.
+    Args:
+        op_type: The operator that is missing.
         target: Who lacks it.
+        needs: What needs it, the outermost first.
+        remedy: What to do about it.
+        node: The recurrent node.
     """
 
-    def __init__(self, op_type: str, target: str, needs: tuple[str, ...] = ()) -> None:
-        self.needs = (*needs, op_type)
-        self.target = target
-        super().__init__(f"{' needs '.join(self.needs)}, which target {target} lacks")
+    def __init__(
+        self, op_type: str, target: str, needs: tuple[str, ...] = (), remedy: str = "", node: str = ""
+    ) -> None:
+        self._parts = (op_type, target, needs, remedy, node)
+        what = f"{' needs '.join((*needs, op_type))}, which target {target} lacks"
+        remedies = [remedy] if remedy else []
+        remedies.append(f"choose a target that has {op_type}")
+        super().__init__(f"{node + ': ' if node else ''}{what}; {', or '.join(remedies)}")
 
-    def behind(self, purpose: str) -> MissingOperatorError:
+    def behind(self, purpose: str, remedy: str = "") -> MissingOperatorError:
         """The same, with what the operator is needed for."""
-        return MissingOperatorError(self.needs[-1], self.target, (purpose, *self.needs[:-1]))
+        op_type, target, needs, old_remedy, node = self._parts
+        return MissingOperatorError(op_type, target, (purpose, *needs), remedy or old_remedy, node)
+
+    def at(self, node: str) -> MissingOperatorError:
+        """The same, with the recurrent node that it is about."""
+        return MissingOperatorError(*self._parts[:4], node)
 
 
 class OpsetError(RnnLowerError):

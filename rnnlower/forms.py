@@ -38,6 +38,10 @@ def _hard_sigmoid(e: Emitter, x: ir.Value, *, alpha: float, beta: float) -> ir.V
     return e.clip(e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)), 0.0, 1.0)
 
 
+def _identity(e: Emitter, x: ir.Value) -> ir.Value:
+    return e.op("Mul", x, e.scalar(1.0))
+
+
 def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
     negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
     return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
@@ -79,6 +83,7 @@ FORMS: Mapping[str, Callable[..., ir.Value]] = {
     "Elu": _elu,
     "Greater": _greater,
     "HardSigmoid": _hard_sigmoid,
+    "Identity": _identity,
     "LeakyRelu": _leaky_relu,
     "Less": _less,
     "Neg": _neg,

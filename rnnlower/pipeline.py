@@ -6,7 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -31,8 +31,8 @@ from rnnlower.targets.plan import (
     check_opset,
     choose_plan,
     dialect,
-    nearest_opset,
     require_emitted_fit,
+    require_known,
     require_static_inputs,
     sort_out_native,
     wants_numbers,
@@ -41,6 +41,7 @@ from rnnlower.targets.plan import (
 __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
 LAST_OPSET = 26
+_FREE_INITIALIZERS_IR = 4
 _ORIGIN = "rnnlower.origin"
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
@@ -138,8 +139,10 @@ def count_ops(model: ir.Model) -> dict[str, int]:
     return dict(sorted(counter.items()))
 
 
-def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
-    """Lowers the recurrent nodes of the model in place.
+def lower_model(
+    model: ir.Model, options: LoweringOptions, tell: Callable[[str, int, int], None] = lambda *_: None
+) -> LoweringReport:
+    """Lowers the recurrent nodes of the model in place; ``tell`` hears what is being done, and how far it is.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -148,20 +151,22 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
     target = options.target
-    if target is not None:
-        options = dataclasses.replace(
-            options, opset=nearest_opset(target, options.opset, default_opset(model))
-        )
+    lowest, highest = (FIRST_OPSET, LAST_OPSET) if target is None else target.opset.range
+    if target is not None and options.opset is None and default_opset(model) > highest:
+        options = dataclasses.replace(options, opset=highest)
     if options.opset is None and default_opset(model) > LAST_OPSET:
         raise UnsupportedModelError(
             f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
             f"ask for a lower one (--opset {LAST_OPSET})"
         )
+    tell("preparing", 0, 0)
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
     kept: list[KeptNode] = []
     if target is not None:
+        # Before, integer constants have to be written in ways that a target need not have.
+        model.ir_version = max(model.ir_version, _FREE_INITIALIZERS_IR)
         require_static_inputs(model, target)
         InferTypesPass()(model)
         selected, kept = sort_out_native(selected, target, options.semantics)
@@ -169,7 +174,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
     notes: list[str] = []
-    first = max(FIRST_OPSET, options.opset or 0)
+    first = max(FIRST_OPSET, lowest, options.opset or 0)
     if first > default_opset(model):
         # A model too old for what is written here moves to the first opset that can say what it says.
         notes += _move(model, range(first, (options.opset or LAST_OPSET) + 1))
@@ -199,6 +204,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         semantics=options.semantics,
         impossible=impossible,
         dialect=None if target is None else dialect(target),
+        tell=tell,
     )
     lowering(model)
     LegacyConstantsPass()(model)
@@ -222,7 +228,9 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
 def _plan(located: Located, options: LoweringOptions) -> Plan:
     if options.target is None:
         return Plan(options.strategy, options.unroll_factor)
-    return choose_plan(options.target, _parse(located, options.semantics), options.unroll_factor)
+    node = _parse(located, options.semantics)
+    require_known(options.target, node, str(located))
+    return choose_plan(options.target, node, options.unroll_factor)
 
 
 def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from rnnlower.cells import CELLS, LAST_OPS, CellParameters, GateGroup, gate_groups
 from rnnlower.emitter import Dim, Emitter
+from rnnlower.errors import MissingOperatorError
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
@@ -349,10 +350,13 @@ def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
             dtype=e.condition_type,
         )
         return Mask(series, e.condition(tensor.numpy()[:, np.newaxis] > 0))
-    steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
-    within = e.unsqueeze(e.less(steps, lens), 2, [axes.time, axes.batch, 1])
     zero = e.constant(np.array(0, np.int32))
-    nonempty = e.unsqueeze(e.less(zero, lens), 1, [axes.batch, 1])
+    try:
+        steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
+        within = e.unsqueeze(e.less(steps, lens), 2, [axes.time, axes.batch, 1])
+        nonempty = e.unsqueeze(e.less(zero, lens), 1, [axes.batch, 1])
+    except MissingOperatorError as error:
+        raise error.behind("input sequence_lens", "make sequence_lens a constant") from None
     return Mask(TimeSeries(e, axes, 1, stacked=within, dtype=e.condition_type), nonempty)
 
 

@@ -28,6 +28,8 @@ REASONS = re.compile(
     r"|Reshape-(5 cannot become Reshape-1|14 cannot become Reshape-13)"
     r"|Expand-8 does not exist before .*(not known|no way)"
     r"|Loop-1 wants at least one loop-carried value"
+    # A double, the only way round, holds no int64 exactly.
+    r"|(Add|Sub|Mul|Div)-6 cannot become (Add|Sub|Mul|Div)-1: .* does not take tensor\(int64\)"
 )
 
 
@@ -168,4 +170,5 @@ def test_layout_becomes_transposes() -> None:
     kinds = [node.op_type for node in converted.graph.node]
     assert kinds == ["Transpose"] * 3 + ["LSTM"] + ["Transpose"] * 3
     assert [value.name for value in converted.graph.output] == ["Y", "Y_h", "Y_c"]
-    assert [(each.op_type, each.old, each.new) for each in report.adapted] == [("LSTM", 14, 7)]
+    (adapted,) = report.adapted
+    assert (adapted.op_type, adapted.output, adapted.old, adapted.new) == ("LSTM", "Y", 14, 7)

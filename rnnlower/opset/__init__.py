@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from rnnlower.opset.convert import convert_opset
 from rnnlower.opset.report import Adaptation, OpsetReport
+from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET
 from rnnlower.opset.view import NodePredicate
 
-__all__ = ["Adaptation", "NodePredicate", "OpsetReport", "convert_opset"]
+__all__ = ["OPSETS", "Adaptation", "NodePredicate", "OpsetReport", "convert_opset"]
+
+OPSETS = range(MIN_OPSET, MAX_OPSET + 1)
+"""The opsets of the default domain that the installed onnx knows."""

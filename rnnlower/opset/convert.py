@@ -158,24 +158,22 @@ def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path
     _check_known(session, root, source, path)
     for opset in range(source, target, direction):
         changed = changed_in(max(opset, opset + direction))
-        for graph, where in _graphs_with_paths(root, path):
+        for graph, where in _graphs_with_paths(session, root, path):
             for node in [each for each in graph if each.op_type in changed]:
                 _cross(session, graph, node, opset, opset + direction, where)
 
 
-def _graphs_with_paths(root: ir.Graph, path: str) -> list[tuple[ir.Graph, str]]:
+def _graphs_with_paths(session: Session, root: ir.Graph, path: str) -> list[tuple[ir.Graph, str]]:
     found = [(root, path)]
     for node in root:
         for name, attribute in node.attributes.items():
             if attribute.is_ref() or attribute.type not in GRAPH_TYPES:
                 continue
-            inner = f"{path}/" if path else ""
-            inner += f"{node.name or node.op_type}/{name}"
-            if attribute.type == ir.AttributeType.GRAPH:
-                found += _graphs_with_paths(attribute.as_graph(), inner)
-            else:
-                for number, graph in enumerate(attribute.as_graphs()):
-                    found += _graphs_with_paths(graph, f"{inner}[{number}]")
+            graphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
+            for number, graph in enumerate(graphs):
+                inner = f"{session.labels.get(node, node.name)}/{name}"
+                inner += f"_{number}" if len(graphs) > 1 else ""
+                found += _graphs_with_paths(session, graph, f"{path}/{inner}" if path else inner)
     return found
 
 
@@ -186,7 +184,7 @@ def _is_judged(session: Session, node: ir.Node) -> bool:
 
 
 def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> None:
-    for graph, where in _graphs_with_paths(root, path):
+    for graph, where in _graphs_with_paths(session, root, path):
         for node in graph:
             if _is_judged(session, node):
                 _version(node, opset, where)
@@ -322,7 +320,8 @@ def _note(session: Session, step: Step, row: Row) -> None:
     session.report.adapted.append(
         Adaptation(
             name=str(step.node.name or ""),
-            op_type=step.node.op_type,
+            output=step.made,
+            op_type=step.old.op_type,
             path=step.path,
             old=step.old.since,
             new=step.new.since if step.new else 0,

@@ -9,9 +9,10 @@ __all__ = ["Adaptation", "OpsetReport"]
 
 @dataclasses.dataclass(frozen=True)
 class Adaptation:
-    """One node that could not cross a version step as it stood."""
+    """One node that could not cross a version step as it stood; `output` is the first value that it makes."""
 
     name: str
+    output: str
     op_type: str
     path: str
     old: int

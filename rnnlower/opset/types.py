@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 # Tensors above this size carry no shapes or axes worth showing to shape inference.
 SMALL_BYTES = 2048
+FUNCTIONS_HAVE_TYPES_IR = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +147,27 @@ class ValueTypes:
                 continue
             merged = _Known(known.type, known.shape if known.shape is not None else original.shape)
             self._known.setdefault(original, []).append(merged)
+        for call in copy.unexpanded:
+            self._infer_call(model, call, inferred)
+
+    def _infer_call(self, model: ir.Model, call: ir.Node, inferred: Mapping[str, _Known]) -> None:
+        """What is known inside a function of another opset, for one of its calls."""
+        function = model.functions[call.op_identifier()]
+        body = function.clone()
+        for graph in all_graphs(body.graph):
+            for node in graph:
+                resolve_references(node, {**function.attributes, **call.attributes})
+        for formal, actual in zip(body.inputs, call.inputs, strict=False):
+            known = None if actual is None else inferred.get(str(actual.name))
+            if known is not None:
+                formal.type, formal.shape = known.type, known.shape
+        inside = ValueTypes(
+            ir.Model(body.graph, ir_version=model.ir_version, functions=list(model.functions.values()))
+        )
+        for original, copied in zip(all_values(function.graph), all_values(body.graph), strict=True):
+            self._known.setdefault(original, []).extend(inside._known.pop(copied, []))
+        for value, several in inside._known.items():
+            self._known.setdefault(value, []).extend(several)
 
 
 class _InferenceCopy:
@@ -156,6 +178,7 @@ class _InferenceCopy:
         self._copy = model.clone()
         self._pairs = list(zip(all_values(model.graph), all_values(self._copy.graph), strict=True))
         self._replaced: dict[ir.Value, ir.Value] = {}
+        self.unexpanded: list[ir.Node] = []
         for graph in list(all_graphs(self._copy.graph)):
             self._expand_calls(graph)
         called = called_functions(model)
@@ -166,8 +189,10 @@ class _InferenceCopy:
             for value in all_values(function.graph)
         }
         self._strip()
-        if all(map(self._has_opset_of_model, model.functions.values())):
+        if not self.unexpanded:
             self._copy.functions.clear()
+        # Older files say what is known of a function's values among those of the model.
+        self._copy.ir_version = max(self._copy.ir_version, FUNCTIONS_HAVE_TYPES_IR)
 
     def names(self) -> Iterator[tuple[ir.Value, str]]:
         """Each value of the model with its name in the copy."""
@@ -196,7 +221,11 @@ class _InferenceCopy:
         while pending:
             node = pending.pop()
             function = self._model.functions.get(node.op_identifier())
-            if function is not None and self._has_opset_of_model(function):
+            if function is None:
+                continue
+            if not self._has_opset_of_model(function):
+                self.unexpanded.append(node)
+            else:
                 pending += self._expand(graph, node, function)
 
     def _expand(self, graph: ir.Graph, call: ir.Node, function: ir.Function) -> list[ir.Node]:

@@ -31,6 +31,9 @@ class Session:
     report: OpsetReport
     keep: NodePredicate | None
     names: set[str] = dataclasses.field(default_factory=set)
+    labels: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
+    # Nodes that an adapter has written, with the description of the model's node behind them.
+    origins: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.collect_names()
@@ -44,11 +47,13 @@ class Session:
         return self.report.target
 
     def collect_names(self) -> None:
-        """Note the names of all values and nodes, so that `fresh` avoids them."""
+        """Note the names of all values and nodes, so that `fresh` avoids them, and labels for paths."""
         for graph in [self.model.graph, *(function.graph for function in self.model.functions.values())]:
             self.names.update(str(value.name) for value in all_values(graph))
             for each in all_graphs(graph):
                 self.names.update(str(node.name) for node in each)
+                for index, node in enumerate(each):
+                    self.labels.setdefault(node, node.name or f"{node.op_type}_{index}")
 
     def fresh(self, base: str) -> str:
         """A name that no value and no node of the model has yet; `base` itself where it is free."""
@@ -65,9 +70,10 @@ def describe(node: ir.Node) -> str:
     if node.name:
         return f"node {node.name!r} ({node.op_type})"
     outputs = [value.name for value in node.outputs if value.name]
-    return (
-        f"the unnamed {node.op_type} that makes {outputs[0]!r}" if outputs else f"an unnamed {node.op_type}"
-    )
+    if outputs:
+        return f"the unnamed {node.op_type} that makes {outputs[0]!r}"
+    inputs = [value.name for value in node.inputs if value is not None]
+    return f"the unnamed {node.op_type} that reads {inputs}"
 
 
 class View:
@@ -93,6 +99,7 @@ class View:
         self.old, self.new = versions
         self.source_opset, self.opset = opsets
         self.path = path
+        self.made = next((str(value.name) for value in node.outputs if value.name), "")
         if self.new is None:
             self.opset = self.source_opset
         self.target = session.target
@@ -191,4 +198,6 @@ class View:
             stay = f"ask for opset {self.old.since} or higher" if self.new.since < self.old.since else ""
             stay = stay or f"ask for an opset below {self.new.since}"
         advice = f"{remedy}, or {stay}" if remedy else stay
-        raise OpsetError(f"{describe(self.node)}{where}: {step}: {reason}; {advice}")
+        origin = self.session.origins.get(self.node)
+        node = describe(self.node) + (f", written for {origin}" if origin else "")
+        raise OpsetError(f"{node}{where}: {step}: {reason}; {advice}")

@@ -99,8 +99,15 @@ def native_misfits(located: Located, target: Target, semantics: Semantics) -> li
     if not all(broken for _, broken in judged):
         return []
     rule, broken = min(judged, key=lambda pair: len(pair[1]))
-    verdict = _VERDICTS[rule.otherwise]
-    return [(verdict.format(target=target.name, what=f"{node.op_type} with {what}"), rule) for what in broken]
+    return [
+        (
+            _VERDICTS["wrong" if key in rule.wrong else rule.otherwise].format(
+                target=target.name, what=f"{node.op_type} with {what}"
+            ),
+            rule,
+        )
+        for key, what in broken
+    ]
 
 
 def dynamic_inputs(model: ir.Model) -> list[tuple[ir.Value, list[str]]]:
@@ -217,10 +224,9 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         if name in node.attributes and _plain(node.attributes[name].value) not in allowed:
             given = _plain(node.attributes[name].value)
             yield f"attribute {name} is {given!r}, not {_alternatives(allowed)}"
-    if limit.opset is not None:
-        version = onnx.defs.get_schema(node.op_type, opset).since_version
-        if not limit.opset[0] <= version <= limit.opset[1]:
-            yield f"{node.op_type}-{version} is not one of version {limit.opset[0]} to {limit.opset[1]}"
+    version = onnx.defs.get_schema(node.op_type, opset).since_version
+    if limit.versions is not None and version not in limit.versions:
+        yield f"{node.op_type}-{version} is not one of version {', '.join(map(str, limit.versions))}"
 
 
 def _plain(value: Any) -> Any:
@@ -231,32 +237,41 @@ def _alternatives(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values) if values else "absent"
 
 
-def _broken(rule: RecurrentRule, node: ResolvedNode, semantics: Semantics) -> Iterator[str]:
-    """What about a recurrent node a rule does not allow."""
+def _broken(rule: RecurrentRule, node: ResolvedNode, semantics: Semantics) -> Iterator[tuple[str, str]]:
+    """What about a recurrent node a rule does not allow: the key of `wrong`, and words."""
     if rule.semantics is not None and semantics not in rule.semantics:
-        yield f"--semantics {semantics}"
+        yield "semantics", f"--semantics {semantics}"
     if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
-        yield "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
+        yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
+    if 0 in (node.seq_length, node.batch_size):
+        yield "empty", "no time steps or no rows"
     if rule.directions is not None and node.direction not in rule.directions:
-        yield f"direction {node.direction}"
+        yield node.direction, f"direction {node.direction}"
     for name in node.inputs:
         if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
-            yield f"input {name}"
+            yield name, f"input {name}"
+    for name in rule.needs:
+        if name not in node.inputs:
+            yield name, f"no input {name}"
     for name in rule.constant:
         if name in node.inputs and ir.convenience.get_const_tensor(node.inputs[name]) is None:
-            yield f"an input {name} that is not a constant"
+            yield name, f"an input {name} that is not a constant"
     for name, allowed in rule.attributes.items():
         value = _attribute(node, name)
         if value is not None and value not in allowed:
-            yield f"attribute {name} = {value}"
-    used = {activation.name for functions in node.activations for activation in functions}
-    own = all(
-        [activation.name for activation in functions] == list(node.cell.activations)
-        for functions in node.activations
-    )
-    names = rule.activations
-    if names is not None and not (used <= {*names} or ("default" in names and own)):
-        yield f"activations {', '.join(sorted(used))}"
+            yield name, f"attribute {name} = {value}"
+    yield from _broken_activations(rule, node)
+
+
+def _broken_activations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tuple[str, str]]:
+    names = [[activation.name for activation in functions] for functions in node.activations]
+    used = sorted({name for functions in names for name in functions})
+    own = all(functions == list(node.cell.activations) for functions in names)
+    allowed = rule.activations
+    if allowed is not None and not ({*used} <= {*allowed} or ("default" in allowed and own)):
+        yield "activations", f"activations {', '.join(used)}"
+    if rule.same_activations and len(set(node.activations)) > 1:
+        yield "activations", "different activations for its directions"
 
 
 def _attribute(node: ResolvedNode, name: str) -> Any:

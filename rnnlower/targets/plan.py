@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower import cost
 from rnnlower.emitter import Dialect
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.passes.lower_recurrent import Plan
@@ -20,8 +21,8 @@ __all__ = [
     "check_opset",
     "choose_plan",
     "dialect",
-    "nearest_opset",
     "require_emitted_fit",
+    "require_known",
     "require_static_inputs",
     "sort_out_native",
     "wants_numbers",
@@ -42,7 +43,11 @@ class KeptNode:
 
 def dialect(target: Target) -> Dialect:
     """The operators that a lowering for the target may emit."""
-    return Dialect(target.name, target.op_types)
+    constant: dict[str, frozenset[int]] = {}
+    for limit in target.limits:
+        for op_type in limit.ops:
+            constant[op_type] = constant.get(op_type, frozenset()) | {*limit.constant}
+    return Dialect(target.name, target.op_types, constant)
 
 
 def check_opset(target: Target, opset: int) -> None:
@@ -54,12 +59,23 @@ def check_opset(target: Target, opset: int) -> None:
         )
 
 
-def nearest_opset(target: Target, asked: int | None, source: int) -> int | None:
-    """The opset that the result has to have; ``None``: the source's fits, raised as far as needed."""
-    first, last = target.opset.range
-    if asked is not None or first <= source <= last:
-        return asked
-    return first if source < first else last
+def require_known(target: Target, node: ResolvedNode, label: str) -> None:
+    """Refuses a node whose sizes or type the target does not take."""
+    where = f"{node.op_type} node {label!r}"
+    if target.shapes.static:
+        sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
+        for what, size in sizes.items():
+            if size is None:
+                raise UnsupportedModelError(
+                    f"{where}: its {what} does not follow from the shapes of the inputs, and target "
+                    f"{target.name} takes static shapes only; choose a target that takes others"
+                )
+    if node.dtype is not None and str(node.dtype.numpy()) not in target.dtypes.allowed:
+        taken = ", ".join(dtype for dtype in target.dtypes.allowed if "float" in dtype)
+        raise UnsupportedModelError(
+            f"{where}: its type is {node.dtype.numpy()}, and target {target.name} takes {taken}; "
+            "give the model another type"
+        )
 
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
@@ -95,6 +111,9 @@ def wants_numbers(target: Target) -> bool:
 
 def choose_plan(target: Target, node: ResolvedNode, unroll_factor: int) -> Plan:
     """How a node is lowered for the target."""
+    if target.name == "onnxruntime":
+        choice = cost.choose(_facts(node))
+        return Plan(choice.strategy, max(choice.unroll_factor, unroll_factor), choice.reason)
     steps, loops = node.seq_length, target.control_flow.ops
     guarded = steps is not None or "If" in loops
     if not {"Scan", "Loop"} & {*loops}:
@@ -108,6 +127,19 @@ def choose_plan(target: Target, node: ResolvedNode, unroll_factor: int) -> Plan:
         lack = "If" if "Scan" in loops else "Scan"
         return Plan("loop", unroll_factor, f"{length}, and {target.name} has no {lack}")
     return Plan("scan", unroll_factor, f"{length}, and {target.name} has no Loop")
+
+
+def _facts(node: ResolvedNode) -> cost.NodeFacts:
+    return cost.NodeFacts(
+        op_type=node.op_type,
+        hidden_size=node.hidden_size,
+        input_size=node.input_size,
+        seq_length=node.seq_length,
+        batch_size=node.batch_size,
+        num_directions=node.num_directions,
+        linear_before_reset=node.linear_before_reset,
+        masked="sequence_lens" in node.inputs,
+    )
 
 
 def require_emitted_fit(model: ir.Model, target: Target) -> None:

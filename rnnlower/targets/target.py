@@ -33,7 +33,7 @@ version) and, where nobody has said it, ``guess = true``::
     constant = [1, 2]             # inputs that must be constants
     max_rank = 4                  # of the first input and the first output
     attributes = { mode = ["linear"] }
-    opset = [7, 13]               # versions of the operator
+    versions = [11, 13]           # of the operator, each by the opset that brought it
     source = "..."
 
     [[recurrent]]                 # recurrent nodes that it runs soundly; a key left out limits nothing
@@ -45,7 +45,10 @@ version) and, where nobody has said it, ``guess = true``::
     activations = ["default"]     # no others than the operator's own; or names of functions
     constant = ["W", "R"]         # inputs that must be constants if they are there
     semantics = ["ort"]           # the readings (--semantics) under which it is right
-    otherwise = "wrong"           # what becomes of other nodes: refused, wrong (silently) or unknown
+    same_activations = true       # whether those of both directions must be the same
+    needs = ["initial_h"]         # optional inputs without which it does not run
+    wrong = ["layout", "reverse"] # inputs, attributes, directions, "activations" and "type" that it gets
+    otherwise = "refused"         # silently wrong; others it refuses, or what becomes of them is "unknown"
     source = "..."
 
     [tried]                       # if it was tried here
@@ -78,7 +81,7 @@ __all__ = ["CONTROL_FLOW", "Claim", "Limit", "RecurrentRule", "Target", "find_ta
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
 RECURRENT = ("LSTM", "GRU", "RNN")
-OTHERWISE = ("refused", "wrong", "unknown")
+OTHERWISE = ("refused", "unknown")
 
 _FOLDER = pathlib.Path(__file__).parent
 
@@ -126,7 +129,7 @@ class Limit(Claim):
     constant: Sequence[int] = ()
     max_rank: int | None = None
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
-    opset: Sequence[int] | None = None
+    versions: Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +141,10 @@ class RecurrentRule(Claim):
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     activations: Sequence[str] | None = None
     constant: Sequence[str] = ()
+    needs: Sequence[str] = ()
     semantics: Sequence[str] | None = None
+    same_activations: bool = False
+    wrong: Sequence[str] = ()
     otherwise: str = "refused"
 
 
@@ -269,10 +275,9 @@ def _of_type(value: Any, expected: type, where: str) -> Any:
 
 
 def _validate(target: Target) -> None:
-    ranges = [target.opset.range, *(limit.opset for limit in target.limits if limit.opset is not None)]
-    for first_last in ranges:
-        if len(first_last) != 2 or first_last[0] > first_last[1]:
-            raise ValueError(f"an opset range is {list(first_last)}; it must be [first, last]")
+    first_last = target.opset.range
+    if len(first_last) != 2 or first_last[0] > first_last[1]:
+        raise ValueError(f"opset.range is {list(first_last)}; it must be [first, last]")
     if (target.ops.allowed is None) == (target.ops.absent is None):
         raise ValueError("ops must have either allowed or absent")
     choices = [
