@@ -146,7 +146,7 @@ class Emitter:
             "",
             op_type,
             inputs,
-            [_attribute(name, value) for name, value in attributes.items()],
+            [_attribute(name, value) for name, value in attributes.items()] if attributes else (),
             outputs=[ir.Value(name=self.names.short()) for _ in range(outputs)],
             name="",
         )
