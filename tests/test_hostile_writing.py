@@ -125,16 +125,35 @@ def test_two_runs_at_once(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", "out.onnx"]
 
 
-@pytest.mark.parametrize("command", ["unroll", "scan", "loop", "convert"])
-def test_same_bytes_every_time(command: str, tmp_path: Path) -> None:
+_RUNS = [
+    ["unroll", "--no-verify"],
+    ["scan", "--no-verify", "--external-data", "always"],
+    ["loop", "--json", "--trials", "2"],
+    ["lower", "--target", "tinygrad", "--no-verify"],
+    ["convert", "--opset", "17", "--json"],
+    ["inspect", "--json"],
+    ["verify", "--json"],
+]
+
+
+@pytest.mark.parametrize("line", _RUNS, ids=lambda line: line[0])
+def test_same_bytes_every_time(line: list[str], tmp_path: Path) -> None:
     """In processes of their own: hashes of names differ between them."""
-    path = ROOT / "models" / "gru07_bidirectional.onnx"
-    line = [sys.executable, "-m", "rnnlower", command, str(path), "--no-verify"]
-    line += ["--opset", "17"] if command == "convert" else []
+    model = str(ROOT / "models" / "gru07_bidirectional.onnx")
+    command, *options = line
+    others = {"inspect": [], "verify": [model]}.get(command, ["-o", "result.onnx"])
     results = []
     for number in range(2):
-        output = tmp_path / f"{number}.onnx"
+        folder = tmp_path / str(number)
+        folder.mkdir()
         environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED=str(number))
-        subprocess.run([*line, "-o", str(output)], env=environment, check=True, capture_output=True)
-        results.append(output.read_bytes())
+        said = subprocess.run(
+            [sys.executable, "-m", "rnnlower", command, model, *others, *options],
+            cwd=folder,
+            env=environment,
+            check=True,
+            capture_output=True,
+        ).stdout
+        results.append((said, {each.name: each.read_bytes() for each in folder.iterdir()}))
     assert results[0] == results[1]
+    assert results[0][1] or results[0][0]
