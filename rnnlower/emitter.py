@@ -1,7 +1,7 @@
 """Primitive operators in the form that the model's opset wants, with constants and names.
 
 An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
-the opset (attributes or inputs) and refuses an opset that has none: `minimum_opset` says beforehand which
+the opset (attributes or inputs) and refuses an opset that has none: `opset_needs` says beforehand which
 opset a lowering needs, so that such a refusal is a bug and not a user's mistake. Where a `Dialect` lacks an
 operator, a method that knows another form writes that, and `FORMS` has those of single operators.
 """
