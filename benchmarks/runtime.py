@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,19 @@ from typing import Any
 from measuring import SIZES, VARIANTS, feeds_of, lowered, ratio_rounds, recurrent
 
 CLOCKS = {"cpu": time.thread_time, "wall": time.perf_counter}
+STATISTICS = {"median": statistics.median, "least": min}
 FORMS = ("unroll", "scan", "scan:4", "loop")
 
 
-def measure(variant: str, size: tuple[int, ...], forms: list[str], rounds: int, clock: str) -> dict[str, Any]:
+def measure(
+    variant: str, size: tuple[int, ...], forms: list[str], rounds: int, clock: str, statistic: str
+) -> dict[str, Any]:
     """One row of the table."""
     source = recurrent(VARIANTS[variant], size)
     models = {form: lowered(source, form) for form in ["native", *forms]}
-    seconds = ratio_rounds(models, feeds_of(VARIANTS[variant], size), rounds, CLOCKS[clock])
+    seconds = ratio_rounds(
+        models, feeds_of(VARIANTS[variant], size), rounds, CLOCKS[clock], STATISTICS[statistic]
+    )
     return {
         "variant": variant,
         "size": list(size),
@@ -40,6 +46,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", default=list(FORMS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=CLOCKS, default="cpu", help="the thread's own time, or the wall's")
+    parser.add_argument("--statistic", choices=STATISTICS, default="median", help="of the runs of a round")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
@@ -51,7 +58,9 @@ def main() -> None:
     for variant in arguments.variants:
         for text in arguments.sizes:
             size = tuple(int(number) for number in text.split(","))
-            row = measure(variant, size, arguments.forms, arguments.rounds, arguments.clock)
+            row = measure(
+                variant, size, arguments.forms, arguments.rounds, arguments.clock, arguments.statistic
+            )
             rows.append(row)
             ratios = list(row["ratios"].values())
             cells = "".join(f"{ratio:9.2f}" for ratio in ratios)

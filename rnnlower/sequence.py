@@ -85,8 +85,13 @@ def lower_node(
             for direction in range(node.num_directions)
         ]
     last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
-    recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"), last_op=last_op)
-    results = _run(e, recurrence, strategy, unroll_factor)
+    # One after the other where the weights of both directions would drive each other out of the caches.
+    one_by_one = form.upright and node.hidden_size > _LARGEST_PAIR
+    results = Results([], [])
+    for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
+        recurrence = _join(node, axes, together, mask, wants_sequence=node.used("Y"), last_op=last_op)
+        own = _run(e, recurrence, strategy, unroll_factor)
+        results = Results([*results.outputs, *own.outputs], [*results.states, *own.states])
     if last_op is not None:
         results = dataclasses.replace(results, outputs=_joined(e, axes, results.outputs, last_op))
     if paired:

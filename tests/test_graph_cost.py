@@ -6,10 +6,11 @@ import collections
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from judge import all_nodes
+from judge import all_nodes, differences, run
 from small_models import recurrent_model, weights
 
 import rnnlower
@@ -81,6 +82,22 @@ def test_nothing_that_could_be_done_once_is_done_in_each_step(strategy: str) -> 
     )
     # The input has 3 features, the state 4: W's products stand outside, one for each group of gates.
     assert widths[3] == (2 if strategy == "unroll" else 4)
+
+
+@pytest.mark.parametrize("dims", [[7, 1, 3], [7, 2, 3], ["T", 1, 3], ["T", "N", 3]])
+@pytest.mark.parametrize(("hidden_size", "scans"), [(128, 1), (136, 2)])
+def test_large_directions_run_one_after_the_other(dims: list[Any], hidden_size: int, scans: int) -> None:
+    constants = weights("GRU", hidden_size=hidden_size, directions=2)
+    constants = {name: value / 8 for name, value in constants.items()}
+    source = recurrent_model(
+        "GRU", constants=constants, inputs={"X": (FLOAT, dims)}, hidden_size=hidden_size, **BOTH
+    )
+    result = rnnlower.scan(source)
+    assert isinstance(result, onnx.ModelProto)
+    assert sum(node.op_type == "Scan" for node in all_nodes(result)) == scans
+    batch = dims[1] if isinstance(dims[1], int) else 3
+    X = {"X": np.random.default_rng(0).standard_normal((7, batch, 3)).astype(np.float32)}
+    assert differences(run(source, X), run(result, X), "float32") == []
 
 
 def test_bytes_of_a_step_of_every_cell() -> None:
