@@ -82,6 +82,9 @@ class LoweredNode:
     reason: str
 
 
+_WITH_BODIES = ("If", "Loop", "Scan")
+
+
 class LowerRecurrentPass(ir.passes.InPlacePass):
     """Lowers nodes of the main graph and its subgraphs.
 
@@ -187,6 +190,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         inner = sum(
             sum(1 for _ in walk(attribute.as_graph()))
             for emitted in e.nodes
+            if emitted.op_type in _WITH_BODIES
             for attribute in emitted.attributes.values()
             if attribute.type == ir.AttributeType.GRAPH
         )

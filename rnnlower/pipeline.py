@@ -41,6 +41,7 @@ from rnnlower.targets.plan import (
 __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
 LAST_OPSET = 26
+_FREE_INITIALIZERS_IR = 4
 _ORIGIN = "rnnlower.origin"
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
@@ -164,6 +165,8 @@ def lower_model(
     FreezeDimsPass(options.dims, options.input_shapes)(model)
     kept: list[KeptNode] = []
     if target is not None:
+        # Before, integer constants have to be written in ways that a target need not have.
+        model.ir_version = max(model.ir_version, _FREE_INITIALIZERS_IR)
         require_static_inputs(model, target)
         InferTypesPass()(model)
         selected, kept = sort_out_native(selected, target, options.semantics)

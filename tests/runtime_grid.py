@@ -20,6 +20,7 @@ from judge import differences
 from runtimes import RUNTIMES, Attempts, Failure, Runtime
 
 import rnnlower
+from rnnlower.targets import target_names
 
 __all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "product", "rows"]
 
@@ -87,8 +88,12 @@ def rows() -> Iterator[tuple[str, tuple[str, str], Config]]:
                 yield feature, (op_type, direction), _config(op_type, direction, **features[feature])
 
 
-def product() -> Iterator[Config]:
-    """All combinations of features."""
+def product(every: int = 1) -> Iterator[Config]:
+    """All combinations of features, or one of every so many."""
+    return itertools.islice(_product(), 0, None, every)
+
+
+def _product() -> Iterator[Config]:
     for op_type, direction in COLUMNS:
         choices = [
             ({}, {"sequence_lens": "input"}),
@@ -127,7 +132,11 @@ def attempt(attempts: Attempts, runtime: Runtime, config: Config) -> tuple[Outco
 
 
 def lowered(model: onnx.ModelProto, runtime: Runtime) -> onnx.ModelProto:
-    result = rnnlower.unroll(model)
+    """The model for the runtime."""
+    if runtime.target in target_names():
+        result = rnnlower.lower(model, target=runtime.target)
+    else:
+        result = rnnlower.unroll(model)
     assert isinstance(result, onnx.ModelProto)
     return result
 
@@ -147,7 +156,7 @@ def _judged(
 
 def _cases(runtime: Runtime, combinations: bool) -> Iterable[tuple[str, Config]]:
     if combinations:
-        return ((str(config), config) for config in product())
+        return ((str(config), config) for config in product(runtime.every))
     return ((f"{feature}, {' '.join(column)}", config) for feature, column, config in rows())
 
 

@@ -30,11 +30,11 @@ _CODE = "from rnnlower.cli import app; app()"
 
 
 def model(folder: Path, scale: float = 1.0, name: str = "model.onnx") -> Path:
-    """A GRU whose weights are large enough for a data file."""
+    """A GRU whose W is large enough for a data file."""
     random = np.random.default_rng(0)
-    shapes = {"W": (1, 48, 8), "R": (1, 48, 16), "B": (1, 96)}
+    shapes = {"W": (1, 12, 64), "R": (1, 12, 4), "B": (1, 24)}
     constants = {k: (scale * random.standard_normal(v)).astype(np.float32) for k, v in shapes.items()}
-    inputs = {"X": (onnx.TensorProto.FLOAT, [3, 2, 8])}
+    inputs = {"X": (onnx.TensorProto.FLOAT, [3, 2, 64])}
     path = folder / name
     path.write_bytes(recurrent_model("GRU", constants=constants, inputs=inputs).SerializeToString())
     return path
