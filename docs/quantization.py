@@ -44,8 +44,7 @@ without VNNI, onnxruntime's kernels saturate with signed weights of 8 bits, nati
 Below: two layers of 128 units, {steps} steps of 40 features, a linear layer of 12 classes; weights drawn at
 random as PyTorch does; calibrated on 8 inputs, judged on 16 others. The error is that of the scores against
 the float32 model, beside their standard deviation. *Products* counts the nodes that multiply by weights of
-integers, of all that multiply by weights. Where the largest error of `quantize_static` is far above the mean, a
-score lay beyond the calibrated range and was cut off.
+integers, of all that multiply by weights.
 
 | model | form | quantized by | products | bytes before | bytes after | largest error | mean error | std |
 |---|---|---|---|---|---|---|---|---|
