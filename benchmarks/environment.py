@@ -1,7 +1,11 @@
-"""What a measurement ran on."""
+"""What a measurement runs on.
+
+python benchmarks/environment.py > benchmarks/results/environment.json
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -31,3 +35,7 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe(), indent=1))

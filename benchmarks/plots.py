@@ -62,16 +62,18 @@ def plot_sweep(name: str) -> None:
 def plot_growth(name: str, label: str) -> None:
     """Seconds against time steps, a line for each form, with its exponent."""
     data = results(name)
-    if "exponent" in data:
-        data["exponents"] = {"unroll": data["exponent"]}
-        for row in data["rows"]:
-            row["seconds"] = {"unroll": row["seconds"]}
+    if "rows" in data:
+        data = {
+            "seconds": {"unroll": {row["steps"]: row["seconds"] for row in data["rows"]}},
+            "exponents": {"unroll": data["exponent"]},
+        }
     figure = Figure(figsize=(4.6, 3.4), layout="constrained")
     axes = figure.subplots()
-    steps = [row["steps"] for row in data["rows"]]
-    for form in data["exponents"]:
-        seconds = [row["seconds"][form] for row in data["rows"]]
-        _line(axes, steps, seconds, form, f"{form} (exponent {data['exponents'][form]:.2f})")
+    steps: list[int] = []
+    for form, times in data["seconds"].items():
+        own = [int(step) for step in times]
+        _line(axes, own, list(times.values()), form, f"{form} (exponent {data['exponents'][form]:.2f})")
+        steps = sorted({*steps, *own})
     _log_axes(axes, steps, "time steps")
     axes.set_ylabel(label)
     axes.legend(frameon=False, fontsize=8)

@@ -14,8 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-from environment import describe
-
 MODEL = str(Path(__file__).parent.parent / "models" / "lstm14_defaults.onnx")
 COMMANDS = {
     'python -c "import onnx"': ["-c", "import onnx"],
@@ -47,7 +45,7 @@ def main() -> None:
         rows.append({"command": name, "wall_s": round(seconds, 3), "processor_s": round(used, 3)})
         print(f"{name:28} {seconds:8.3f} {used:12.3f} {used / base:15.2f}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"environment": describe(), "rows": rows}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 
 
 def _children() -> float:

@@ -14,7 +14,6 @@ import json
 from pathlib import Path
 
 import onnx
-from environment import describe
 from measuring import VARIANTS, feeds_of, lowered, ratio_rounds, recurrent
 from textbook import textbook
 
@@ -52,7 +51,7 @@ def main() -> None:
             cells = "".join(f"{ratio:10.2f}" for ratio in ratios.values())
             print(f"{name:10} {','.join(map(str, size)):>16} {milliseconds:9.3f}{cells}", flush=True)
     if arguments.json:
-        text = json.dumps({"sweep": arguments.sweep, "environment": describe(), "rows": rows}, indent=1)
+        text = json.dumps({"sweep": arguments.sweep, "rows": rows}, indent=1)
         arguments.json.write_text(text + "\n")
 
 

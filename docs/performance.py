@@ -45,9 +45,14 @@ def _ratios(data: dict[str, Any]) -> str:
 def _growth(data: dict[str, Any]) -> str:
     """A row for each number of time steps, a column for each form; the exponents last."""
     forms = list(data["exponents"])
-    rows = [[row["steps"], *(f"{row['seconds'][form]:.3f}" for form in forms)] for row in data["rows"]]
+    steps = sorted({int(step) for times in data["seconds"].values() for step in times})
+    rows = [[step, *(_seconds(data["seconds"][form].get(str(step))) for form in forms)] for step in steps]
     rows.append(["exponent", *(f"{data['exponents'][form]:.2f}" for form in forms)])
     return _table(["time steps", *(f"{form}, s" for form in forms)], rows)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _lowering(data: dict[str, Any]) -> str:
@@ -68,7 +73,15 @@ def _startup(data: dict[str, Any]) -> str:
     return _table(["", "clock, s", "processor, s", "times `import onnx`"], rows)
 
 
+def _environment(data: dict[str, Any]) -> str:
+    return (
+        f"{data['processor']}, {data['processors']} processors, load {data['load']} at the start; Python "
+        f"{data['python']}, onnx {data['onnx']}, onnxruntime {data['onnxruntime']}; {data['date']}."
+    )
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "environment": _environment,
     "runtime": _ratios,
     "hidden_size": _ratios,
     "batch": _ratios,
@@ -80,19 +93,11 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def content(name: str) -> str:
-    """What belongs to ``name``: a table and where it was measured, or what a command printed."""
+    """What belongs to ``name``: a table of results, or what a command printed."""
     if name not in TABLES:
         text = (RESULTS / f"{name}.txt").read_text(encoding="utf-8")
         return "```console\n" + "\n".join(line.rstrip() for line in text.splitlines()) + "\n```"
-    data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    text = TABLES[name](data)
-    if "environment" in data:
-        where = data["environment"]
-        text += (
-            f"\n\n{where['processor']}, {where['processors']} processors, load {where['load']} at the end; "
-            f"onnxruntime {where['onnxruntime']}, {where['date']}."
-        )
-    return text
+    return TABLES[name](json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def main() -> None:

@@ -160,6 +160,25 @@ def _own_operator(model: onnx.ModelProto) -> None:
     model.opset_import.append(helper.make_opsetid("own", 1))
 
 
+def _own_opset_twice(model: onnx.ModelProto) -> None:
+    model.opset_import.append(helper.make_opsetid("ai.onnx", 12))
+
+
+def _sparse(model: onnx.ModelProto) -> None:
+    values = numpy_helper.from_array(np.ones(1, np.float32), "values")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1])), [3])
+    model.graph.node.append(helper.make_node("Constant", [], ["sparse"], sparse_value=sparse))
+
+
+def _no_shape(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+
+
+def _sequence(model: onnx.ModelProto) -> None:
+    model.graph.input.append(helper.make_tensor_sequence_value_info("S", TensorProto.FLOAT, None))
+    model.graph.node.append(helper.make_node("SequenceLength", ["S"], ["length"]))
+
+
 FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
 CASES: dict[str, list[tuple[str, str, onnx.ModelProto | bytes | None, Change | None]]] = {
     "The file": [
@@ -200,6 +219,22 @@ CASES: dict[str, list[tuple[str, str, onnx.ModelProto | bytes | None, Change | N
             lambda m: m.graph.node[0].attribute[0].ClearField("type"),
         ),
         (
+            "an attribute whose value is of another type",
+            SCAN,
+            _model(),
+            lambda m: setattr(m.graph.node[0].attribute[0], "f", 1.0),
+        ),
+        (
+            "an attribute without a name",
+            SCAN,
+            _model(),
+            lambda m: m.graph.node[0].attribute[0].ClearField("name"),
+        ),
+        ("no version of the format", SCAN, _model(), lambda m: m.ClearField("ir_version")),
+        ("two versions of the operators", SCAN, _model(), _own_opset_twice),
+        ("more elements than anything holds", SCAN, _model(), _x(FLOAT, 2**40, 2**40, 3)),
+        ("a sparse constant", SCAN, _model(), _sparse),
+        (
             "an attribute given twice",
             SCAN,
             _model(),
@@ -209,6 +244,15 @@ CASES: dict[str, list[tuple[str, str, onnx.ModelProto | bytes | None, Change | N
     "Tensors and external data": [
         ("too little data", SCAN, _model(), _tensor(lambda t: setattr(t, "raw_data", t.raw_data[:-4]))),
         ("no known type", SCAN, _model(), _tensor(lambda t: setattr(t, "data_type", 99))),
+        ("a shape that nothing can hold", SCAN, _model(), _tensor(lambda t: t.dims.extend([2**40, 2**40]))),
+        ("no name of a file", SCAN, _model(), _external("")),
+        ("an offset below 0", SCAN, _model(), _external("short.bin", offset=-1)),
+        (
+            "the model's data as the result's name",
+            "scan model.onnx -o weights.data",
+            _model(),
+            _external("weights.data", length=96),
+        ),
         ("a negative size", SCAN, _model(), _tensor(lambda t: t.dims.__setitem__(0, -1))),
         ("no such file", SCAN, _model(), _external("weights.bin")),
         ("outside of the folder", SCAN, _model(), _external("../weights.bin")),
@@ -261,6 +305,23 @@ CASES: dict[str, list[tuple[str, str, onnx.ModelProto | bytes | None, Change | N
         ("--opset of convert", "convert model.onnx -o out.onnx --opset 0", _model(), None),
         ("--external-data", f"{SCAN} --external-data maybe", _model(), None),
         ("a folder that is not there", "scan model.onnx -o no/such/out.onnx", _model(), None),
+        ("a destination that is no file", "scan model.onnx -o /dev/null", _model(), None),
+        ("another format", "scan model.onnx -o out.json", _model(), None),
+        ("--seed", f"{SCAN} --seed -1", _model(), None),
+        ("--atol", f"{SCAN} --atol inf", _model(), None),
+        ("--state", f"{SCAN} --state Y_h", _model(), None),
+        ("a state that is not there", f"{SCAN} --state Y_h=h", _model(), None),
+        ("a state of another shape", f"{SCAN} --state Y=X", _model(), None),
+        ("states and inputs", f"{SCAN} --state Y=X --inputs good.npz", _model(), None),
+        ("inputs that are no archive", f"{SCAN} --inputs plain.npz", _model(), None),
+        ("inputs of another rank", f"{SCAN} --inputs rank.npz", _model(), None),
+        ("inputs of another type", f"{SCAN} --inputs dtype.npz", _model(), None),
+        ("inputs of another name", f"{SCAN} --inputs name.npz", _model(), None),
+        ("inputs left out", f"{SCAN} --inputs none.npz", _model(), None),
+        ("inputs that do not suit", f"{SCAN} --inputs shape.npz", _model(), None),
+        ("a folder without inputs", f"{SCAN} --inputs nothing", _model(), None),
+        ("a folder with too many", f"{SCAN} --inputs many", _model(), None),
+        ("a folder with other files", f"{SCAN} --inputs broken", _model(), None),
         ("an .npz file that is not there", f"{SCAN} --inputs inputs.npz", _model(), None),
     ],
     "Conversion": [
@@ -270,6 +331,11 @@ CASES: dict[str, list[tuple[str, str, onnx.ModelProto | bytes | None, Change | N
     "Verification": [
         ("an output that is gone", "verify other.onnx model.onnx --trials 1", _model(), _rename_output),
         ("no engine has the operator", "verify model.onnx model.onnx --trials 1", _model(), _own_operator),
+        ("only the candidate has it", "verify other.onnx model.onnx --trials 1", _model(), _own_operator),
+        ("another rank of an input", "verify other.onnx model.onnx", _model(), _x(FLOAT, "T", 3)),
+        ("another size of an input", "verify other.onnx model.onnx", _model(), _x(FLOAT, "T", 2, 3)),
+        ("an input of unknown rank", "verify model.onnx model.onnx", _model(), _no_shape),
+        ("an input that is no tensor", "verify model.onnx model.onnx", _model(), _sequence),
         ("inputs too large to generate", SCAN, _model(), _x(FLOAT, 10**9, 1, 3)),
         ("--engine", "verify model.onnx other.onnx --engine tinygrad", _model(), None),
     ],
@@ -320,11 +386,27 @@ def _folder() -> Iterator[pathlib.Path]:
         folder = pathlib.Path(name).resolve()
         (folder / "short.bin").write_bytes(b"\0" * 40)
         (folder / "link.bin").symlink_to("short.bin")
+        (folder / "weights.data").write_bytes(b"\0" * 96)
+        _write_inputs(folder)
         os.chdir(folder)
         try:
             yield folder
         finally:
             os.chdir(here)
+
+
+def _write_inputs(folder: pathlib.Path) -> None:
+    X = np.ones((2, 1, 3), np.float32)
+    sets = {"good": {"X": X}, "rank": {"X": X[0]}, "dtype": {"X": X.astype(np.float64)}}
+    sets |= {"name": {"X": X, "Z": X}, "none": {}, "shape": {"X": np.ones((2, 1, 4), np.float32)}}
+    for name, arrays in sets.items():
+        np.savez(folder / f"{name}.npz", **arrays)
+    with (folder / "plain.npz").open("wb") as file:
+        np.save(file, X)
+    for name, file_name, data in (("many", "input_9.pb", b""), ("broken", "input_0.pb", b"no tensor")):
+        (folder / name).mkdir()
+        (folder / name / file_name).write_bytes(data)
+    (folder / "nothing").mkdir()
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -82,6 +82,9 @@ class LoweredNode:
     reason: str
 
 
+_WITH_BODIES = ("If", "Loop", "Scan")
+
+
 class LowerRecurrentPass(ir.passes.InPlacePass):
     """Lowers nodes of the main graph and its subgraphs.
 
@@ -96,6 +99,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
         dialect: The operators that may be emitted; ``None``: all.
+        tell: Hears which of how many nodes is being lowered.
 
     Attributes:
         lowered: What became of the nodes.
@@ -111,6 +115,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         semantics: Semantics = "ort",
         impossible: Sequence[Located] = (),
         dialect: Dialect | None = None,
+        tell: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:
         super().__init__()
         self._located = nodes
@@ -118,6 +123,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self._strategy = strategy
         self._unroll_factor = unroll_factor
         self._dialect = dialect
+        self._tell = tell
         self._semantics: Semantics = semantics
         self.lowered: list[LoweredNode] = []
         self.notes: dict[str, None] = {}
@@ -148,9 +154,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     ) -> None:
         opset = default_opset(model)
         constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-        for located in found:
+        for number, located in enumerate(found, 1):
             # Anew: an input may be an output of a node that has just been replaced.
             node = self._parse(located)
+            steps = f", {node.seq_length} steps" if node.seq_length else ""
+            self._tell(f"lowering {located.name}{steps}: node", number, len(found))
             e = Emitter(model, opset, names, _arithmetic(node), constants, self._dialect)
             weights = Weights(private, _dtype(node))
             plan = self._plan(located)
@@ -182,6 +190,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         inner = sum(
             sum(1 for _ in walk(attribute.as_graph()))
             for emitted in e.nodes
+            if emitted.op_type in _WITH_BODIES
             for attribute in emitted.attributes.values()
             if attribute.type == ir.AttributeType.GRAPH
         )

@@ -16,7 +16,7 @@ from rnnlower.activations import ACTIVATIONS, emit_activation
 from rnnlower.emitter import Emitter
 from rnnlower.recurrent import Activation, ResolvedNode
 
-__all__ = ["CELLS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
+__all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,8 @@ class CellParameters:
         R: Recurrence weights by group, each ``[gates * hidden_size, hidden_size]``.
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
+        upright: Whether values stand as columns ``[width, 1]``; vectors then do too.
+        paired: Whether all of these hold both directions, ``[2, width, 1]``.
     """
 
     node: ResolvedNode
@@ -45,6 +47,8 @@ class CellParameters:
     R: Mapping[str, ir.Value]
     recurrent_bias: ir.Value | None
     peepholes: Mapping[str, ir.Value]
+    upright: bool = False
+    paired: bool = False
 
     def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
         """The direction's activation number `index` (0 is f), behind the clip where the node has one."""
@@ -54,7 +58,31 @@ class CellParameters:
 
     def product(self, e: Emitter, group: str, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value:
         """``h R^T + x`` for a group of gates."""
-        return x[group] if h is None else e.gemm(h, self.R[group], x[group])
+        return x[group] if h is None else self.recurrent(e, group, h, x[group])
+
+    def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
+        """``h R^T + addend`` for a group of gates."""
+        if self.paired:
+            product = e.op("MatMul", self.R[group], h)
+            return product if addend is None else e.op("Add", product, addend)
+        if self.upright:
+            return e.gemm(self.R[group], h, addend, transposed=False)
+        return e.gemm(h, self.R[group], addend)
+
+    def gates(
+        self, e: Emitter, index: int, letters: str, x: Mapping[str, ir.Value], h: ir.Value | None
+    ) -> dict[str, ir.Value]:
+        """Gates that share the activation number `index`, whether they stand in one group or apart."""
+        if letters in self.R:
+            values = e.split_evenly(
+                self.activate(e, index, self.product(e, letters, x, h)),
+                len(letters),
+                0 if self.upright and not self.paired else 1,
+                self.node.hidden_size,
+            )
+        else:
+            values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]
+        return dict(zip(letters, values, strict=True))
 
 
 CellStep = Callable[
@@ -63,8 +91,19 @@ CellStep = Callable[
 """``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
 
 
-def gate_groups(node: ResolvedNode) -> tuple[GateGroup, ...]:
-    """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
+def gate_groups(node: ResolvedNode, *, apart: bool = False) -> tuple[GateGroup, ...]:
+    """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``.
+
+    Args:
+        node: The node.
+        apart: One group a gate: no Split, and an activation of its own behind each product, into which
+            onnxruntime fuses it. In a body that pays; in a straight line, fewer nodes pay more. Peepholes,
+            which are added in front of the products, need it.
+    """
+    if apart:
+        gates = "ioc" if node.input_forget else node.cell.gates
+        first = {gate: node.cell.gates.index(gate) for gate in gates}
+        return tuple(GateGroup(gate, first[gate], first[gate] + 1) for gate in gates)
     if node.op_type == "LSTM":
         return (GateGroup("io", 0, 2) if node.input_forget else GateGroup("iof", 0, 3), GateGroup("c", 3, 4))
     if node.op_type == "GRU":
@@ -77,25 +116,28 @@ def lstm_step(
 ) -> list[ir.Value]:
     """``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
     h, c = state
-    group = gate_groups(p.node)[0].gates
-    gates = p.product(e, group, x, h)
+    letters = "io" if p.node.input_forget else "iof"
 
     def peephole(gate: ir.Value, letter: str, cell_state: ir.Value | None) -> ir.Value:
-        if cell_state is not None:
-            gate = e.op("Add", gate, e.op("Mul", cell_state, p.peepholes[letter]))
-        return p.activate(e, 0, gate)
+        if cell_state is None:
+            return gate
+        return e.op("Add", gate, e.op("Mul", cell_state, p.peepholes[letter]))
 
-    if not p.peepholes:
-        gates = p.activate(e, 0, gates)
-    gate = dict(zip(group, e.split_evenly(gates, len(group), 1, p.node.hidden_size), strict=True))
     if p.peepholes:
-        gate |= {letter: peephole(gate[letter], letter, c) for letter in group if letter != "o"}
-    new_c = e.op("Mul", gate["i"], p.activate(e, 1, p.product(e, "c", x, h)))
+        # In front of the product, which takes them as its third operand.
+        gate = {
+            letter: p.gates(e, 0, letter, {letter: peephole(x[letter], letter, c)}, h)[letter]
+            for letter in letters
+            if letter != "o"
+        }
+    else:
+        gate = p.gates(e, 0, letters, x, h)
+    new_c = e.op("Mul", gate["i"], p.gates(e, 1, "c", x, h)["c"])
     if c is not None:
         f = e.op("Sub", e.scalar(1.0), gate["i"]) if p.node.input_forget else gate["f"]
         new_c = e.op("Add", e.op("Mul", f, c), new_c)
     if p.peepholes:
-        gate["o"] = peephole(gate["o"], "o", new_c)
+        gate["o"] = p.gates(e, 0, "o", {"o": peephole(x["o"], "o", new_c)}, h)["o"]
     # The text clips the input of every activation; onnxruntime leaves C(t) in front of h as it is.
     squashed = p.activate(e, 2, new_c, clipped=p.node.semantics == "spec")
     return [e.op("Mul", gate["o"], squashed), new_c]
@@ -106,10 +148,11 @@ def gru_step(
 ) -> list[ir.Value]:
     """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
-    z, r = e.split_evenly(p.activate(e, 0, p.product(e, "zr", x, h)), 2, 1, p.node.hidden_size)
+    gate = p.gates(e, 0, "zr", x, h)
+    z, r = gate["z"], gate["r"]
     hidden = x["h"]
     if p.node.linear_before_reset:
-        linear = p.recurrent_bias if h is None else e.gemm(h, p.R["h"], p.recurrent_bias)
+        linear = p.recurrent_bias if h is None else p.recurrent(e, "h", h, p.recurrent_bias)
         if linear is not None:
             hidden = e.op("Add", hidden, e.op("Mul", r, linear))
     elif h is not None:
@@ -133,3 +176,6 @@ def rnn_step(
 
 
 CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}
+
+LAST_OPS: Mapping[str, str] = {"LSTM": "Mul", "GRU": "Add"}
+"""The operator of two tensors that ends a step and gives H, for cells that have one."""

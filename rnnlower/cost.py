@@ -1,16 +1,26 @@
 """Which strategy onnxruntime runs fastest: a cost model fitted to measurements.
 
-Pure functions of plain data.
+Pure functions of plain data. ``benchmarks/fit_cost.py`` measures a grid of sizes and fits `MICROSECONDS`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
-__all__ = ["Choice", "NodeFacts", "choose"]
+__all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
 
-_LONGEST_UNROLLED = 128
-_SMALL_HIDDEN_SIZE = 96
+LONGEST_UNROLLED = 128
+"""Steps, of all directions, beyond which a straight line costs more to load than it could save."""
+
+MICROSECONDS: Mapping[str, Sequence[float]] = {
+    "unroll": (19.2, 0.659, 6.32e-05),
+    "scan": (40.2, 0.589, 6.2e-05),
+}
+"""What each of the `features` costs, on one thread."""
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_USUAL_BATCH = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +57,38 @@ class Choice:
     reason: str
 
 
+def features(facts: NodeFacts, strategy: str) -> list[float]:
+    """How often the time is spent that a node takes once, an op of a step, and a multiplication of a step."""
+    steps = facts.seq_length or 0
+    batch = facts.batch_size or _USUAL_BATCH
+    gates = _GATES[facts.op_type]
+    # Both directions of a batch of one share their ops in a Scan.
+    shared = strategy == "scan" and batch == 1 and facts.hidden_size <= 128
+    directions = 1 if shared else facts.num_directions
+    ops = directions * (gates + (5 if gates > 1 else 1))
+    products = facts.num_directions * gates * facts.hidden_size**2 * batch
+    return [1.0, float(steps * ops), float(steps * products)]
+
+
+def predict(facts: NodeFacts, strategy: str) -> float:
+    """Microseconds of a run."""
+    costs = MICROSECONDS[strategy]
+    return sum(cost * size for cost, size in zip(costs, features(facts, strategy), strict=True))
+
+
 def choose(facts: NodeFacts) -> Choice:
-    """The strategy that onnxruntime runs fastest."""
+    """The strategy that onnxruntime runs fastest.
+
+    Several steps in an iteration never pay: an iteration of a Scan costs no more than one op does.
+    """
     if facts.seq_length is None:
         return Choice("scan", 1, "its sequence length is dynamic")
-    if facts.seq_length <= _LONGEST_UNROLLED and facts.hidden_size <= _SMALL_HIDDEN_SIZE:
-        return Choice(
-            "unroll", 1, f"{facts.seq_length} steps of hidden_size {facts.hidden_size} cost more as a Scan"
-        )
-    return Choice("scan", 1, f"steps of hidden_size {facts.hidden_size} hide the cost of a Scan")
+    steps = facts.seq_length * facts.num_directions
+    if steps > LONGEST_UNROLLED:
+        return Choice("scan", 1, f"{steps} steps in a straight line would take long to load")
+    unrolled, scanned = (predict(facts, strategy) for strategy in ("unroll", "scan"))
+    if unrolled <= scanned:
+        reason = f"{unrolled:.0f} us in a straight line, {scanned:.0f} us in a Scan by the cost model"
+        return Choice("unroll", 1, reason)
+    reason = f"{scanned:.0f} us in a Scan, {unrolled:.0f} us in a straight line by the cost model"
+    return Choice("scan", 1, reason)

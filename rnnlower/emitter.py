@@ -1,7 +1,7 @@
 """Primitive operators in the form that the model's opset wants, with constants and names.
 
 An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
-the opset (attributes or inputs) and refuses an opset that has none: `minimum_opset` says beforehand which
+the opset (attributes or inputs) and refuses an opset that has none: `opset_needs` says beforehand which
 opset a lowering needs, so that such a refusal is a bug and not a user's mistake. Where a `Dialect` lacks an
 operator, a method that knows another form writes that, and `FORMS` has those of single operators.
 """
@@ -9,7 +9,6 @@ operator, a method that knows another form writes that, and `FORMS` has those of
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
@@ -147,7 +146,7 @@ class Emitter:
             "",
             op_type,
             inputs,
-            [_attribute(name, value) for name, value in attributes.items()],
+            [_attribute(name, value) for name, value in attributes.items()] if attributes else (),
             outputs=[ir.Value(name=self.names.short()) for _ in range(outputs)],
             name="",
         )
@@ -298,14 +297,18 @@ class Emitter:
     def transpose(self, value: ir.Value, perm: Sequence[int]) -> ir.Value:
         return self.op("Transpose", value, perm=list(perm))
 
-    def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None) -> ir.Value:
-        """``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``."""
+    def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None, *, transposed: bool = True) -> ir.Value:
+        """``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``.
+
+        Not `transposed`: ``a @ b + c`` with b ``[k, n]``.
+        """
         if not self._has_gemm(b):
-            product = self.op("MatMul", a, self._transpose_once(b))
+            product = self.op("MatMul", a, self._transpose_once(b) if transposed else b)
             return product if c is None else self.op("Add", product, c)
         if c is None and self.opset < 11:
             c = self.scalar(0.0)
-        return self.op("Gemm", a, b, c, transB=1) if c is not None else self.op("Gemm", a, b, transB=1)
+        operands = [a, b] if c is None else [a, b, c]
+        return self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
 
     def _has_gemm(self, b: ir.Value) -> bool:
         wants_constant = self.dialect is not None and 1 in self.dialect.constant.get("Gemm", ())
@@ -421,7 +424,7 @@ class Emitter:
 def _attribute(name: str, value: AttributeValue) -> ir.Attr:
     """The attribute; onnx_ir's own conversion takes more time than all the rest of a node."""
     if isinstance(value, int):
-        return _integer_attribute(name, value)
+        return ir.AttrInt64(name, value)
     if isinstance(value, float):
         return ir.AttrFloat32(name, value)
     if isinstance(value, ir.Graph):
@@ -430,11 +433,6 @@ def _attribute(name: str, value: AttributeValue) -> ir.Attr:
         return ir.AttrInt64s(name, value)
     assert isinstance(value, ir.TensorProtocol)
     return ir.AttrTensor(name, value)
-
-
-@functools.cache
-def _integer_attribute(name: str, value: int) -> ir.Attr:
-    return ir.AttrInt64(name, value)
 
 
 def _is_constant(value: ir.Value) -> bool:

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -42,6 +42,7 @@ from rnnlower.targets.plan import (
 __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 
 LAST_OPSET = 26
+_FREE_INITIALIZERS_IR = 4
 _ORIGIN = "rnnlower.origin"
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
@@ -139,8 +140,10 @@ def count_ops(model: ir.Model) -> dict[str, int]:
     return dict(sorted(counter.items()))
 
 
-def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
-    """Lowers the recurrent nodes of the model in place.
+def lower_model(
+    model: ir.Model, options: LoweringOptions, tell: Callable[[str, int, int], None] = lambda *_: None
+) -> LoweringReport:
+    """Lowers the recurrent nodes of the model in place; ``tell`` hears what is being done, and how far it is.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -157,11 +160,14 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
             f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
             f"ask for a lower one (--opset {LAST_OPSET})"
         )
+    tell("preparing", 0, 0)
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
     kept: list[KeptNode] = []
     if target is not None:
+        # Before, integer constants have to be written in ways that a target need not have.
+        model.ir_version = max(model.ir_version, _FREE_INITIALIZERS_IR)
         require_static_inputs(model, target)
         InferTypesPass()(model)
         selected, kept = sort_out_native(selected, target, options.semantics)
@@ -204,6 +210,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> LoweringReport:
         semantics=options.semantics,
         impossible=impossible,
         dialect=None if target is None else dialect(target),
+        tell=tell,
     )
     lowering(model)
     LegacyConstantsPass()(model)

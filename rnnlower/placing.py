@@ -52,6 +52,9 @@ def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) 
 
 def _place_data(model: pathlib.Path, data: pathlib.Path, output: pathlib.Path) -> None:
     target = output.parent / data.name
+    if target.exists() and not data.stat().st_size:
+        # Nothing refers to it: all tensors are small, and stay in the model.
+        return
     if target.exists() and not filecmp.cmp(data, target, shallow=False):
         target = output.parent / f"{output.name}.{_digest(data)}.data"
         _refer(model, data.name, target.name)

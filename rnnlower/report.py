@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -29,22 +30,10 @@ __all__ = [
     "print_lowering",
     "print_targets",
     "print_verification",
-    "progress",
 ]
 
 _PIPE_WIDTH = 160
 _STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
-
-
-@contextlib.contextmanager
-def progress(activity: str, quiet: bool) -> Iterator[None]:
-    """Shows on stderr, where that is a terminal, that something is going on."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with console.status(activity):
-        yield
 
 
 def print_lowering(report: LoweringReport, verification: VerificationResult | None, *, verbose: bool) -> None:
@@ -104,6 +93,7 @@ def print_verification(result: VerificationResult) -> None:
         verdict = "equal" if output.equal else "DIFFERENT"
         if not output.equal and output.worst_index is not None:
             verdict += f" at {list(output.worst_index)}: {output.reference_value} / {output.candidate_value}"
+            verdict += "" if output.worst_step is None else f", time step {output.worst_step}"
         if output.note:
             verdict += f" ({output.note})"
         table.add_row(
@@ -115,6 +105,10 @@ def print_verification(result: VerificationResult) -> None:
     _print(f"{verdict} after {result.trials} trials ({engines})")
     for problem in result.problems:
         _print(f"problem: {problem}")
+    if result.first_difference:
+        _print(f"begins with {result.first_difference}")
+    if result.states:
+        _print(f"fed back: {', '.join(f'{name} to {value}' for name, value in result.states.items())}")
     for reason in result.skipped:
         _print(f"skipped: {reason}")
 
@@ -234,8 +228,14 @@ def _table(*columns: str) -> Table:
     return table
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command end in its own way: rich's exit code is that of models which differ."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def _print(what: Table | str) -> None:
-    console = Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=isinstance(what, str))
+    console = _Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=isinstance(what, str))
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     console.print(what)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.cells import CELLS, CellParameters, GateGroup, gate_groups
+from rnnlower.cells import CELLS, LAST_OPS, CellParameters, GateGroup, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.errors import MissingOperatorError
 from rnnlower.recurrent import ResolvedNode
@@ -22,6 +22,9 @@ from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
 __all__ = ["fail_like_node", "lower_node"]
+
+_LARGEST_PAIR = 128
+_FLIP = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +70,28 @@ def lower_node(
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
     stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
+    form = STRATEGIES[strategy]
+    axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    lanes = [_lane(e, node, weights, axes, series, direction) for direction in range(node.num_directions)]
-    recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"))
+    paired = form.upright and _pays_as_pair(e, node, axes)
+    apart = "P" in node.inputs or (form.gates_apart and node.clip is None and not paired)
+    groups = gate_groups(node, apart=apart)
+    if paired:
+        axes = dataclasses.replace(axes, paired=True)
+        lanes = [_pair(e, node, weights, axes, series, groups)]
+    else:
+        lanes = [
+            _lane(e, node, weights, axes, series, groups, direction)
+            for direction in range(node.num_directions)
+        ]
+    last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
+    recurrence = _join(node, axes, lanes, mask, wants_sequence=node.used("Y"), last_op=last_op)
     results = _run(e, recurrence, strategy, unroll_factor)
+    if last_op is not None:
+        results = dataclasses.replace(results, outputs=_joined(e, axes, results.outputs, last_op))
+    if paired:
+        axes = dataclasses.replace(axes, paired=False)
+        lanes, results = lanes * 2, _apart(e, axes, results)
     outputs: dict[str, ir.Value] = {}
     if node.used("Y"):
         outputs["Y"] = _sequence_output(e, node, axes, results.outputs, mask)
@@ -101,8 +122,8 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
 
 def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) -> Results:
     if unroll_factor > 1:
-        return run_in_chunks(e, recurrence, STRATEGIES[strategy], unroll_factor)
-    return STRATEGIES[strategy](e, recurrence)
+        return run_in_chunks(e, recurrence, STRATEGIES[strategy].run, unroll_factor)
+    return STRATEGIES[strategy].run(e, recurrence)
 
 
 def _without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
@@ -145,43 +166,124 @@ def _from_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Valu
 
 
 def _lane(
-    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: TimeSeries, direction: int
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    axes: Axes,
+    X: TimeSeries,
+    groups: Sequence[GateGroup],
+    direction: int,
 ) -> Lane:
-    groups = gate_groups(node)
     return Lane(
-        _parameters(e, node, weights, groups, direction),
+        _parameters(e, node, weights, groups, direction, axes),
         groups,
         [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
-        [_initial_state(e, node, name, direction) for name in node.state_names],
+        [_initial_state(e, node, axes, name, direction) for name in node.state_names],
         node.reversed_directions[direction],
     )
 
 
+def _pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
+    """Whether both directions in one step, as one batched product, cost less than one behind the other.
+
+    The products are slower then, but there are half as many ops: that pays while both are small.
+    """
+    forward_first = node.reversed_directions == (False, True)
+    R = node.inputs["R"]
+    return (
+        axes.upright
+        and forward_first
+        and node.hidden_size <= _LARGEST_PAIR
+        and e.opset >= _FLIP
+        and node.activations[0] == node.activations[1]
+        and not isinstance(R.const_value, ir.ExternalTensor)
+    )
+
+
+def _pair(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    axes: Axes,
+    X: TimeSeries,
+    groups: Sequence[GateGroup],
+) -> Lane:
+    """Both directions as one, whose second half is turned round in time."""
+    single = dataclasses.replace(axes, paired=False)
+    turned = TimeSeries(e, X.axes, X.width, stacked=e.flip(X.stacked(), 0))
+    products = []
+    for group in groups:
+        halves = [
+            _input_product(e, node, weights, single, source, group, direction).stacked()
+            for direction, source in enumerate((X, turned))
+        ]
+        first, last = _rows(node, group)
+        products.append(_paired_series(e, axes, last - first, halves))
+    states = []
+    for name in node.state_names:
+        initial = node.initial_state(name)
+        if initial is not None:
+            sizes = e.integers(2, node.hidden_size, 1)
+            initial = _to_arithmetic(e, node, e.op("Reshape", initial, sizes, since=5))
+        states.append(State(initial, node.hidden_size))
+    return Lane(_parameters(e, node, weights, groups, None, axes), groups, products, states, reverse=False)
+
+
+def _paired_series(
+    e: Emitter, axes: Axes, width: int, halves: Sequence[ir.Value], dtype: ir.DataType | None = None
+) -> TimeSeries:
+    stacked = e.reshape(e.concat(halves, axis=1), [axes.time, *axes.value(width)])
+    return TimeSeries(e, axes, width, stacked=stacked, dtype=dtype)
+
+
+def _apart(e: Emitter, axes: Axes, results: Results) -> Results:
+    """The outputs and final states of a pair, direction by direction."""
+    outputs = []
+    for series in results.outputs:
+        forward, turned = e.split_evenly(series.stacked(), 2, 1, 1)
+        for half in (forward, e.flip(turned, 0)):
+            stacked = e.reshape(half, [axes.time, *axes.value(series.width)])
+            outputs.append(TimeSeries(e, axes, series.width, stacked=stacked))
+    halves = [e.split_evenly(state, 2, 0, 1) for state in results.states]
+    return Results(outputs, [half[direction] for direction in range(2) for half in halves])
+
+
 def _parameters(
-    e: Emitter, node: ResolvedNode, weights: Weights, groups: Sequence[GateGroup], direction: int
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    groups: Sequence[GateGroup],
+    direction: int | None,
+    axes: Axes,
 ) -> CellParameters:
     hidden_size = node.hidden_size
     B, P = node.inputs.get("B"), node.inputs.get("P")
 
-    def peephole(position: int) -> ir.Value:
-        assert P is not None
-        return weights.vector(e, P, direction, position * hidden_size, (position + 1) * hidden_size)
+    def vector(value: ir.Value, position: int) -> ir.Value:
+        first = position * hidden_size
+        return weights.vector(e, value, direction, first, first + hidden_size, upright=axes.upright)
 
     recurrent_bias = None
     if B is not None and node.linear_before_reset:
         # Behind the reset gate Rbh does not add up with Wbh.
-        recurrent_bias = weights.vector(e, B, direction, 5 * hidden_size, 6 * hidden_size)
+        recurrent_bias = vector(B, 5)
     return CellParameters(
         node=node,
-        activations=node.activations[direction],
+        activations=node.activations[direction or 0],
         R={
             group.gates: weights.matrix(e, node.inputs["R"], direction, *_rows(node, group))
             for group in groups
         },
         recurrent_bias=recurrent_bias,
+        upright=axes.upright,
+        paired=axes.paired,
         peepholes={}
         if P is None
-        else {letter: peephole("iof".index(letter)) for letter in "iof" if letter in groups[0].gates},
+        else {
+            letter: vector(P, "iof".index(letter))
+            for letter in "iof"
+            if any(letter in group.gates for group in groups)
+        },
     )
 
 
@@ -215,17 +317,22 @@ def _input_product(
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    return TimeSeries(e, axes, width, flat=e.gemm(X.flat(), W, bias), reverse=reverse)
+    product = e.gemm(X.flat(), W, bias)
+    if axes.upright:
+        stacked = e.reshape(product, [axes.time, *axes.value(width)])
+        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
+    return TimeSeries(e, axes, width, flat=product, reverse=reverse)
 
 
-def _initial_state(e: Emitter, node: ResolvedNode, name: str, direction: int) -> State:
+def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int) -> State:
     value = node.initial_state(name)
     if value is None:
         return State(None, node.hidden_size)
     if node.num_directions > 1:
         value = e.slice(value, [direction], [direction + 1], [node.layout])
     # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
-    rows = e.op("Reshape", value, e.integers(-1, node.hidden_size), since=5)
+    sizes = (-1, 1) if axes.upright else (-1, node.hidden_size)
+    rows = e.op("Reshape", value, e.integers(*sizes), since=5)
     return State(_to_arithmetic(e, node, rows), node.hidden_size)
 
 
@@ -254,14 +361,23 @@ def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
 
 
 def _join(
-    node: ResolvedNode, axes: Axes, lanes: Sequence[Lane], mask: Mask | None, *, wants_sequence: bool
+    node: ResolvedNode,
+    axes: Axes,
+    lanes: Sequence[Lane],
+    mask: Mask | None,
+    *,
+    wants_sequence: bool,
+    last_op: str | None,
 ) -> Recurrence:
-    """One recurrence whose step is the step of every lane."""
+    """One recurrence whose step is the step of every lane.
+
+    Its outputs are H of each lane, or the two operands of `last_op` that make H.
+    """
     inputs: list[TimeSeries] = []
     for lane in lanes:
         inputs += lane.products
         if mask is not None:
-            inputs.append(mask.within.reversed(lane.reverse))
+            inputs.append(_within(mask, axes) if axes.paired else mask.within.reversed(lane.reverse))
     per_lane = len(inputs) // len(lanes)
     states_per_lane = len(lanes[0].states)
 
@@ -273,36 +389,59 @@ def _join(
         for index, lane in enumerate(lanes):
             own = values[index * per_lane : (index + 1) * per_lane]
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
+            last = None
             if mask is not None and e.is_never(own[-1]):
                 new = [_or_zeros(e, axes, node, value) for value in old]
             else:
                 x = {group.gates: value for group, value in zip(lane.groups, own, strict=False)}
                 new = CELLS[node.op_type](e, lane.parameters, x, old)
+                last = new[0].producer()
                 if mask is not None:
                     new = [
                         e.where(own[-1], value, _or_zeros(e, axes, node, before))
                         for value, before in zip(new, old, strict=True)
                     ]
             new_states += new
-            outputs += new[:1] if wants_sequence else []
+            if wants_sequence and last_op is None:
+                outputs.append(new[0])
+            elif wants_sequence:
+                assert last is not None
+                assert last.op_type == last_op
+                outputs += [operand for operand in last.inputs if operand is not None]
         return new_states, outputs
 
+    sequences = [lane.reverse for lane in lanes for _ in range(1 if last_op is None else 2)]
+    if not wants_sequence:
+        sequences = []
     return Recurrence(
         axes=axes,
-        state_rows=axes.batch,
         inputs=inputs,
         states=[state for lane in lanes for state in lane.states],
         step=step,
-        output_widths=[node.hidden_size] * len(lanes) if wants_sequence else [],
-        output_reverse=[lane.reverse for lane in lanes] if wants_sequence else [],
+        output_widths=[node.hidden_size] * len(sequences),
+        output_reverse=sequences,
     )
+
+
+def _within(mask: Mask, axes: Axes) -> TimeSeries:
+    """The mask of a pair."""
+    e, within = mask.within.e, mask.within.stacked()
+    return _paired_series(e, axes, 1, [within, e.flip(within, 0)], mask.within.dtype)
 
 
 def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None) -> ir.Value:
     """The state written out."""
     if state is None and isinstance(axes.batch, int):
-        return e.zeros([axes.batch, node.hidden_size])
+        return e.zeros(axes.value(node.hidden_size))
     return e.scalar(0.0) if state is None else state
+
+
+def _joined(e: Emitter, axes: Axes, outputs: Sequence[TimeSeries], last_op: str) -> list[TimeSeries]:
+    """H of each lane, of the operands of the op that ends a step."""
+    return [
+        TimeSeries(e, axes, left.width, stacked=e.op(last_op, left.stacked(), right.stacked()))
+        for left, right in zip(outputs[::2], outputs[1::2], strict=True)
+    ]
 
 
 def _sequence_output(
@@ -311,12 +450,14 @@ def _sequence_output(
     """Y, with zeros past the end of each row's sequence."""
     lanes = []
     for lane in series:
-        value = lane.flat() if lane.is_flat else lane.stacked()
+        flat = lane.is_flat and not (axes.upright and mask is not None)
+        value = lane.flat() if flat else lane.stacked()
         if mask is not None:
-            within = mask.within.flat() if lane.is_flat else mask.within.stacked()
+            within = mask.within.flat() if flat else mask.within.stacked()
             value = e.where_else_zero(within, value)
         dims = [axes.time, 1, axes.batch, node.hidden_size]
-        lanes.append(e.reshape(value, dims) if lane.is_flat else e.unsqueeze(value, 1, dims))
+        is_reshaped = lane.is_flat or axes.upright
+        lanes.append(e.reshape(value, dims) if is_reshaped else e.unsqueeze(value, 1, dims))
     Y = _from_arithmetic(e, node, e.concat(lanes, axis=1))
     return e.transpose(Y, [2, 0, 1, 3]) if node.layout else Y
 
@@ -341,7 +482,7 @@ def _state_output(
             value = e.where_else_zero(nonempty, value)
         dims: list[Dim] = [axes.batch, node.hidden_size]
         dims.insert(node.layout, 1)
-        lanes.append(e.unsqueeze(value, node.layout, dims))
+        lanes.append(e.reshape(value, dims) if axes.upright else e.unsqueeze(value, node.layout, dims))
     return _from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
 
 

@@ -29,20 +29,47 @@ class Weights:
         self._private = private
         self._dtype = dtype
 
-    def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
+    def matrix(self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int) -> ir.Value:
+        """Rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``.
+
+        Direction ``None``: of all directions, ``[num_directions, last - first, columns]``.
+        """
         tensor = self._constant(value)
+        if tensor is not None and direction is None:
+            both = ir.Tensor(np.ascontiguousarray(tensor.numpy()[:, first:last]), dtype=tensor.dtype)
+            return self._in_dtype(e, e.tensor_constant(both, name=value.name or ""))
+        if direction is None:
+            return self._in_dtype(e, e.slice(value, [first], [last], [1]))
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
         return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
-    def vector(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``."""
+    def vector(
+        self,
+        e: Emitter,
+        value: ir.Value,
+        direction: int | None,
+        first: int,
+        last: int,
+        *,
+        upright: bool = False,
+    ) -> ir.Value:
+        """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``.
+
+        Upright: ``[last - first, 1]``. Direction ``None``: upright of all directions, one behind the other.
+        """
         array = self._array(e, value)
+        if direction is None and array is not None:
+            return e.constant(array[:, first:last, None], name=value.name or "")
+        if direction is None:
+            both = self._in_dtype(e, e.slice(value, [first], [last], [1]))
+            return e.reshape(both, [2, last - first, 1])
         if array is not None:
-            return e.constant(array[direction, first:last], name=value.name or "")
-        return self._in_dtype(e, self._sliced(e, value, direction, first, last))
+            elements = array[direction, first:last]
+            return e.constant(elements[:, None] if upright else elements, name=value.name or "")
+        vector = self._in_dtype(e, self._sliced(e, value, direction, first, last))
+        return e.unsqueeze(vector, 1, [last - first, 1]) if upright else vector
 
     def bias_sum(
         self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, offset: int

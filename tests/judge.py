@@ -25,6 +25,8 @@ __all__ = [
     "lower",
     "recurrent_left",
     "run",
+    "run_in",
+    "session_of",
 ]
 
 STRATEGIES = ("unroll", "scan", "loop")
@@ -112,12 +114,21 @@ def interface(model: onnx.ModelProto) -> list[list[tuple[str, int, int | None]]]
 
 def run(model: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
     """The model's outputs on onnxruntime."""
+    return run_in(session_of(model), inputs)
+
+
+def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """What runs the model on onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+def run_in(session: onnxruntime.InferenceSession, inputs: Arrays) -> dict[str, np.ndarray]:
+    """The outputs by name."""
     names = [out.name for out in session.get_outputs()]
     if not any(value.type == "tensor(bfloat16)" for value in (*session.get_inputs(), *session.get_outputs())):
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))

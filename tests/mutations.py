@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from configs import Config, random_config
 from faults import LOWERED_FAULTS, SOURCE_FAULTS
-from judge import STRATEGIES, differences, judge, lower, run
+from judge import STRATEGIES, differences, judge, lower, run_in, session_of
 
 import rnnlower
 from rnnlower.errors import UnverifiableError
@@ -29,6 +29,8 @@ from rnnlower.errors import UnverifiableError
 __all__ = ["Figures", "measure"]
 
 _DRAWS = 6
+# Every so many models the figures so far go to stderr.
+_AT_ONCE = 20
 
 
 @dataclasses.dataclass
@@ -193,10 +195,14 @@ def _is_told(
 
     failures = (RuntimeError, ValueError, state.Fail, state.InvalidGraph, state.InvalidArgument)
     failures += (state.NotImplemented, state.RuntimeException)
+    try:
+        session = session_of(mutant)
+    except failures:
+        return True
     for inputs in (first, *(config.make_inputs(random) for _ in range(_DRAWS))):
         expected = config.expected(inputs)
         try:
-            actual = run(mutant, inputs)
+            actual = run_in(session, inputs)
         except failures:
             return True
         if differences(expected, actual, config.dtype):
@@ -212,7 +218,11 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=2, help="faults planted into each model")
     arguments = parser.parse_args()
     start = time.monotonic()
-    figures = measure(arguments.count, arguments.seed, arguments.faults, arguments.first)
+    figures = Figures()
+    for number in range(arguments.first, arguments.count, _AT_ONCE):
+        end = min(number + _AT_ONCE, arguments.count)
+        figures.add(measure(end, arguments.seed, arguments.faults, number))
+        print(f"{figures.table()}\nmodels up to {end}, {time.monotonic() - start:.0f} s", file=sys.stderr)
     for line in (*(f"missed: {each}" for each in figures.missed), *figures.false_alarms, *figures.crashed):
         print(line)
     print(figures.table())

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import generate
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -186,8 +185,9 @@ def test_external_data_of_an_ir_model_is_not_read(tmp_path: Path) -> None:
     own.graph.node(0).replace_input_with(3, None)
     lowered = rnnlower.scan(own)
     tensors = [value.const_value for name, value in lowered.graph.initializers.items() if name[0] in "WR"]
-    assert len(tensors) == 4
     assert all(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+    stored = weights("LSTM", hidden_size=16)
+    assert sum(tensor.nbytes for tensor in tensors) == stored["W"].nbytes + stored["R"].nbytes
 
 
 _PASSES: dict[str, ir.passes.PassBase] = {
@@ -253,4 +253,5 @@ def test_numbers_of_constants_are_not_rounded() -> None:
     lowered = rnnlower.scan(recurrent_model(constants=exact))
     assert isinstance(lowered, onnx.ModelProto)
     stored = [onnx.numpy_helper.to_array(tensor) for tensor in lowered.graph.initializer]
-    assert any(np.array_equal(array, exact["W"][0, :12]) for array in stored)
+    rows = {array.tobytes() for tensor in stored if tensor.ndim == 2 for array in tensor}
+    assert rows >= {row.tobytes() for row in exact["W"][0]}

@@ -309,6 +309,15 @@ def test_it_is_refused_by_name(name: str) -> None:
     assert ir.to_proto(work).SerializeToString(deterministic=True) == before
 
 
+def test_a_node_that_an_adapter_wrote_is_refused_with_the_node_behind_it() -> None:
+    work = ir.from_proto(build(20, {"a": "float"}, "y = Gelu(a)", "static"))
+    with pytest.raises(
+        OpsetError,
+        match=r"^node 'Gelu_Erf' \(Erf\), written for the unnamed Gelu that makes 'y': Erf-9 does not exist",
+    ):
+        convert_opset(work, 8)
+
+
 def test_comparing_int64_stays_exact() -> None:
     big = 2**62
     a = np.array([big, big + 1, -big, -big - 1, 2**32, -(2**32), -1, 0], np.int64)

@@ -22,15 +22,37 @@ from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 FLOAT = onnx.TensorProto.FLOAT
 COUPLED = {"input_forget": 1}
 LINEAR = {"linear_before_reset": 1}
-STEPS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "lstm": ("LSTM", {}, "Gemm Gemm Sigmoid Split Tanh Tanh Mul Mul Mul Add"),
-    "lstm_coupled": ("LSTM", COUPLED, "Gemm Gemm Sigmoid Split Tanh Tanh Mul Mul Mul Add Sub"),
-    "gru": ("GRU", {}, "Gemm Gemm Sigmoid Split Tanh Mul Mul Sub Add"),
-    "gru_linear": ("GRU", LINEAR, "Gemm Gemm Sigmoid Split Tanh Mul Mul Sub Add Add"),
-    "rnn": ("RNN", {}, "Gemm Tanh"),
-    "rnn_clip": ("RNN", {"clip": 2.0}, "Gemm Clip Tanh"),
+CLIPPED = {"clip": 2.0}
+STEPS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "lstm": ("LSTM", {}, "Gemm*2 Sigmoid Split Tanh*2 Mul*3 Add", "Gemm*4 Sigmoid*3 Tanh*2 Mul*3 Add"),
+    "lstm_coupled": (
+        "LSTM",
+        COUPLED,
+        "Gemm*2 Sigmoid Split Tanh*2 Mul*3 Add Sub",
+        "Gemm*3 Sigmoid*2 Tanh*2 Mul*3 Add Sub",
+    ),
+    "lstm_clip": (
+        "LSTM",
+        CLIPPED,
+        "Gemm*2 Clip*2 Sigmoid Split Tanh*2 Mul*3 Add",
+        "Gemm*2 Clip*2 Sigmoid Split Tanh*2 Mul*3 Add",
+    ),
+    "gru": ("GRU", {}, "Gemm*2 Sigmoid Split Tanh Mul*2 Sub Add", "Gemm*3 Sigmoid*2 Tanh Mul*2 Sub Add"),
+    "gru_linear": (
+        "GRU",
+        LINEAR,
+        "Gemm*2 Sigmoid Split Tanh Mul*2 Sub Add*2",
+        "Gemm*3 Sigmoid*2 Tanh Mul*2 Sub Add*2",
+    ),
+    "rnn": ("RNN", {}, "Gemm Tanh", "Gemm Tanh Identity"),
+    "rnn_clip": ("RNN", CLIPPED, "Gemm Clip Tanh", "Gemm Clip Tanh Identity"),
 }
-"""The operators of one time step in one direction."""
+"""The operators of one time step in one direction, in a straight line and in the body of a Scan."""
+
+
+def operators(text: str) -> collections.Counter[str]:
+    pairs = (word.partition("*") for word in text.split())
+    return collections.Counter({op_type: int(count or 1) for op_type, _, count in pairs})
 
 
 def lowered(
@@ -81,13 +103,13 @@ def test_before_and_after() -> None:
     onnx.checker.check_model(ir.to_proto(own), full_check=True)
 
 
-@pytest.mark.parametrize(("op_type", "attributes", "ops"), STEPS.values(), ids=STEPS)
-def test_operators_of_a_step(op_type: str, attributes: dict[str, Any], ops: str) -> None:
-    expected = collections.Counter(ops.split())
+@pytest.mark.parametrize(("op_type", "attributes", "ops", "scanned"), STEPS.values(), ids=STEPS)
+def test_operators_of_a_step(op_type: str, attributes: dict[str, Any], ops: str, scanned: str) -> None:
+    expected = operators(ops)
     ten, eleven = (counts(list(all_nodes(lowered("unroll", op_type, n, **attributes)))) for n in (10, 11))
     assert eleven - ten == expected
     scan = counts(body_of(lowered("scan", op_type, **attributes), "Scan").node)
-    assert scan == expected + collections.Counter({"Identity": 1})
+    assert scan == operators(scanned)
     loop = counts(body_of(lowered("loop", op_type, **attributes), "Loop").node)
     assert set(loop - expected) == {"Identity", "Gather"}
     assert expected <= loop
@@ -97,25 +119,27 @@ def test_operators_of_a_step(op_type: str, attributes: dict[str, Any], ops: str)
 def test_input_products_are_hoisted(strategy: str) -> None:
     model = lowered(strategy, steps=6)
     products = [node for node in model.graph.node if node.op_type == "Gemm"]
-    if strategy == "unroll":
-        products = products[:2]
-    assert len(products) == 2
+    gates = 4 if strategy == "scan" else 2
+    products = products[:gates]
     shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     # Both biases are in one, and W is read as it is stored.
+    heights = [4, 4, 4, 4] if strategy == "scan" else [12, 4]
     assert [[shapes[name] for name in node.input[1:]] for node in products] == [
-        [[12, 3], [12]],
-        [[4, 3], [4]],
+        [[height, 3], [height]] for height in heights
     ]
 
 
 @pytest.mark.parametrize(("strategy", "op"), [("scan", "Scan"), ("loop", "Loop")])
 def test_unroll_factor(strategy: str, op: str) -> None:
     model = lowered(strategy, steps=12, unroll_factor=4)
-    assert counts(body_of(model, op).node)["Gemm"] == 8
+    gemms = 4 if strategy == "scan" else 2
+    assert counts(body_of(model, op).node)["Gemm"] == 4 * gemms
+    # The inputs of the steps are cut and their outputs joined outside of the body.
+    assert counts(body_of(model, op).node)["Concat"] == 0
     with_rest = lowered(strategy, steps=13, unroll_factor=4)
-    assert [counts(with_rest.graph.node)[name] for name in (op, "Concat")] == [2, 1]
+    assert counts(with_rest.graph.node)[op] == 2
     short = lowered(strategy, steps=3, unroll_factor=4)
-    assert counts(body_of(short, op).node)["Gemm"] == 2
+    assert counts(body_of(short, op).node)["Gemm"] == gemms
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
@@ -212,7 +236,9 @@ def test_external_matrices_stay_external_and_unread(strategy: str, tmp_path: Pat
     result = getattr(rnnlower, strategy)(own)
     (tmp_path / "hidden.bin").rename(tmp_path / "weights.bin")
     tensors = {value.const_value for value in result.graph.initializers.values()}
-    assert sum(isinstance(tensor, ir.ExternalTensor) for tensor in tensors) == 4
+    assert sum(isinstance(tensor, ir.ExternalTensor) for tensor in tensors) == (
+        8 if strategy == "scan" else 4
+    )
     X = {"X": np.ones((5, 2, 3), np.float32)}
     ir.save(result, tmp_path / "result.onnx")
     assert differences(run(before, X), run(onnx.load(tmp_path / "result.onnx"), X), "float32") == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +190,23 @@ def test_given_arrays_that_do_not_fit_are_refused(given: dict[str, np.ndarray], 
         verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs=given)
 
 
-def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data.npz").write_bytes(b"no archive")
+def _archive(damage: int) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, X=X)
+    data = bytearray(buffer.getvalue())
+    data[damage] ^= 0xFF
+    return bytes(data)
+
+
+def _array() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, X)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("data", [b"no archive", b"", b"PK\x03\x04", _array(), *map(_archive, (30, 60, 200))])
+def test_an_unreadable_file_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data.npz").write_bytes(data)
     with pytest.raises(OptionError, match=r"data\.npz"):
         verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs=tmp_path / "data.npz")
 

@@ -124,13 +124,13 @@ def _bench(
         plans = ()
     total = len(plans) + 1
     for done, (strategy, factor) in enumerate(plans):
-        settings.progress("lowering", done, total)
+        settings.progress("lowering: form", done + 1, total - 1)
         entries.append(lowered_form(model, strategy, factor, settings, folder))
     shapes = {name: array.shape for name, array in trial.feeds.items()}
     steps = _steps(source, shapes)
     with contextlib.closing(Worker()) as worker:
         for done, entry in enumerate(entries):
-            settings.progress("checking", done, total)
+            settings.progress("checking: form", done + 1, total)
             _check(entry, runner, trial, steps, settings, worker)
         _measure(entries, trial, settings, worker)
     return BenchResult(
@@ -150,7 +150,7 @@ def _trial(runner: Runner, frozen: ir.Model, settings: Settings) -> Trial:
     Raises:
         UnverifiableError: No engine runs the model on them.
     """
-    settings.progress("running the model", 0, 1)
+    settings.progress("running the model", 0, 0)
     graph = runner.reference.proto.graph
     try:
         if settings.inputs is not None:
@@ -222,7 +222,7 @@ def _measure(entries: Sequence[Entry], trial: Trial, settings: Settings, worker:
     for number, share in enumerate(shares):
         # To and fro, so that what follows an expensive variant changes.
         for position, entry in enumerate(entries if number % 2 == 0 else entries[::-1]):
-            settings.progress("measuring", number * len(entries) + position, total)
+            settings.progress("measuring: session", number * len(entries) + position + 1, total)
             if not entry.is_timed:
                 continue
             try:

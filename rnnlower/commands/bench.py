@@ -65,10 +65,11 @@ def bench(
     from rnnlower import report
     from rnnlower.benchmarking import bench as measure
     from rnnlower.benchmarking.chart import check_chart, draw_chart
+    from rnnlower.progress import progress
 
     if plot is not None:
         check_chart(plot)
-    with report.progress("measuring", quiet):
+    with progress("reading", quiet) as tell:
         result = measure(
             model,
             strategies=strategy or ("unroll", "scan", "loop"),
@@ -82,6 +83,7 @@ def bench(
             threads=threads,
             runs=runs,
             warmup=warmup,
+            progress=tell,
         )
     for note in result.notes:
         say(f"rnnlower: note: {note}", quiet)

@@ -18,9 +18,11 @@ from rnnlower.commands.options import (
     Quiet,
     Rtol,
     Seed,
+    States,
     Trials,
     Verify,
     check_external_data,
+    parse_states,
 )
 from rnnlower.commands.running import (
     exit_codes,
@@ -43,6 +45,7 @@ def convert(
     atol: Atol = None,
     rtol: Rtol = None,
     inputs: Inputs = None,
+    state: States = None,
     external_data: ExternalData = "auto",
     json_: Json = False,
     quiet: Quiet = False,
@@ -52,19 +55,27 @@ def convert(
     from rnnlower.errors import OptionError
     from rnnlower.model_io import read_model
     from rnnlower.opset import OPSETS, convert_opset
+    from rnnlower.progress import progress
 
     check_external_data(external_data)
     if opset not in OPSETS:
         raise OptionError(
             f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
         )
-    with report.progress("converting", quiet):
+    with progress("converting", quiet):
         converted = read_model(model)
         source_size = model.stat().st_size
         conversion = convert_opset(converted, opset)
     for note in conversion.notes:
         say(f"rnnlower: note: {note}", quiet)
-    settings = {"trials": trials, "seed": seed, "atol": atol, "rtol": rtol, "inputs": inputs}
+    settings = {
+        "trials": trials,
+        "seed": seed,
+        "atol": atol,
+        "rtol": rtol,
+        "inputs": inputs,
+        "states": parse_states(state),
+    }
     verification = write(converted, output, model, settings if verify else None, external_data, quiet)
     if json_:
         result = dataclasses.asdict(conversion) | {

@@ -24,6 +24,7 @@ from rnnlower.commands.options import (
     Rtol,
     Seed,
     Semantics,
+    States,
     Strict,
     TargetName,
     Trials,
@@ -33,6 +34,7 @@ from rnnlower.commands.options import (
     check_external_data,
     parse_dims,
     parse_shapes,
+    parse_states,
 )
 from rnnlower.commands.running import exit_codes, finish, say, write
 
@@ -57,6 +59,7 @@ def _lower(
     atol: Atol = None,
     rtol: Rtol = None,
     inputs: Inputs = None,
+    state: States = None,
     external_data: ExternalData = "auto",
     json_: Json = False,
     quiet: Quiet = False,
@@ -65,6 +68,7 @@ def _lower(
     from rnnlower import report
     from rnnlower.model_io import read_model
     from rnnlower.pipeline import LoweringOptions, lower_model
+    from rnnlower.progress import progress
     from rnnlower.targets import find_target
 
     options = LoweringOptions(
@@ -79,10 +83,10 @@ def _lower(
         strict=strict,
     )
     check_external_data(external_data)
-    with report.progress("lowering", quiet):
+    with progress("reading", quiet) as tell:
         lowered = read_model(model)
         source_size = model.stat().st_size
-        lowering = lower_model(lowered, options)
+        lowering = lower_model(lowered, options, tell)
     for note in lowering.notes:
         say(f"rnnlower: note: {note}", quiet)
     settings = {
@@ -91,6 +95,7 @@ def _lower(
         "atol": atol,
         "rtol": rtol,
         "inputs": inputs,
+        "states": parse_states(state),
         "semantics": semantics,
     }
     verification = write(lowered, output, model, settings if verify else None, external_data, quiet)

@@ -24,6 +24,7 @@ __all__ = [
     "Rtol",
     "Seed",
     "Semantics",
+    "States",
     "Strict",
     "TargetName",
     "Trials",
@@ -33,6 +34,7 @@ __all__ = [
     "check_external_data",
     "parse_dims",
     "parse_shapes",
+    "parse_states",
 ]
 
 Model = Annotated[
@@ -104,6 +106,15 @@ Inputs = Annotated[
     pathlib.Path | None,
     typer.Option(help="Compare on these inputs: an .npz file or a test-data folder.", show_default=False),
 ]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="OUT=IN",
+        help="Feed this output back into that input in a next call; repeatable. Left out: by name and shape.",
+        show_default=False,
+    ),
+]
 ExternalData = Annotated[
     str, typer.Option(metavar="auto|always|never", help="Whether tensors go into a file of their own.")
 ]
@@ -131,6 +142,16 @@ def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
             raise OptionError(f"--input-shape {option!r} is not NAME:2,3,4, as in --input-shape X:16,1,80")
         shapes[name] = [int(part) for part in parts]
     return shapes
+
+
+def parse_states(options: list[str] | None) -> dict[str, str] | None:
+    states = {}
+    for option in options or ():
+        output, separator, name = option.partition("=")
+        if not separator or not output or not name:
+            raise OptionError(f"--state {option!r} is not OUT=IN, as in --state h_out=h_in")
+        states[output] = name
+    return states or None
 
 
 def check_external_data(mode: str) -> None:

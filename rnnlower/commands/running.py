@@ -15,6 +15,7 @@ from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, Verif
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from rnnlower.progress import Tell
     from rnnlower.verification import VerificationResult
 
 __all__ = ["DIFFERENT", "REFUSED", "UNVERIFIED", "exit_codes", "finish", "say", "verify_files", "write"]
@@ -37,7 +38,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             # What is printed may still be buffered, and would fail again at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            _fail(f"cannot go on: {error.strerror or error}", USAGE, error)
+            _fail(f"cannot read or write: {error.strerror or error}", USAGE, error)
 
     return guarded
 
@@ -61,26 +62,31 @@ def write(
     quiet: bool,
 ) -> VerificationResult | None:
     """Writes the model, unless the verification with these settings finds it different from the source."""
-    from rnnlower import report
     from rnnlower.model_io import staged
+    from rnnlower.progress import progress
 
-    with staged(model, output, external_data) as stage:
+    with progress("writing", quiet) as tell, staged(model, output, external_data) as stage:
         if settings is None:
             stage.accept()
             return None
-        with report.progress("verifying", quiet):
-            verification = verify_files(source, stage.path, settings)
+        verification = verify_files(source, stage.path, settings, tell)
         if verification:
             stage.accept()
         return verification
 
 
 def verify_files(
-    reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any]
+    reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any], tell: Tell
 ) -> VerificationResult:
     from rnnlower.verification import verify
 
-    return verify(reference, candidate, **settings)
+    tell("verifying")
+    return verify(
+        reference,
+        candidate,
+        progress=lambda role, done, total: tell(f"verifying: {role}, trial", done + 1, total),
+        **settings,
+    )
 
 
 def finish(

@@ -16,7 +16,9 @@ from rnnlower.commands.options import (
     Rtol,
     Seed,
     Semantics,
+    States,
     Trials,
+    parse_states,
 )
 from rnnlower.commands.running import (
     DIFFERENT,
@@ -40,6 +42,7 @@ def verify(
     atol: Atol = None,
     rtol: Rtol = None,
     inputs: Inputs = None,
+    state: States = None,
     semantics: Semantics = "ort",
     engine: Annotated[
         str | None,
@@ -54,10 +57,20 @@ def verify(
 ) -> None:
     """Do the two models compute the same? Exit code 0: yes, 1: no, 4: nothing could run them."""
     from rnnlower import report
+    from rnnlower.progress import progress
 
-    settings = {"trials": trials, "seed": seed, "atol": atol, "rtol": rtol, "inputs": inputs}
-    with report.progress("verifying", quiet):
-        result = verify_files(reference, candidate, settings | {"semantics": semantics, "engine": engine})
+    settings = {
+        "trials": trials,
+        "seed": seed,
+        "atol": atol,
+        "rtol": rtol,
+        "inputs": inputs,
+        "states": parse_states(state),
+        "semantics": semantics,
+        "engine": engine,
+    }
+    with progress("verifying", quiet) as tell:
+        result = verify_files(reference, candidate, settings, tell)
     if json_:
         typer.echo(json.dumps(result.to_dict()))
     elif not quiet:

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.opset.schema import Version, misfit, version_at
-from rnnlower.opset.view import Session, View
+from rnnlower.opset.view import Session, View, describe
 
 __all__ = ["Adapter", "Row", "Step"]
 
@@ -233,6 +233,8 @@ class Step(View):
         if not node.name:
             node.name = self.session.fresh(f"{self._base()}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
+        origins = self.session.origins
+        origins[node] = origins.get(self.node) or describe(self.node)
         if self._after is not None:
             self.graph.insert_after(self._after, [node])
             self._after = node

@@ -32,6 +32,8 @@ class Session:
     keep: NodePredicate | None
     names: set[str] = dataclasses.field(default_factory=set)
     labels: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
+    # Nodes that an adapter has written, with the description of the model's node behind them.
+    origins: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.collect_names()
@@ -196,4 +198,6 @@ class View:
             stay = f"ask for opset {self.old.since} or higher" if self.new.since < self.old.since else ""
             stay = stay or f"ask for an opset below {self.new.since}"
         advice = f"{remedy}, or {stay}" if remedy else stay
-        raise OpsetError(f"{describe(self.node)}{where}: {step}: {reason}; {advice}")
+        origin = self.session.origins.get(self.node)
+        node = describe(self.node) + (f", written for {origin}" if origin else "")
+        raise OpsetError(f"{node}{where}: {step}: {reason}; {advice}")

@@ -17,4 +17,8 @@ from rnnlower.strategies.unroll import run_unrolled
 
 __all__ = ["STRATEGIES", "Recurrence", "Results", "State", "Step", "Strategy", "run_in_chunks"]
 
-STRATEGIES: Mapping[str, Strategy] = {"unroll": run_unrolled, "scan": run_scan, "loop": run_loop}
+STRATEGIES: Mapping[str, Strategy] = {
+    "unroll": Strategy(run_unrolled),
+    "scan": Strategy(run_scan, gates_apart=True, upright=True, output_apart=True),
+    "loop": Strategy(run_loop),
+}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.timeseries import Axes, TimeSeries
 
-__all__ = ["Recurrence", "Results", "State", "Step", "Strategy"]
+__all__ = ["Recurrence", "Results", "Run", "State", "Step", "Strategy"]
 
 Step = Callable[
     [Emitter, Sequence[ir.Value], Sequence[ir.Value | None]], tuple[list[ir.Value], list[ir.Value]]
@@ -20,7 +20,7 @@ Step = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state's initial value ``[batch, width]``; ``None`` is zero."""
+    """A state's initial value, ``[batch, width]`` or upright; ``None`` is zero."""
 
     initial: ir.Value | None
     width: int
@@ -31,8 +31,7 @@ class Recurrence:
     """A step and what it runs over.
 
     Attributes:
-        axes: The number of steps, and the rows of each step's inputs and outputs.
-        state_rows: The rows of the states: the batch, also where one step stands for several.
+        axes: The number of steps, and the rows of each step's inputs, outputs and states.
         inputs: The inputs of a step; each says in which order its steps are taken.
         states: The initial states.
         step: Emits one step.
@@ -41,7 +40,6 @@ class Recurrence:
     """
 
     axes: Axes
-    state_rows: Dim
     inputs: Sequence[TimeSeries]
     states: Sequence[State]
     step: Step
@@ -50,16 +48,16 @@ class Recurrence:
 
     def state_dims(self) -> list[list[Dim]]:
         """The sizes of the states."""
-        return [[self.state_rows, state.width] for state in self.states]
+        return [self.axes.value(state.width) for state in self.states]
 
     def output_dims(self) -> list[list[Dim]]:
         """The sizes of the step's outputs."""
-        return [[self.axes.batch, width] for width in self.output_widths]
+        return [self.axes.value(width) for width in self.output_widths]
 
     def initial_values(self, e: Emitter) -> list[ir.Value]:
         """The initial states with zeros written out, for operators that carry them."""
         return [
-            e.zeros([self.state_rows, state.width]) if state.initial is None else state.initial
+            e.zeros(self.axes.value(state.width)) if state.initial is None else state.initial
             for state in self.states
         ]
 
@@ -72,4 +70,23 @@ class Results:
     states: list[ir.Value]
 
 
-Strategy = Callable[[Emitter, Recurrence], Results]
+Run = Callable[[Emitter, Recurrence], Results]
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """A way to repeat a step, and the form of the step that onnxruntime repeats fastest that way.
+
+    Attributes:
+        run: Emits the recurrence.
+        gates_apart: Whether each gate has a product of its own, unless a clip stands between it and its
+            activation.
+        upright: Whether the values of a batch of one stand as columns.
+        output_apart: Whether the last op of a step's output is left to be done for all steps at once: a
+            body must not name H twice, as state and as output, and the copy would cost an op in each step.
+    """
+
+    run: Run
+    gates_apart: bool = False
+    upright: bool = False
+    output_apart: bool = False

@@ -8,28 +8,28 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.emitter import Dim, Emitter
-from rnnlower.strategies.base import Recurrence, Results, State, Strategy
-from rnnlower.strategies.unroll import run_unrolled
+from rnnlower.strategies.base import Recurrence, Results, Run, State
 from rnnlower.timeseries import Axes, TimeSeries
 
 __all__ = ["run_in_chunks"]
 
 
-def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Strategy, factor: int) -> Results:
+def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int) -> Results:
     """Runs the strategy over chunks of `factor` steps, then over the steps that are left.
 
     What runs from the end takes its chunks from the end too, so that what is left lies at the start.
     """
-    time, batch = recurrence.axes.time, recurrence.axes.batch
+    time = recurrence.axes.time
     chunks = e.dim_arithmetic("Div", time, factor)
     if chunks == 0:
         return strategy(e, recurrence)
     whole = e.dim_arithmetic("Mul", chunks, factor)
     rest = e.dim_arithmetic("Sub", time, whole)
-    main = strategy(
-        e, _over_chunks(e, recurrence, Axes(chunks, e.dim_arithmetic("Mul", batch, factor)), factor)
-    )
-    chunk_outputs = [e.reshape(series.stacked(), [whole, batch, series.width]) for series in main.outputs]
+    main = strategy(e, _over_chunks(e, recurrence, dataclasses.replace(recurrence.axes, time=chunks), factor))
+    chunk_outputs = []
+    for index, width in enumerate(recurrence.output_widths):
+        own = [series.stacked() for series in main.outputs[index * factor : (index + 1) * factor]]
+        chunk_outputs.append(e.reshape(e.concat(own, axis=1), [whole, *recurrence.axes.value(width)]))
     if rest == 0:
         outputs = [
             TimeSeries(e, recurrence.axes, width, stacked=value)
@@ -45,8 +45,11 @@ def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Strategy, factor
 
 
 def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) -> Recurrence:
-    """The recurrence with `factor` steps in one, on inputs of shape ``[chunks, factor * batch, width]``."""
-    time, batch = recurrence.axes.time, recurrence.axes.batch
+    """The recurrence with `factor` steps in one, each with inputs and outputs of its own.
+
+    Cutting the inputs of all chunks at once leaves the body nothing but the steps.
+    """
+    time = recurrence.axes.time
     whole = e.dim_arithmetic("Mul", axes.time, factor)
     start = e.dim_arithmetic("Sub", time, whole)
     inputs = []
@@ -55,38 +58,43 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
         if start != 0:
             bounds = (start, time) if series.reverse else (0, whole)
             stacked = e.slice(stacked, bounds[:1], bounds[1:], [0])
-        stacked = e.reshape(stacked, [axes.time, axes.batch, series.width])
-        inputs.append(
-            TimeSeries(e, axes, series.width, stacked=stacked, reverse=series.reverse, dtype=series.dtype)
-        )
+        height, *rest = axes.value(series.width)
+        stacked = e.reshape(stacked, [axes.time, e.dim_arithmetic("Mul", height, factor), *rest])
+        inputs += [
+            TimeSeries(e, axes, series.width, stacked=part, reverse=series.reverse, dtype=series.dtype)
+            for part in e.split_evenly(stacked, factor, axis=1, size=height)
+        ]
 
     def step(
         body: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None]
     ) -> tuple[list[ir.Value], list[ir.Value]]:
-        inner_axes = Axes(factor, batch)
-        inner = dataclasses.replace(
-            recurrence,
-            axes=inner_axes,
-            inputs=[
-                TimeSeries(
-                    body, inner_axes, series.width, flat=value, reverse=series.reverse, dtype=series.dtype
-                )
-                for value, series in zip(values, recurrence.inputs, strict=True)
-            ],
-            states=[
-                State(value, state.width) for value, state in zip(states, recurrence.states, strict=True)
-            ],
-        )
-        results = run_unrolled(body, inner)
-        return results.states, [series.flat() for series in results.outputs]
+        columns = []
+        for number, series in enumerate(recurrence.inputs):
+            column = values[number * factor : (number + 1) * factor]
+            columns.append(column[::-1] if series.reverse else column)
+        collected = []
+        for own in zip(*columns, strict=True):
+            states, outputs = recurrence.step(body, own, states)
+            collected.append(outputs)
+        ordered: list[ir.Value] = []
+        for column, reverse in zip(zip(*collected, strict=True), recurrence.output_reverse, strict=True):
+            ordered += column[::-1] if reverse else column
+        return [state for state in states if state is not None], ordered
 
-    return dataclasses.replace(recurrence, axes=axes, inputs=inputs, step=step)
+    return dataclasses.replace(
+        recurrence,
+        axes=axes,
+        inputs=inputs,
+        step=step,
+        output_widths=[width for width in recurrence.output_widths for _ in range(factor)],
+        output_reverse=[reverse for reverse in recurrence.output_reverse for _ in range(factor)],
+    )
 
 
 def _over_rest(
     e: Emitter, recurrence: Recurrence, whole: Dim, rest: Dim, states: Sequence[ir.Value]
 ) -> Recurrence:
-    axes = Axes(rest, recurrence.axes.batch)
+    axes = dataclasses.replace(recurrence.axes, time=rest)
     inputs = []
     for series in recurrence.inputs:
         bounds = (0, rest) if series.reverse else (whole, recurrence.axes.time)

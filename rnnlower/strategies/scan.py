@@ -29,7 +29,7 @@ def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
     empty = e.body()
     no_steps = [empty.op("Identity", value) for value in initial]
     # `time` is 0 there; before If-11 the branches must not be seen to differ in shape.
-    no_steps += [empty.zeros([time, recurrence.axes.batch, width]) for width in recurrence.output_widths]
+    no_steps += [empty.zeros([time, *recurrence.axes.value(width)]) for width in recurrence.output_widths]
     body = e.body()
     steps = list(_scan(body, recurrence, initial))
     dims = [*recurrence.state_dims(), *([time, *dims] for dims in recurrence.output_dims())]
@@ -57,8 +57,9 @@ def _scan(e: Emitter, recurrence: Recurrence, initial: Sequence[ir.Value]) -> Se
     """The Scan itself: the final states, then the outputs."""
     body = e.body()
     states = [body_value(body, body.dtype, dims) for dims in recurrence.state_dims()]
-    rows = recurrence.axes.batch
-    inputs = [body_value(body, series.dtype, [rows, series.width]) for series in recurrence.inputs]
+    inputs = [
+        body_value(body, series.dtype, recurrence.axes.value(series.width)) for series in recurrence.inputs
+    ]
     new_states, outputs = recurrence.step(body, inputs, states)
     dims = [*recurrence.state_dims(), *recurrence.output_dims()]
     graph = body_graph(body, [*states, *inputs], [*new_states, *outputs], dims)

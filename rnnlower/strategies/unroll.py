@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.emitter import Emitter
 from rnnlower.strategies.base import Recurrence, Results
-from rnnlower.timeseries import Axes, TimeSeries
+from rnnlower.timeseries import TimeSeries
 
 __all__ = ["FAN_OUT", "run_unrolled"]
 
@@ -43,12 +44,12 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     """The inputs of each step, ``[rows, width]``, by a tree of Splits."""
     if time <= FAN_OUT:
-        yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.batch)
+        yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.value(series.width)[0])
         return
     for part, steps in _stacked_parts(e, series.stacked(), time):
-        axes = Axes(steps, series.axes.batch)
+        axes = dataclasses.replace(series.axes, time=steps)
         flat = TimeSeries(e, axes, series.width, stacked=part).flat()
-        yield from e.split_evenly(flat, steps, axis=0, size=axes.batch)
+        yield from e.split_evenly(flat, steps, axis=0, size=axes.value(series.width)[0])
 
 
 def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[ir.Value, int]]:

@@ -71,9 +71,10 @@ def require_known(target: Target, node: ResolvedNode, label: str) -> None:
                     f"{target.name} takes static shapes only; choose a target that takes others"
                 )
     if node.dtype is not None and str(node.dtype.numpy()) not in target.dtypes.allowed:
+        taken = ", ".join(dtype for dtype in target.dtypes.allowed if "float" in dtype)
         raise UnsupportedModelError(
-            f"{where}: its type is {node.dtype.numpy()}, and target {target.name} takes "
-            f"{', '.join(target.dtypes.allowed)}; give the model another type"
+            f"{where}: its type is {node.dtype.numpy()}, and target {target.name} takes {taken}; "
+            "give the model another type"
         )
 
 

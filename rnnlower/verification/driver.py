@@ -23,7 +23,7 @@ from rnnlower.verification.result import VerificationResult
 from rnnlower.verification.running import Runner
 from rnnlower.verification.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.streaming import state_pairs
-from rnnlower.verification.trials import Trial, generate_trials, input_maker
+from rnnlower.verification.trials import Trial, fed_back, generate_trials, input_maker
 
 __all__ = ["Progress", "verify"]
 
@@ -89,6 +89,8 @@ def verify(
         raise OptionError(f"unknown engine {engine!r}; known are onnxruntime and rnnlower-reference")
     if semantics not in ("ort", "spec"):
         raise OptionError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
+    if inputs is not None and states:
+        raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
     options = _Options(trials, seed, inputs, states, progress or (lambda role, done, total: None))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -122,6 +124,7 @@ def _result(runner: Runner, judge: Judge, judged: list[Judged], problems: list[s
         trials=len(judged),
         outputs=outputs,
         skipped=tuple(runner.notes),
+        states=dict(runner.states),
         problems=tuple(problems),
         first_difference=None if same else judge.where_it_begins(judged),
     )
@@ -164,6 +167,9 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
             states,
             lambda done: options.progress("reference", done, count),
         )
+    runner.states = fed_back(finished, states)
+    if options.states and not runner.states:
+        runner.note("no trial went on with the given states: some do among three or more trials")
     runner.notes += skipped + branches.words() + empty_words(finished)
     return finished
 

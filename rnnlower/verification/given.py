@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -47,12 +46,14 @@ def read_inputs(given: GivenInputs, graph: onnx.GraphProto) -> list[dict[str, Ar
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise OptionError(f"{path} is not an .npz file")
+        archive = np.load(path)
+        if isinstance(archive, np.ndarray):
+            raise ValueError("it holds one array, an .npy file; write one with np.savez")
+        with archive:
             entries = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise OptionError(f"cannot read inputs from {path}: {error}") from error
+    except Exception as error:
+        # NumPy, zipfile and zlib have a kind of error each for every way in which an archive can be damaged.
+        raise OptionError(f"cannot read inputs from {path}: {error or type(error).__name__}") from error
     entries = {name: array for name, array in entries.items() if not name.startswith("out::")}
     return {name.removeprefix("in::"): array for name, array in entries.items()}
 

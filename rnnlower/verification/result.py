@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["OutputComparison", "VerificationResult"]
@@ -69,7 +70,8 @@ class VerificationResult:
     ``engines`` says what ran the ``"reference"`` and the ``"candidate"``; ``trials`` counts the sets of
     inputs on which both ran; ``skipped`` says what was not compared and why; ``problems`` are the
     differences that no single output shows (an output that is missing, a model that does not run).
-    ``first_difference`` describes the first inner value that both models name and that differs.
+    ``first_difference`` describes the first inner value that both models name and that differs. ``states``
+    are the outputs that some trials fed back, and the inputs that they went to.
     """
 
     equal: bool
@@ -79,6 +81,7 @@ class VerificationResult:
     skipped: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     first_difference: str | None = None
+    states: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.equal
@@ -93,6 +96,7 @@ class VerificationResult:
             "skipped": list(self.skipped),
             "problems": list(self.problems),
             "first_difference": self.first_difference,
+            "states": dict(self.states),
         }
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ class Runner:
     """The two models, what is known of them, and the engines that ran them.
 
     ``empty_inputs`` is to be set before the first run if inputs are of zero length; ``notes`` collects what
-    the result should tell.
+    the result should tell; ``states`` are the outputs that were fed back, and the inputs they went to.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Runner:
         self.candidate_facts = facts_of_candidate(candidate.proto)
         self.engines: dict[str, str] = {}
         self.notes: list[str] = []
+        self.states: dict[str, str] = {}
         self.empty_inputs = False
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced

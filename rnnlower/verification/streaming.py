@@ -27,7 +27,7 @@ def state_pairs(
     are taken as they are, and then none is searched.
 
     Raises:
-        OptionError: a given name is no output or no input.
+        OptionError: a given name is no output or no input, or the two do not fit.
     """
     inputs = {value.name: value for value in required_inputs(graph)}
     outputs = {value.name: value for value in graph.output}
@@ -35,6 +35,8 @@ def state_pairs(
         for output, name in given.items():
             if output not in outputs or name not in inputs:
                 raise OptionError(f"state {output}={name}: the model has no such output or no such input")
+            if not _may_hold(outputs[output], inputs[name]):
+                raise OptionError(f"state {output}={name}: the two differ in type or shape")
         return dict(given)
     pairs: dict[str, str] = {}
     for name, value in inputs.items():
@@ -68,11 +70,17 @@ def _stem(name: str) -> str:
 
 
 def _may_feed(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:
+    """Whether the output looks like a state for the input: what is of rank 0 or 1 hardly is."""
+    theirs, own = dims_of(output), dims_of(value)
+    return theirs is not None and own is not None and len(own) > 1 and _may_hold(output, value)
+
+
+def _may_hold(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:
     if output.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
         return False
     theirs, own = dims_of(output), dims_of(value)
-    if theirs is None or own is None or len(theirs) != len(own) or len(own) < 2:
-        return False
-    return all(
+    if theirs is None or own is None:
+        return True
+    return len(theirs) == len(own) and all(
         a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(theirs, own, strict=True)
     )

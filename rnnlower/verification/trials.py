@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from rnnlower.verification.models import elements
 from rnnlower.verification.session import RunError, brief
 from rnnlower.verification.shapes import Recipe, ShapePlan, Sizes
 
-__all__ = ["RunModel", "Trial", "generate_trials", "input_maker"]
+__all__ = ["RunModel", "Trial", "fed_back", "generate_trials", "input_maker"]
 
 Array = NDArray[Any]
 Variant = tuple[tuple[str, Any], ...]
@@ -121,6 +121,15 @@ def generate_trials(
             f"the reference ran on no generated inputs; give some with --inputs. The last reason: {reason}"
         )
     return finished, skipped
+
+
+def fed_back(trials: Sequence[Trial], states: Mapping[str, str]) -> dict[str, str]:
+    """Those of the pairs whose output some trial took over from another."""
+    return {
+        output: name
+        for output, name in states.items()
+        if any(later.feeds[name] is earlier.outputs[output] for earlier in trials for later in trials)
+    }
 
 
 def _continued(

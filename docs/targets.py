@@ -1,0 +1,122 @@
+"""Writes docs/targets.md: what each target can run, by whom that is said, and whether it was tried.
+
+python docs/targets.py          # write the page
+python docs/targets.py --check  # exit code 1 if the page is not current
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+from rnnlower.targets import Target, find_target, target_names
+
+__all__ = ["PAGE", "page"]
+
+PAGE = pathlib.Path(__file__).with_name("targets.md")
+INTRODUCTION = """\
+# Targets
+
+<!-- Written by docs/targets.py. -->
+
+What `rnnlower check MODEL --target NAME` and `rnnlower lower MODEL -o OUT --target NAME` know of each
+runtime. It stands in one TOML file a runtime in `rnnlower/targets/`; `--target FILE.toml` takes one of your
+own (its tables are explained in `rnnlower/targets/target.py`). **Guess** marks what rests on no text that was
+read and on no trial.
+
+`lower` keeps a recurrent node that the runtime runs soundly as it is, and lowers the others: unrolled where
+the runtime has no Scan and no Loop or the steps are few, else in a Scan, else in a Loop. What it emits
+consists of the runtime's operators, in an opset of the runtime's range; where an operator is missing another
+form is written, and where there is none the node is refused by name.
+
+- Split: Slices. Gemm: MatMul and Add, also where the runtime wants a constant matrix and it is none. Squeeze
+  and Unsqueeze: Reshape.
+- Where: with constant sequence_lens rows by Slice and Concat, exactly; else multiplication by 0 and 1, which
+  is exact for finite numbers, while NaN or infinity past the end of a sequence reaches the results. Less:
+  Cast, Sub and Clip.
+- Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
+  Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Identity: `rnnlower/forms.py`.
+
+The provider targets of onnxruntime (CoreML, NNAPI, QNN, WebNN, WebGPU) say what runs on the provider; what
+does not falls back to the CPU and is right there.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    targets = [find_target(name) for name in target_names()]
+    lines = [INTRODUCTION, "| target | opset | control flow | static shapes only | keeps | tried | runtime |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for target in targets:
+        native = dict.fromkeys(op_type for rule in target.recurrent for op_type in rule.ops)
+        cells = [
+            f"[{target.name}](#{target.name})",
+            "{} to {}".format(*target.opset.range),
+            " ".join(target.control_flow.ops) or "none",
+            "yes" if target.shapes.static else "no",
+            " ".join(native) or "none",
+            "no" if target.tried is None else target.tried.version,
+            target.title,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    for target in targets:
+        lines += ["", *_section(target)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(target: Target) -> list[str]:
+    lines = [f"## {target.name}", "", f"{target.title}.", "", "| what | says | source |", "|---|---|---|"]
+    if target.ops.allowed is not None:
+        ops = f"{len(target.ops.allowed)} operators"
+    else:
+        ops = "all operators" + (f" but {', '.join(target.ops.absent or ())}" if target.ops.absent else "")
+    says = {
+        "opset": "{} to {}".format(*target.opset.range),
+        "control_flow": ", ".join(target.control_flow.ops) or "none",
+        "shapes": "static" if target.shapes.static else "static and dynamic",
+        "dtypes": ", ".join(target.dtypes.allowed),
+        "ops": ops,
+        "tried": "" if target.tried is None else target.tried.version,
+    }
+    rows = [(name, says.get(name), claim) for name, claim in target.claims()]
+    limits = iter([*(_limit(limit) for limit in target.limits), *(_rule(rule) for rule in target.recurrent)])
+    for name, said, claim in rows:
+        text = next(limits) if said is None else said
+        source = claim.source + (" **Guess**" if claim.guess else "")
+        lines.append(f"| {name.replace('_', ' ')} | {text} | {source} |")
+    return lines
+
+
+def _limit(limit: object) -> str:
+    """The keys of a limit or rule that say something."""
+    skipped = ("ops", "source", "guess", "otherwise", "wrong")
+    given = {key: value for key, value in vars(limit).items() if key not in skipped}
+    return "; ".join(
+        f"{key} {_words(value)}" for key, value in given.items() if value not in (None, (), {}, False)
+    )
+
+
+def _rule(rule: object) -> str:
+    wrong = getattr(rule, "wrong", ())
+    said = _limit(rule) + (f"; silently wrong: {', '.join(wrong)}" if wrong else "")
+    return said + ("; others unknown" if getattr(rule, "otherwise", "") == "unknown" else "")
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{key} = {' or '.join(map(str, allowed)) if allowed else 'absent'}"
+            for key, allowed in value.items()
+        )
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--check"]:
+        return 0 if PAGE.read_text(encoding="utf-8") == page() else 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

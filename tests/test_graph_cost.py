@@ -1,0 +1,100 @@
+"""What the lowered graph costs, counted: kernels of a step as onnxruntime runs it, widths, bytes."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+import pytest
+from judge import all_nodes
+from small_models import recurrent_model, weights
+
+import rnnlower
+from rnnlower.cost import NodeFacts, choose
+
+FLOAT = onnx.TensorProto.FLOAT
+BOTH = {"direction": "bidirectional"}
+KERNELS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
+    "lstm": ("LSTM", {}, 1, 8, 9),
+    "lstm_rows": ("LSTM", {}, 2, 8, 9),
+    "lstm_clip": ("LSTM", {"clip": 2.0}, 1, 12, 12),
+    "lstm_peepholes": ("LSTM", {"P": True}, 1, 15, 15),
+    "lstm_pair": ("LSTM", BOTH, 1, 16, 12),
+    "lstm_pair_rows": ("LSTM", BOTH, 2, 16, 18),
+    "gru": ("GRU", {"linear_before_reset": 0}, 1, 7, 7),
+    "gru_linear": ("GRU", {"linear_before_reset": 1}, 1, 9, 9),
+    "gru_pair": ("GRU", BOTH, 1, 14, 11),
+    "rnn": ("RNN", {}, 1, 1, 2),
+}
+"""Operator, attributes, batch, kernels of a step in a straight line and in the body of a Scan."""
+
+
+def lowered(strategy: str, op_type: str, steps: int, batch: int = 1, **attributes: Any) -> onnx.ModelProto:
+    constants = weights(op_type, directions=2 if "direction" in attributes else 1)
+    if attributes.pop("P", False):
+        constants["P"] = constants["B"][:, :12]
+    inputs = {"X": (FLOAT, [steps, batch, 3])}
+    model = recurrent_model(op_type, constants=constants, inputs=inputs, **attributes)
+    result = getattr(rnnlower, strategy)(model)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+def kernels(model: onnx.ModelProto, path: Path) -> collections.Counter[str]:
+    """The nodes that onnxruntime runs, of all graphs, by operator."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 4
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return collections.Counter(node.op_type for node in all_nodes(onnx.load(path)))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "batch", "straight", "scanned"), KERNELS.values(), ids=KERNELS
+)
+def test_kernels_of_a_step(
+    op_type: str, attributes: dict[str, Any], batch: int, straight: int, scanned: int, tmp_path: Path
+) -> None:
+    ten, eleven = (
+        kernels(lowered("unroll", op_type, steps, batch, **attributes), tmp_path / "optimized.onnx")
+        for steps in (10, 11)
+    )
+    assert (eleven - ten).total() <= straight
+    kernels(lowered("scan", op_type, 10, batch, **attributes), tmp_path / "optimized.onnx")
+    (scan,) = (node for node in onnx.load(tmp_path / "optimized.onnx").graph.node if node.op_type == "Scan")
+    body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
+    assert len(body.node) <= scanned
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan"])
+def test_nothing_that_could_be_done_once_is_done_in_each_step(strategy: str) -> None:
+    """Products of X by W, biases and layouts: Gemms of R alone are left in the steps."""
+    model = lowered(strategy, "LSTM", 40)
+    stored = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    widths = collections.Counter(
+        next(stored[name][1] for name in node.input[:2] if name in stored)
+        for node in all_nodes(model)
+        if node.op_type == "Gemm"
+    )
+    # The input has 3 features, the state 4: W's products stand outside, one for each group of gates.
+    assert widths[3] == (2 if strategy == "unroll" else 4)
+
+
+def test_bytes_of_a_step_of_every_cell() -> None:
+    for op_type in ("LSTM", "GRU", "RNN"):
+        short, long = (lowered("unroll", op_type, steps).ByteSize() for steps in (100, 1100))
+        assert (long - short) / 1000 <= 420
+
+
+def test_choice() -> None:
+    dynamic = choose(NodeFacts("LSTM", 64))
+    assert (dynamic.strategy, dynamic.unroll_factor) == ("scan", 1)
+    assert "dynamic" in dynamic.reason
+    assert choose(NodeFacts("LSTM", 64, seq_length=4, batch_size=1)).strategy == "unroll"
+    assert choose(NodeFacts("LSTM", 64, seq_length=100, batch_size=1)).strategy == "scan"
+    long = choose(NodeFacts("GRU", 8, seq_length=4001, batch_size=1))
+    assert long.strategy == "scan"
+    assert "load" in long.reason
