@@ -42,7 +42,7 @@ bodies, so that a model for it has to be unrolled. Both are given `reduce_range=
 without VNNI, onnxruntime's kernels saturate with signed weights of 8 bits, natively as well as lowered.
 
 Below: two layers of 128 units, {steps} steps of 40 features, a linear layer of 12 classes; weights drawn at
-random as PyTorch does; calibrated on 32 inputs, judged on 16 others. The error is that of the scores against
+random as PyTorch does; calibrated on 8 inputs, judged on 16 others. The error is that of the scores against
 the float32 model, beside their standard deviation. *Products* counts the nodes that multiply by weights of
 integers, of all that multiply by weights.
 
@@ -89,7 +89,7 @@ def _scores(model: onnx.ModelProto, inputs: Sequence[dict[str, np.ndarray]]) -> 
 
 def _quantized(network: Network, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
     def calibration() -> Iterator[dict[str, np.ndarray]]:
-        return (network.inputs(seed, STEPS) for seed in range(32))
+        return (network.inputs(seed, STEPS) for seed in range(8))
 
     yield "`quantize_dynamic`", dynamic(model)
     yield "`quantize_static`, all operators", static(model, calibration())

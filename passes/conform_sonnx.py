@@ -16,6 +16,7 @@ After::
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ import onnx_ir as ir
 from rnnlower.emitter import Emitter
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.names import NameSource
-from rnnlower.passes.lower_recurrent import replace_node
+from rnnlower.passes.lower_recurrent import LoweredNode, replace_node
 from rnnlower.places import Located, default_opset, find_recurrent, value_names
 from rnnlower.recurrent import ResolvedNode, parse_recurrent
 from rnnlower.sonnx import FIRST_OPSET, departures, last_steps
@@ -43,13 +44,13 @@ class ConformSonnxPass(ir.passes.InPlacePass):
         nodes: The nodes; ``None``: every recurrent node of the model.
 
     Attributes:
-        conformed: The nodes that were changed, as they are now.
+        conformed: What became of the nodes that departed from the profile.
     """
 
     def __init__(self, nodes: Sequence[Located] | None = None) -> None:
         super().__init__()
         self._nodes = nodes
-        self.conformed: list[Located] = []
+        self.conformed: list[LoweredNode] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Conforms.
@@ -71,12 +72,25 @@ class ConformSonnxPass(ir.passes.InPlacePass):
                 node = parse_recurrent(located.node, located.opset, label=str(located))
                 if node.dtype is not None:
                     e = Emitter(model, default_opset(model), names, node.dtype, constants)
-                    located = Located(_conform(e, node), located.name, located.path, located.opset)
-                    self.conformed.append(located)
+                    located = dataclasses.replace(located, node=_conform(e, node))
+                    self.conformed.append(_report(located, node, len(e.nodes)))
             refused += [str(left) for left in departures(located) if left.level == "error"]
         if refused:
             raise UnsupportedModelError("\n".join(refused))
         return ir.passes.PassResult(model, modified=bool(self.conformed))
+
+
+def _report(located: Located, node: ResolvedNode, count: int) -> LoweredNode:
+    return LoweredNode(
+        name=located.name,
+        op_type=node.op_type,
+        path=located.path,
+        direction=node.direction,
+        strategy="conform",
+        steps=node.seq_length,
+        emitted_ops=count,
+        reason="the profile keeps the operator",
+    )
 
 
 def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:

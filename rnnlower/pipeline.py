@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rnnlower.conforming import conform
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.opset import NodePredicate
 from rnnlower.passes.convert_opset import ConvertOpsetPass
@@ -181,6 +182,11 @@ def lower_model(
     uncalled, more = _inline_functions(model)
     notes += more
     current = _current(model)
+    if target is not None and target.profile:
+        conformed, more = conform(model, current)
+        notes += [*_notes([], [], uncalled), *more, *_rest_of_the_model(model, options)]
+        counts = ops_before, count_ops(model)
+        return LoweringReport(conformed, default_opset(model), *counts, notes, target.name, kept)
     FoldWeightsPass([located.node for located in current])(model)
     InferTypesPass()(model)
     unreachable: list[Located] = []

@@ -148,7 +148,7 @@ class Attempts:
     """Runs models on one runtime, in a process that is replaced where it dies or hangs."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._process: Any = None
         self._pipe: Connection | None = None
 
@@ -177,7 +177,7 @@ class Attempts:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self._runtime.target, other), daemon=True)
+        self._process = context.Process(target=_serve, args=(self.runtime.target, other), daemon=True)
         self._process.start()
         other.close()
 

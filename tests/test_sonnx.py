@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ import pytest
 import sonnx_oracle
 from configs import Config
 from judge import STRATEGIES, differences, run
+from typer.testing import CliRunner
 
 import rnnlower
+from rnnlower.cli import app
 from rnnlower.passes import InferTypesPass
 from rnnlower.places import find_recurrent
 from rnnlower.sonnx import RULES, Departure, departures
@@ -156,3 +160,43 @@ def test_other_recurrent_operators_are_not_in_the_profile(op_type: str) -> None:
     assert departure.subject == "operator"
     assert f"{op_type} node" in str(departure)
     assert "rnnlower unroll --node" in departure.remedy
+
+
+def test_check_and_lower_on_the_command_line(tmp_path: Path) -> None:
+    source, result = tmp_path / "source.onnx", tmp_path / "result.onnx"
+    config = Config(opset=13, direction="bidirectional", W="computed", Y_h="graph", B="omitted")
+    onnx.save(config.build(), source)
+    runner = CliRunner()
+    check = ["check", "--target", "sonnx", "--json"]
+    before = runner.invoke(app, [*check, str(source)])
+    assert before.exit_code == 1
+    reasons = [misfit["reason"] for misfit in json.loads(before.stdout)["misfits"]]
+    for subject in (
+        "W",
+        "B",
+        "sequence_lens",
+        "initial_h",
+        "P",
+        "activations",
+        "input_forget",
+        "layout",
+        "Y_h",
+    ):
+        assert any(reason.startswith(f"{subject} ") for reason in reasons), subject
+    lower = ["lower", str(source), "-o", str(result), "--target", "sonnx", "--json"]
+    lowered = runner.invoke(app, lower)
+    assert lowered.exit_code == 0, lowered.output
+    report = json.loads(lowered.stdout)
+    assert [node["strategy"] for node in report["nodes"]] == ["conform"]
+    assert report["verification"]["equal"]
+    after = runner.invoke(app, [*check, str(result)])
+    assert (after.exit_code, json.loads(after.stdout)["misfits"]) == (0, [])
+
+
+def test_what_cannot_conform_is_refused_on_the_command_line(tmp_path: Path) -> None:
+    source, result = tmp_path / "source.onnx", tmp_path / "result.onnx"
+    onnx.save(Config(opset=14, Y_c="graph").build(), source)
+    refused = CliRunner().invoke(app, ["lower", str(source), "-o", str(result), "--target", "sonnx"])
+    assert refused.exit_code == 3
+    assert "LSTM node 'LSTM_0': Y_c is read" in refused.stderr
+    assert not result.exists()

@@ -14,6 +14,7 @@ from rnnlower.passes.analysis import quiet_libraries
 from rnnlower.passes.lower_recurrent import EMITTED
 from rnnlower.places import Located, default_opset, find_recurrent, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
+from rnnlower.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 
 __all__ = ["Misfit", "dynamic_inputs", "find_misfits", "native_misfits"]
@@ -71,24 +72,41 @@ def find_misfits(
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
         name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
-        remedy = ""
         if node in recurrent:
-            remedy = f"rnnlower lower --target {target.name}"
-            reasons = native_misfits(recurrent[node], target, semantics)
-            name = recurrent[node].name
-        else:
-            reasons = list(
-                _of_node(twin, target, default_opset(model), node.op_identifier() in model.functions)
-            )
+            found += native_misfits(recurrent[node], target, semantics)
+            continue
+        reasons = _of_node(twin, target, default_opset(model), node.op_identifier() in model.functions)
         found += [
-            Misfit(path, name, _op_name(node), text, remedy, claim.source, claim.guess)
-            for text, claim in reasons
+            Misfit(path, name, _op_name(node), text, "", claim.source, claim.guess) for text, claim in reasons
         ]
     return found
 
 
-def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Reason]:
+def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Misfit]:
     """Why the target does not run a recurrent node soundly as it is; nothing if it does."""
+    found = _of_profile(located, target)
+    if found is None:
+        remedy = f"rnnlower lower --target {target.name}"
+        found = [(text, remedy, claim) for text, claim in _native_reasons(located, target, semantics)]
+    return [
+        Misfit(located.path, located.name, located.node.op_type, text, remedy, claim.source, claim.guess)
+        for text, remedy, claim in found
+    ]
+
+
+def _of_profile(located: Located, target: Target) -> list[tuple[str, str, Claim]] | None:
+    """What a node has against the target's profile; ``None``: it has none."""
+    rule = next((rule for rule in target.recurrent if rule.profile), None)
+    if rule is None:
+        return None
+    return [
+        (f"{departure.subject} {departure.what}", departure.remedy, rule)
+        for departure in departures(located)
+        if departure.level == "error"
+    ]
+
+
+def _native_reasons(located: Located, target: Target, semantics: Semantics) -> list[Reason]:
     rules = [rule for rule in target.recurrent if located.node.op_type in rule.ops]
     if not rules:
         return [(f"{target.name} has no {located.node.op_type}", target.ops)]

@@ -99,7 +99,7 @@ def sort_out_native(
         if native_misfits(located, target, semantics):
             lowered.append(located)
         else:
-            reason = f"{target.name} runs it soundly"
+            reason = "it conforms" if target.profile else f"{target.name} runs it soundly"
             kept.append(KeptNode(located.name, located.node.op_type, located.path, reason))
     return lowered, kept
 

@@ -51,6 +51,11 @@ version) and, where nobody has said it, ``guess = true``::
     otherwise = "refused"         # silently wrong; others it refuses, or what becomes of them is "unknown"
     source = "..."
 
+    [[recurrent]]                 # or what a profile allows, whose rules are functions: "sonnx"
+    ops = ["LSTM"]
+    profile = "sonnx"
+    source = "..."
+
     [tried]                       # if it was tried here
     version = "1.0"
     source = "..."
@@ -146,6 +151,7 @@ class RecurrentRule(Claim):
     same_activations: bool = False
     wrong: Sequence[str] = ()
     otherwise: str = "refused"
+    profile: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,6 +173,11 @@ class Target:
     limits: Sequence[Limit] = ()
     recurrent: Sequence[RecurrentRule] = ()
     tried: Tried | None = None
+
+    @property
+    def profile(self) -> str:
+        """The profile that recurrent nodes are to conform to, which keeps them; ``""``: none."""
+        return next((rule.profile for rule in self.recurrent if rule.profile), "")
 
     @functools.cached_property
     def op_types(self) -> frozenset[str]:
@@ -284,6 +295,7 @@ def _validate(target: Target) -> None:
         (target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"),
         *((rule.ops, RECURRENT, "recurrent.ops") for rule in target.recurrent),
         *(([rule.otherwise], OTHERWISE, "recurrent.otherwise") for rule in target.recurrent),
+        *(([rule.profile], ("", "sonnx"), "recurrent.profile") for rule in target.recurrent),
     ]
     for given, known, where in choices:
         for item in given:
