@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import generate
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
