@@ -36,11 +36,13 @@ class Dialect:
         name: Whose operators they are.
         ops: The operators.
         constant: By operator the inputs that must be constants.
+        onnxruntime: Whether onnxruntime runs it as it is, so that the forms it runs fastest are wanted.
     """
 
     name: str
     ops: frozenset[str]
     constant: Mapping[str, frozenset[int]]
+    onnxruntime: bool = False
 
 
 class Emitter:
@@ -92,6 +94,11 @@ class Emitter:
         other.dtype = dtype
         other.nodes, other._transposed = self.nodes, self._transposed
         return other
+
+    @property
+    def for_onnxruntime(self) -> bool:
+        """Whether the forms that onnxruntime runs fastest are wanted: no other runtime is named."""
+        return self.dialect is None or self.dialect.onnxruntime
 
     def has(self, op_type: str) -> bool:
         """Whether the operator may be emitted for the type of the arithmetic."""

@@ -17,7 +17,7 @@ from rnnlower.cells import CELLS, LAST_OPS, CellParameters, GateGroup, gate_grou
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.errors import MissingOperatorError
 from rnnlower.recurrent import ResolvedNode
-from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, run_in_chunks
+from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, Strategy, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
@@ -71,6 +71,8 @@ def lower_node(
     stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
     form = STRATEGIES[strategy]
+    if not e.for_onnxruntime:
+        form = Strategy(form.run)
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     paired = form.upright and _pays_as_pair(e, node, axes)

@@ -47,7 +47,7 @@ def dialect(target: Target) -> Dialect:
     for limit in target.limits:
         for op_type in limit.ops:
             constant[op_type] = constant.get(op_type, frozenset()) | {*limit.constant}
-    return Dialect(target.name, target.op_types, constant)
+    return Dialect(target.name, target.op_types, constant, onnxruntime=target.name == "onnxruntime")
 
 
 def check_opset(target: Target, opset: int) -> None:
