@@ -315,7 +315,10 @@ class Emitter:
         if c is None and self.opset < 11:
             c = self.scalar(0.0)
         operands = [a, b] if c is None else [a, b, c]
-        return self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
+        product = self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
+        # onnxruntime names what it fuses after the product, and searches long for a name that is not taken.
+        self.nodes[-1].name = self.names.short()
+        return product
 
     def _has_gemm(self, b: ir.Value) -> bool:
         wants_constant = self.dialect is not None and 1 in self.dialect.constant.get("Gemm", ())
