@@ -13,29 +13,26 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.cells import CELLS, LAST_OPS, CellParameters, GateGroup, gate_groups
+from rnnlower.cells import CELLS, LAST_OPS, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.errors import MissingOperatorError
+from rnnlower.lanes import (
+    LARGEST_PAIR,
+    Lane,
+    from_arithmetic,
+    paired_lane,
+    paired_series,
+    part_directions,
+    pays_as_pair,
+    single_lane,
+    to_arithmetic,
+)
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, Strategy, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
 __all__ = ["fail_like_node", "lower_node"]
-
-_LARGEST_PAIR = 128
-_FLIP = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Lane:
-    """One direction: its parameters, its input products by group, its initial states."""
-
-    parameters: CellParameters
-    groups: Sequence[GateGroup]
-    products: Sequence[TimeSeries]
-    states: Sequence[State]
-    reverse: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,37 +65,59 @@ def lower_node(
     if axes.time == 0 or axes.batch == 0:
         return _without_steps(e, node, axes)
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
-    stacked = _to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
+    stacked = to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
-    form = STRATEGIES[strategy]
-    if not e.for_onnxruntime:
-        form = Strategy(form.run)
+    form = STRATEGIES[strategy] if e.for_onnxruntime else Strategy(STRATEGIES[strategy].run)
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    paired = form.upright and _pays_as_pair(e, node, axes)
-    apart = "P" in node.inputs or (form.gates_apart and node.clip is None and not paired)
-    groups = gate_groups(node, apart=apart)
+    paired = form.upright and pays_as_pair(e, node, axes)
+    gates_apart = "P" in node.inputs or (form.gates_apart and node.clip is None and not paired)
+    groups = gate_groups(node, apart=gates_apart)
     if paired:
         axes = dataclasses.replace(axes, paired=True)
-        lanes = [_pair(e, node, weights, axes, series, groups)]
+        lanes = [paired_lane(e, node, weights, axes, series, groups)]
     else:
         lanes = [
-            _lane(e, node, weights, axes, series, groups, direction)
+            single_lane(e, node, weights, axes, series, groups, direction)
             for direction in range(node.num_directions)
         ]
-    last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
-    # One after the other where the weights of both directions would drive each other out of the caches.
-    one_by_one = form.upright and node.hidden_size > _LARGEST_PAIR
-    results = Results([], [])
-    for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
-        recurrence = _join(node, axes, together, mask, wants_sequence=node.used("Y"), last_op=last_op)
-        own = _run(e, recurrence, strategy, unroll_factor)
-        results = Results([*results.outputs, *own.outputs], [*results.states, *own.states])
-    if last_op is not None:
-        results = dataclasses.replace(results, outputs=_joined(e, axes, results.outputs, last_op))
+    results = _run(e, node, axes, lanes, mask, form, unroll_factor)
     if paired:
         axes = dataclasses.replace(axes, paired=False)
-        lanes, results = lanes * 2, _apart(e, axes, results)
+        lanes, results = lanes * 2, part_directions(e, axes, results)
+    return _outputs(e, node, axes, lanes, mask, results)
+
+
+def _run(
+    e: Emitter,
+    node: ResolvedNode,
+    axes: Axes,
+    lanes: Sequence[Lane],
+    mask: Mask | None,
+    form: Strategy,
+    unroll_factor: int,
+) -> Results:
+    """H over time and the final states, lane by lane."""
+    last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
+    # One after the other where the weights of both directions would drive each other out of the caches.
+    one_by_one = form.upright and node.hidden_size > LARGEST_PAIR
+    outputs: list[TimeSeries] = []
+    states: list[ir.Value] = []
+    for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
+        recurrence = _join(node, axes, together, mask, wants_sequence=node.used("Y"), last_op=last_op)
+        if unroll_factor > 1:
+            results = run_in_chunks(e, recurrence, form.run, unroll_factor)
+        else:
+            results = form.run(e, recurrence)
+        outputs += results.outputs
+        states += results.states
+    return Results(outputs if last_op is None else _joined(e, axes, outputs, last_op), states)
+
+
+def _outputs(
+    e: Emitter, node: ResolvedNode, axes: Axes, lanes: Sequence[Lane], mask: Mask | None, results: Results
+) -> dict[str, ir.Value]:
+    """The node's outputs, as far as they are used."""
     outputs: dict[str, ir.Value] = {}
     if node.used("Y"):
         outputs["Y"] = _sequence_output(e, node, axes, results.outputs, mask)
@@ -127,12 +146,6 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     }
 
 
-def _run(e: Emitter, recurrence: Recurrence, strategy: str, unroll_factor: int) -> Results:
-    if unroll_factor > 1:
-        return run_in_chunks(e, recurrence, STRATEGIES[strategy].run, unroll_factor)
-    return STRATEGIES[strategy].run(e, recurrence)
-
-
 def _without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
     """The outputs where there is nothing to compute, for no time steps or a batch of no rows."""
     time, batch, directions = axes.time, axes.batch, node.num_directions
@@ -150,7 +163,7 @@ def _without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.V
             outputs[name] = e.op("Identity", node.inputs[state])
         else:
             zeros = e.op("Identity", e.zeros([*dims, node.hidden_size]))
-            outputs[name] = _from_arithmetic(e, node, zeros)
+            outputs[name] = from_arithmetic(e, node, zeros)
     return outputs
 
 
@@ -161,186 +174,6 @@ def _axes(e: Emitter, node: ResolvedNode, X: ir.Value) -> Axes:
         e.dim(X, node.layout) if time is None else time,
         e.dim(X, 1 - node.layout) if batch is None else batch,
     )
-
-
-def _to_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
-    return value if node.dtype == e.dtype else e.cast(value, e.dtype)
-
-
-def _from_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
-    assert node.dtype is not None
-    return value if node.dtype == e.dtype else e.cast(value, node.dtype)
-
-
-def _lane(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    axes: Axes,
-    X: TimeSeries,
-    groups: Sequence[GateGroup],
-    direction: int,
-) -> Lane:
-    return Lane(
-        _parameters(e, node, weights, groups, direction, axes),
-        groups,
-        [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
-        [_initial_state(e, node, axes, name, direction) for name in node.state_names],
-        node.reversed_directions[direction],
-    )
-
-
-def _pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
-    """Whether both directions in one step, as one batched product, cost less than one behind the other.
-
-    The products are slower then, but there are half as many ops: that pays while both are small.
-    """
-    forward_first = node.reversed_directions == (False, True)
-    R = node.inputs["R"]
-    return (
-        axes.upright
-        and forward_first
-        and node.hidden_size <= _LARGEST_PAIR
-        and e.opset >= _FLIP
-        and node.activations[0] == node.activations[1]
-        and not isinstance(R.const_value, ir.ExternalTensor)
-    )
-
-
-def _pair(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    axes: Axes,
-    X: TimeSeries,
-    groups: Sequence[GateGroup],
-) -> Lane:
-    """Both directions as one, whose second half is turned round in time."""
-    single = dataclasses.replace(axes, paired=False)
-    turned = TimeSeries(e, X.axes, X.width, stacked=e.flip(X.stacked(), 0))
-    products = []
-    for group in groups:
-        halves = [
-            _input_product(e, node, weights, single, source, group, direction).stacked()
-            for direction, source in enumerate((X, turned))
-        ]
-        first, last = _rows(node, group)
-        products.append(_paired_series(e, axes, last - first, halves))
-    states = []
-    for name in node.state_names:
-        initial = node.initial_state(name)
-        if initial is not None:
-            sizes = e.integers(2, node.hidden_size, 1)
-            initial = _to_arithmetic(e, node, e.op("Reshape", initial, sizes, since=5))
-        states.append(State(initial, node.hidden_size))
-    return Lane(_parameters(e, node, weights, groups, None, axes), groups, products, states, reverse=False)
-
-
-def _paired_series(
-    e: Emitter, axes: Axes, width: int, halves: Sequence[ir.Value], dtype: ir.DataType | None = None
-) -> TimeSeries:
-    stacked = e.reshape(e.concat(halves, axis=1), [axes.time, *axes.value(width)])
-    return TimeSeries(e, axes, width, stacked=stacked, dtype=dtype)
-
-
-def _apart(e: Emitter, axes: Axes, results: Results) -> Results:
-    """The outputs and final states of a pair, direction by direction."""
-    outputs = []
-    for series in results.outputs:
-        forward, turned = e.split_evenly(series.stacked(), 2, 1, 1)
-        for half in (forward, e.flip(turned, 0)):
-            stacked = e.reshape(half, [axes.time, *axes.value(series.width)])
-            outputs.append(TimeSeries(e, axes, series.width, stacked=stacked))
-    halves = [e.split_evenly(state, 2, 0, 1) for state in results.states]
-    return Results(outputs, [half[direction] for direction in range(2) for half in halves])
-
-
-def _parameters(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    groups: Sequence[GateGroup],
-    direction: int | None,
-    axes: Axes,
-) -> CellParameters:
-    hidden_size = node.hidden_size
-    B, P = node.inputs.get("B"), node.inputs.get("P")
-
-    def vector(value: ir.Value, position: int) -> ir.Value:
-        first = position * hidden_size
-        return weights.vector(e, value, direction, first, first + hidden_size, upright=axes.upright)
-
-    recurrent_bias = None
-    if B is not None and node.linear_before_reset:
-        # Behind the reset gate Rbh does not add up with Wbh.
-        recurrent_bias = vector(B, 5)
-    return CellParameters(
-        node=node,
-        activations=node.activations[direction or 0],
-        R={
-            group.gates: weights.matrix(e, node.inputs["R"], direction, *_rows(node, group))
-            for group in groups
-        },
-        recurrent_bias=recurrent_bias,
-        upright=axes.upright,
-        paired=axes.paired,
-        peepholes={}
-        if P is None
-        else {
-            letter: vector(P, "iof".index(letter))
-            for letter in "iof"
-            if any(letter in group.gates for group in groups)
-        },
-    )
-
-
-def _rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
-    """The rows of a group in W, R and each half of B."""
-    return group.first * node.hidden_size, group.last * node.hidden_size
-
-
-def _input_product(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    axes: Axes,
-    X: TimeSeries,
-    group: GateGroup,
-    direction: int,
-) -> TimeSeries:
-    """``X W^T + bias`` of a group of gates, for all steps at once."""
-    first, last = _rows(node, group)
-    W = weights.matrix(e, node.inputs["W"], direction, first, last)
-    B = node.inputs.get("B")
-    bias = None
-    if B is not None and node.linear_before_reset and group.gates == "h":
-        bias = weights.vector(e, B, direction, first, last)
-    elif B is not None:
-        offset = len(node.cell.gates) * node.hidden_size
-        bias = weights.bias_sum(e, B, direction, first, last, offset)
-    width, reverse = last - first, node.reversed_directions[direction]
-    if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
-        # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
-        product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
-        stacked = product if bias is None else e.op("Add", product, bias)
-        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    product = e.gemm(X.flat(), W, bias)
-    if axes.upright:
-        stacked = e.reshape(product, [axes.time, *axes.value(width)])
-        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    return TimeSeries(e, axes, width, flat=product, reverse=reverse)
-
-
-def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int) -> State:
-    value = node.initial_state(name)
-    if value is None:
-        return State(None, node.hidden_size)
-    if node.num_directions > 1:
-        value = e.slice(value, [direction], [direction + 1], [node.layout])
-    # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
-    sizes = (-1, 1) if axes.upright else (-1, node.hidden_size)
-    rows = e.op("Reshape", value, e.integers(*sizes), since=5)
-    return State(_to_arithmetic(e, node, rows), node.hidden_size)
 
 
 def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
@@ -433,7 +266,7 @@ def _join(
 def _within(mask: Mask, axes: Axes) -> TimeSeries:
     """The mask of a pair."""
     e, within = mask.within.e, mask.within.stacked()
-    return _paired_series(e, axes, 1, [within, e.flip(within, 0)], mask.within.dtype)
+    return paired_series(e, axes, 1, [within, e.flip(within, 0)], mask.within.dtype)
 
 
 def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None) -> ir.Value:
@@ -465,7 +298,7 @@ def _sequence_output(
         dims = [axes.time, 1, axes.batch, node.hidden_size]
         is_reshaped = lane.is_flat or axes.upright
         lanes.append(e.reshape(value, dims) if is_reshaped else e.unsqueeze(value, 1, dims))
-    Y = _from_arithmetic(e, node, e.concat(lanes, axis=1))
+    Y = from_arithmetic(e, node, e.concat(lanes, axis=1))
     return e.transpose(Y, [2, 0, 1, 3]) if node.layout else Y
 
 
@@ -490,7 +323,7 @@ def _state_output(
         dims: list[Dim] = [axes.batch, node.hidden_size]
         dims.insert(node.layout, 1)
         lanes.append(e.reshape(value, dims) if axes.upright else e.unsqueeze(value, node.layout, dims))
-    return _from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
+    return from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
 
 
 def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:

@@ -1,0 +1,227 @@
+"""The directions of a recurrent node: one lane each, or both as one.
+
+A `Lane` holds what the steps of a direction share: weights, input products for all time steps, initial
+states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.cells import CellParameters, GateGroup
+from rnnlower.emitter import Emitter
+from rnnlower.recurrent import ResolvedNode
+from rnnlower.strategies import Results, State
+from rnnlower.timeseries import Axes, TimeSeries
+from rnnlower.weights import Weights
+
+__all__ = [
+    "LARGEST_PAIR",
+    "Lane",
+    "from_arithmetic",
+    "paired_lane",
+    "paired_series",
+    "part_directions",
+    "pays_as_pair",
+    "single_lane",
+    "to_arithmetic",
+]
+
+LARGEST_PAIR = 128
+"""Units up to which both directions as one product cost less than one behind the other."""
+
+_FLIP = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """One direction: its parameters, its input products by group, its initial states."""
+
+    parameters: CellParameters
+    groups: Sequence[GateGroup]
+    products: Sequence[TimeSeries]
+    states: Sequence[State]
+    reverse: bool
+
+
+def pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
+    """Whether both directions in one step, as one batched product, cost less than one behind the other.
+
+    The products are slower then, but there are half as many ops: that pays while both are small.
+    """
+    forward_first = node.reversed_directions == (False, True)
+    R = node.inputs["R"]
+    return (
+        axes.upright
+        and forward_first
+        and node.hidden_size <= LARGEST_PAIR
+        and e.opset >= _FLIP
+        and node.activations[0] == node.activations[1]
+        and not isinstance(R.const_value, ir.ExternalTensor)
+    )
+
+
+def single_lane(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    axes: Axes,
+    X: TimeSeries,
+    groups: Sequence[GateGroup],
+    direction: int,
+) -> Lane:
+    return Lane(
+        _parameters(e, node, weights, groups, direction, axes),
+        groups,
+        [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
+        [_initial_state(e, node, axes, name, direction) for name in node.state_names],
+        node.reversed_directions[direction],
+    )
+
+
+def paired_lane(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    axes: Axes,
+    X: TimeSeries,
+    groups: Sequence[GateGroup],
+) -> Lane:
+    """Both directions as one, whose second half is turned round in time."""
+    single = dataclasses.replace(axes, paired=False)
+    turned = TimeSeries(e, X.axes, X.width, stacked=e.flip(X.stacked(), 0))
+    products = []
+    for group in groups:
+        halves = [
+            _input_product(e, node, weights, single, source, group, direction).stacked()
+            for direction, source in enumerate((X, turned))
+        ]
+        first, last = _rows(node, group)
+        products.append(paired_series(e, axes, last - first, halves))
+    states = []
+    for name in node.state_names:
+        initial = node.initial_state(name)
+        if initial is not None:
+            sizes = e.integers(2, node.hidden_size, 1)
+            initial = to_arithmetic(e, node, e.op("Reshape", initial, sizes, since=5))
+        states.append(State(initial, node.hidden_size))
+    return Lane(_parameters(e, node, weights, groups, None, axes), groups, products, states, reverse=False)
+
+
+def paired_series(
+    e: Emitter, axes: Axes, width: int, halves: Sequence[ir.Value], dtype: ir.DataType | None = None
+) -> TimeSeries:
+    stacked = e.reshape(e.concat(halves, axis=1), [axes.time, *axes.value(width)])
+    return TimeSeries(e, axes, width, stacked=stacked, dtype=dtype)
+
+
+def part_directions(e: Emitter, axes: Axes, results: Results) -> Results:
+    """The outputs and final states of a pair, direction by direction."""
+    outputs = []
+    for series in results.outputs:
+        forward, turned = e.split_evenly(series.stacked(), 2, 1, 1)
+        for half in (forward, e.flip(turned, 0)):
+            stacked = e.reshape(half, [axes.time, *axes.value(series.width)])
+            outputs.append(TimeSeries(e, axes, series.width, stacked=stacked))
+    halves = [e.split_evenly(state, 2, 0, 1) for state in results.states]
+    return Results(outputs, [half[direction] for direction in range(2) for half in halves])
+
+
+def _parameters(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    groups: Sequence[GateGroup],
+    direction: int | None,
+    axes: Axes,
+) -> CellParameters:
+    hidden_size = node.hidden_size
+    B, P = node.inputs.get("B"), node.inputs.get("P")
+
+    def vector(value: ir.Value, position: int) -> ir.Value:
+        first = position * hidden_size
+        return weights.vector(e, value, direction, first, first + hidden_size, upright=axes.upright)
+
+    recurrent_bias = None
+    if B is not None and node.linear_before_reset:
+        # Behind the reset gate Rbh does not add up with Wbh.
+        recurrent_bias = vector(B, 5)
+    return CellParameters(
+        node=node,
+        activations=node.activations[direction or 0],
+        R={
+            group.gates: weights.matrix(e, node.inputs["R"], direction, *_rows(node, group))
+            for group in groups
+        },
+        recurrent_bias=recurrent_bias,
+        upright=axes.upright,
+        paired=axes.paired,
+        peepholes={}
+        if P is None
+        else {
+            letter: vector(P, "iof".index(letter))
+            for letter in "iof"
+            if any(letter in group.gates for group in groups)
+        },
+    )
+
+
+def _rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
+    """The rows of a group in W, R and each half of B."""
+    return group.first * node.hidden_size, group.last * node.hidden_size
+
+
+def _input_product(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    axes: Axes,
+    X: TimeSeries,
+    group: GateGroup,
+    direction: int,
+) -> TimeSeries:
+    """``X W^T + bias`` of a group of gates, for all steps at once."""
+    first, last = _rows(node, group)
+    W = weights.matrix(e, node.inputs["W"], direction, first, last)
+    B = node.inputs.get("B")
+    bias = None
+    if B is not None and node.linear_before_reset and group.gates == "h":
+        bias = weights.vector(e, B, direction, first, last)
+    elif B is not None:
+        offset = len(node.cell.gates) * node.hidden_size
+        bias = weights.bias_sum(e, B, direction, first, last, offset)
+    width, reverse = last - first, node.reversed_directions[direction]
+    if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
+        # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
+        product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
+        stacked = product if bias is None else e.op("Add", product, bias)
+        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
+    product = e.gemm(X.flat(), W, bias)
+    if axes.upright:
+        stacked = e.reshape(product, [axes.time, *axes.value(width)])
+        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
+    return TimeSeries(e, axes, width, flat=product, reverse=reverse)
+
+
+def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int) -> State:
+    value = node.initial_state(name)
+    if value is None:
+        return State(None, node.hidden_size)
+    if node.num_directions > 1:
+        value = e.slice(value, [direction], [direction + 1], [node.layout])
+    # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
+    sizes = (-1, 1) if axes.upright else (-1, node.hidden_size)
+    rows = e.op("Reshape", value, e.integers(*sizes), since=5)
+    return State(to_arithmetic(e, node, rows), node.hidden_size)
+
+
+def to_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
+    return value if node.dtype == e.dtype else e.cast(value, e.dtype)
+
+
+def from_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
+    assert node.dtype is not None
+    return value if node.dtype == e.dtype else e.cast(value, node.dtype)
