@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.conforming import conform
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
+from rnnlower.lengths import with_static_lengths
 from rnnlower.opset import NodePredicate
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
@@ -21,7 +22,6 @@ from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass, Plan
-from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.requirements import FIRST_OPSET, opset_needs
@@ -44,9 +44,6 @@ __all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
 LAST_OPSET = 26
 _FREE_INITIALIZERS_IR = 4
 _ORIGIN = "rnnlower.origin"
-_MOST_STEPS = 200_000
-_NODES_A_STEP = 10
-_BYTES_A_STEP = 420
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,14 +149,7 @@ def lower_model(
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
     target = options.target
-    lowest, highest = (FIRST_OPSET, LAST_OPSET) if target is None else target.opset.range
-    if target is not None and options.opset is None and default_opset(model) > highest:
-        options = dataclasses.replace(options, opset=highest)
-    if options.opset is None and default_opset(model) > LAST_OPSET:
-        raise UnsupportedModelError(
-            f"the model has opset {default_opset(model)}, and what is known here ends at {LAST_OPSET}; "
-            f"ask for a lower one (--opset {LAST_OPSET})"
-        )
+    options = _settle_opset(model, options)
     tell("preparing", 0, 0)
     ops_before = count_ops(model)
     selected = _select(find_recurrent(model), options.nodes)
@@ -175,31 +165,61 @@ def lower_model(
         parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
         located.node.meta[_ORIGIN] = located
     notes: list[str] = []
-    first = max(FIRST_OPSET, lowest, options.opset or 0)
+    lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
+    first = max(lowest, options.opset or 0)
     if first > default_opset(model):
         # A model too old for what is written here moves to the first opset that can say what it says.
         notes += _move(model, range(first, (options.opset or LAST_OPSET) + 1))
-    uncalled, more = _inline_functions(model)
-    notes += more
+    notes += _inline_functions(model)
     current = _current(model)
     if target is not None and target.profile:
-        conformed, more = conform(model, current)
-        notes += [*_notes([], [], uncalled), *more, *_rest_of_the_model(model, options)]
-        counts = ops_before, count_ops(model)
-        return LoweringReport(conformed, default_opset(model), *counts, notes, target.name, kept)
+        lowered, more = conform(model, current)
+    else:
+        lowered, more = _lower(model, current, options, tell)
+    notes += more
+    if target is not None:
+        notes += _rest_of_the_model(model, options)
+    name = None if target is None else target.name
+    return LoweringReport(lowered, default_opset(model), ops_before, count_ops(model), notes, name, kept)
+
+
+def _settle_opset(model: ir.Model, options: LoweringOptions) -> LoweringOptions:
+    """The options, with the opset that the target asks for where the user asks for none."""
+    opset, target = default_opset(model), options.target
+    if options.opset is not None:
+        return options
+    if target is not None and opset > target.opset.range[1]:
+        return dataclasses.replace(options, opset=target.opset.range[1])
+    if opset > LAST_OPSET:
+        raise UnsupportedModelError(
+            f"the model has opset {opset}, and what is known here ends at {LAST_OPSET}; "
+            f"ask for a lower one (--opset {LAST_OPSET})"
+        )
+    return options
+
+
+def _lower(
+    model: ir.Model,
+    current: Sequence[Located],
+    options: LoweringOptions,
+    tell: Callable[[str, int, int], None],
+) -> tuple[list[LoweredNode], list[str]]:
+    """Lowers the nodes, by plans of their own; gives what became of them, and notes."""
+    target = options.target
     FoldWeightsPass([located.node for located in current])(model)
     InferTypesPass()(model)
     unreachable: list[Located] = []
     impossible: list[Located] = []
     if options.strategy == "unroll" or (target is not None and wants_numbers(target)):
-        current, unreachable, impossible = _with_static_lengths(model, current, options)
+        current, unreachable, impossible = with_static_lengths(model, current, target, options.semantics)
     plans = {located.node: _plan(located, options) for located in current}
     plans |= {located.node: Plan("unroll", reason="it cannot run") for located in impossible}
     needs = {located: _needs(located, options, plans[located.node]) for located in current}
     needs |= {located: {"NonZero-9": 9} for located in impossible}
     asked = options.opset or default_opset(model)
     written = max([asked, *(opset for each in needs.values() for opset in each.values())])
-    if options.opset is not None and asked < written:
+    notes: list[str] = []
+    if asked < written and options.opset is not None:
         # What stands beside the lowered nodes has to get there too: refused here, it is named as it is known.
         ConvertOpsetPass(asked, keep=_is_selected)(model.clone())
     if written != default_opset(model):
@@ -214,21 +234,11 @@ def lower_model(
     )
     lowering(model)
     LegacyConstantsPass()(model)
-    if options.opset is not None and asked < written:
+    if asked < written and options.opset is not None:
         notes += _reach(model, asked, needs)
-    notes += [*_notes(unreachable, impossible, uncalled), *lowering.notes]
     if target is not None:
         require_emitted_fit(model, target)
-        notes += _rest_of_the_model(model, options)
-    return LoweringReport(
-        lowering.lowered,
-        default_opset(model),
-        ops_before,
-        count_ops(model),
-        notes,
-        None if target is None else target.name,
-        kept,
-    )
+    return lowering.lowered, [*notes, *_notes(unreachable, impossible), *lowering.notes]
 
 
 def _plan(located: Located, options: LoweringOptions) -> Plan:
@@ -251,16 +261,13 @@ def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:
     return [f"target {options.target.name} does not run {misfit}" for misfit in misfits]
 
 
-def _notes(
-    unreachable: Sequence[Located], impossible: Sequence[Located], uncalled: Sequence[str]
-) -> list[str]:
+def _notes(unreachable: Sequence[Located], impossible: Sequence[Located]) -> list[str]:
     """What happened to nodes beside their being lowered."""
     notes = [
         f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
         "and went with its branch"
         for located in unreachable
     ]
-    notes += [f"function {name} is never called, and went with its recurrent nodes" for name in uncalled]
     notes += [
         f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
         "what replaces it fails as it would"
@@ -325,8 +332,8 @@ def _reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int
     )
 
 
-def _inline_functions(model: ir.Model) -> tuple[list[str], list[str]]:
-    """Inlines the functions that hold selected nodes; gives the names of the uncalled, and notes."""
+def _inline_functions(model: ir.Model) -> list[str]:
+    """Inlines the functions that hold selected nodes; gives notes."""
     inlining = InlineFunctionsPass(_is_selected)
     opset = default_opset(model)
     versions = {function.opset_imports.get("", opset) for function in inlining.functions_to_inline(model)} | {
@@ -334,7 +341,10 @@ def _inline_functions(model: ir.Model) -> tuple[list[str], list[str]]:
     }
     notes = _move(model, range(opset, max(versions) + 1)) if len(versions) > 1 else []
     inlining(model)
-    return [f"{function.domain}::{function.name}" for function in inlining.uncalled], notes
+    return notes + [
+        f"function {function.domain}::{function.name} is never called, and went with its recurrent nodes"
+        for function in inlining.uncalled
+    ]
 
 
 def _current(model: ir.Model) -> list[Located]:
@@ -353,94 +363,3 @@ def _parse(located: Located, semantics: Semantics) -> ResolvedNode:
 
 def _needs(located: Located, options: LoweringOptions, plan: Plan) -> dict[str, int]:
     return opset_needs(_parse(located, options.semantics), plan.strategy, plan.unroll_factor)
-
-
-def _with_static_lengths(
-    model: ir.Model, current: Sequence[Located], options: LoweringOptions
-) -> tuple[list[Located], list[Located], list[Located]]:
-    """The nodes to be unrolled, each of which then has a static length; the unreachable, the impossible.
-
-    Raises:
-        UnsupportedModelError: A length is not static.
-    """
-
-    def dynamic(nodes: Sequence[Located]) -> list[Located]:
-        return [located for located in nodes if _parse(located, options.semantics).seq_length is None]
-
-    is_static = options.target is not None and options.target.shapes.static
-    if not dynamic(current) and not is_static:
-        _check_cost([(located, _parse(located, options.semantics)) for located in current])
-        return list(current), [], []
-    analysis = StaticShapesPass(current)
-    analysis(model)
-    gone = analysis.unreachable + analysis.impossible
-    current = [located for located in current if located not in gone]
-    for located in dynamic(current):
-        raise UnsupportedModelError(_no_length(located, model, options.target))
-    _check_cost([(located, _parse(located, options.semantics)) for located in current])
-    return current, analysis.unreachable, analysis.impossible
-
-
-def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
-    """Refuses to unroll what would take all memory long before it is a file."""
-    for located, node in nodes:
-        steps = (node.seq_length or 0) * node.num_directions
-        if steps > _MOST_STEPS:
-            raise UnsupportedModelError(
-                f"{node.op_type} node {str(located)!r}: unrolling {steps:,} steps makes about "
-                f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
-                f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
-            )
-
-
-def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
-    node = located.node
-    X = node.inputs[0]
-    layout = node.attributes.get_int("layout", 0)
-    dim = X.shape[layout] if X is not None and X.shape is not None else None
-    named = isinstance(dim, ir.SymbolicDim) and dim.value is not None
-    length = f"{str(dim)!r}" if named else "unknown"
-    remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
-    needy = "unrolling" if target is None else f"target {target.name}"
-    problem = (
-        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and {needy} needs a number"
-    )
-    other_way = "keep it dynamic with `rnnlower scan`"
-    if target is not None:
-        other_way = "choose a target that has Scan or Loop"
-    if not remedy:
-        way = other_way[0].upper() + other_way[1:]
-        return f"{problem}, which the shapes of the inputs do not tell. {way}"
-    return f"{problem}. Give it one ({remedy}), or {other_way}"
-
-
-def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
-    """Options that fix what is dynamic about the inputs that lead to X; "" if nothing is."""
-    inputs = [value for value in model.graph.inputs if X is None or value in _sources(X)]
-    inputs = inputs or list(model.graph.inputs)
-    remedies: dict[str, None] = {}
-    for value in inputs:
-        dims = list(value.shape or ())
-        names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]
-        remedies.update({f"--dim {name}=16": None for name in names if name})
-        if None in names or any(isinstance(dim, int) and dim < 0 for dim in dims):
-            shape = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)
-            remedies[f"--input-shape {value.name}:{shape}"] = None
-        if value.shape is None:
-            remedies[f"--input-shape {value.name}:2,3,4"] = None
-    return " or ".join(remedies)
-
-
-def _sources(X: ir.Value) -> set[ir.Value]:
-    """The values that X depends on, through the nodes of its own and of outer graphs."""
-    seen: set[ir.Value] = set()
-    pending = [X]
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        producer = value.producer()
-        if producer is not None:
-            pending += [used for used in producer.inputs if used is not None]
-    return seen
