@@ -184,7 +184,8 @@ def lower_model(
     current = _current(model)
     if target is not None and target.profile:
         conformed, more = conform(model, current)
-        notes += [*_notes([], [], uncalled), *more, *_rest_of_the_model(model, options)]
+        notes += [*_notes([], [], uncalled), *more, *_unused_factor(conformed, kept, options)]
+        notes += _rest_of_the_model(model, options)
         counts = ops_before, count_ops(model)
         return LoweringReport(conformed, default_opset(model), *counts, notes, target.name, kept)
     FoldWeightsPass([located.node for located in current])(model)
@@ -218,6 +219,7 @@ def lower_model(
         notes += _reach(model, asked, needs)
     notes += [*_notes(unreachable, impossible, uncalled), *lowering.notes]
     if target is not None:
+        notes += _unused_factor(lowering.lowered, kept, options)
         require_emitted_fit(model, target)
         notes += _rest_of_the_model(model, options)
     return LoweringReport(
@@ -249,6 +251,23 @@ def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:
             + "; ".join(map(str, misfits))
         )
     return [f"target {options.target.name} does not run {misfit}" for misfit in misfits]
+
+
+def _unused_factor(
+    lowered: Sequence[LoweredNode], kept: Sequence[KeptNode], options: LoweringOptions
+) -> list[str]:
+    """Which nodes become no Scan or Loop, where an unroll factor was asked for."""
+    if options.unroll_factor == 1:
+        return []
+    done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in kept]
+    for node in lowered:
+        if node.strategy not in ("scan", "loop"):
+            done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
+    return [
+        f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
+        f"--unroll-factor {options.unroll_factor}, which is for Scan and Loop, changes nothing about it"
+        for node, what in done
+    ]
 
 
 def _notes(

@@ -89,6 +89,7 @@ def lower_node(
     last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
     # One after the other where the weights of both directions would drive each other out of the caches.
     one_by_one = form.upright and node.hidden_size > _LARGEST_PAIR
+    one_by_one |= e.dialect is not None and e.dialect.apart and isinstance(axes.time, int)
     results = Results([], [])
     for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
         recurrence = _join(node, axes, together, mask, wants_sequence=node.used("Y"), last_op=last_op)
