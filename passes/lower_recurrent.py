@@ -171,6 +171,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             replace_node(located.node, outputs, e.nodes)
         for located in self._impossible:
             e = Emitter(model, opset, names, ir.DataType.FLOAT, constants, self._dialect)
+            if self._dialect is not None and not _can_fail(self._dialect):
+                raise UnsupportedModelError(
+                    f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes, and "
+                    f"target {self._dialect.name} cannot be told that its branch fails; take the branch out "
+                    "of the model, or give the inputs other shapes"
+                )
             outputs = fail_like_node(e, located.node)
             self.lowered.append(
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
@@ -204,6 +210,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             emitted_ops=len(e.nodes) + inner,
             reason=self._plan(located).reason,
         )
+
+
+def _can_fail(dialect: Dialect) -> bool:
+    """Whether it has what `fail_like_node` emits."""
+    return {"NonZero", "Reshape"} <= dialect.ops and 1 not in dialect.constant.get("Reshape", ())
 
 
 def _dtype(node: ResolvedNode) -> ir.DataType:

@@ -37,12 +37,14 @@ class Dialect:
         ops: The operators.
         constant: By operator the inputs that must be constants.
         onnxruntime: Whether onnxruntime runs it as it is, so that the forms it runs fastest are wanted.
+        apart: Whether each direction of a node of static length gets a Scan or Loop of its own.
     """
 
     name: str
     ops: frozenset[str]
     constant: Mapping[str, frozenset[int]]
     onnxruntime: bool = False
+    apart: bool = False
 
 
 class Emitter:

@@ -178,6 +178,7 @@ def lower_model(
         lowered, more = _lower(model, current, options, tell)
     notes += more
     if target is not None:
+        notes += _unused_factor(lowered, kept, options)
         notes += _rest_of_the_model(model, options)
     name = None if target is None else target.name
     return LoweringReport(lowered, default_opset(model), ops_before, count_ops(model), notes, name, kept)
@@ -259,6 +260,23 @@ def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:
             + "; ".join(map(str, misfits))
         )
     return [f"target {options.target.name} does not run {misfit}" for misfit in misfits]
+
+
+def _unused_factor(
+    lowered: Sequence[LoweredNode], kept: Sequence[KeptNode], options: LoweringOptions
+) -> list[str]:
+    """Which nodes become no Scan or Loop, where an unroll factor was asked for."""
+    if options.unroll_factor == 1:
+        return []
+    done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in kept]
+    for node in lowered:
+        if node.strategy not in ("scan", "loop"):
+            done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
+    return [
+        f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
+        f"--unroll-factor {options.unroll_factor}, which is for Scan and Loop, changes nothing about it"
+        for node, what in done
+    ]
 
 
 def _notes(unreachable: Sequence[Located], impossible: Sequence[Located]) -> list[str]:

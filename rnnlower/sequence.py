@@ -101,6 +101,7 @@ def _run(
     last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
     # One after the other where the weights of both directions would drive each other out of the caches.
     one_by_one = form.upright and node.hidden_size > LARGEST_PAIR
+    one_by_one |= e.dialect is not None and e.dialect.apart and isinstance(axes.time, int)
     outputs: list[TimeSeries] = []
     states: list[ir.Value] = []
     for together in [[lane] for lane in lanes] if one_by_one else [lanes]:

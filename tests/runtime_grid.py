@@ -22,7 +22,7 @@ from runtimes import RUNTIMES, Attempts, Failure, Runtime
 import rnnlower
 from rnnlower.targets import target_names
 
-__all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "product", "rows"]
+__all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "attempt_lowered", "product", "rows"]
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 COLUMNS = tuple(itertools.product(("LSTM", "GRU", "RNN"), DIRECTIONS))
@@ -120,15 +120,21 @@ class Outcome:
 
 def attempt(attempts: Attempts, runtime: Runtime, config: Config) -> tuple[Outcome, Outcome]:
     """The node as it is, and lowered for the runtime."""
+    inputs, expected = _case(config)
+    return _judged(attempts, config.build(), inputs, expected), attempt_lowered(attempts, runtime, config)
+
+
+def attempt_lowered(attempts: Attempts, runtime: Runtime, config: Config) -> Outcome:
+    """The node lowered for the runtime."""
+    return _judged(attempts, lowered(config.build(), runtime), *_case(config))
+
+
+def _case(config: Config) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs, and the outputs that the oracle expects of them."""
     inputs = config.make_inputs(np.random.default_rng(config.seed))
     if "sequence_lens" in inputs:
         inputs["sequence_lens"] = np.array([config.seq_length - 1, config.seq_length], np.int32)
-    expected = config.expected(inputs)
-    model = config.build()
-    return (
-        _judged(attempts, model, inputs, expected),
-        _judged(attempts, lowered(model, runtime), inputs, expected),
-    )
+    return inputs, config.expected(inputs)
 
 
 def lowered(model: onnx.ModelProto, runtime: Runtime) -> onnx.ModelProto:

@@ -106,7 +106,7 @@ class Runtime:
         distribution: The package on PyPI.
         module: What it imports as.
         run: Runs a model.
-        every: Of how many combinations of features one is tried, where a run takes long; a prime.
+        every: Of how many nodes of the page one is tried, where a run takes long; a prime.
     """
 
     target: str
@@ -130,7 +130,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         Runtime("onnx2torch", "onnx2torch", "onnx2torch", _onnx2torch),
         Runtime("opencv", "opencv-python-headless", "cv2", _opencv),
         Runtime("openvino", "openvino", "openvino", _openvino),
-        Runtime("tinygrad", "tinygrad", "tinygrad", _tinygrad, every=17),
+        Runtime("tinygrad", "tinygrad", "tinygrad", _tinygrad, every=37),
         Runtime("tract", "tract", "tract", _tract),
     )
 }

@@ -142,3 +142,34 @@ def test_own_target_file(tmp_path: Path) -> None:
     assert {node.op_type for node in all_nodes(onnx.load(out))} <= set(ops)
     refused = rnnlower("lower", MODELS / "gru14_defaults.onnx", "-o", out, "--target", path, code=3)
     assert "GRU node 'GRU_0': Sub, which target own lacks; choose a target that has Sub" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "config", "said"),
+    [
+        ("tinygrad", Config(), "is unrolled"),
+        ("onnxruntime", Config(layout=1, batch_size=1), "is unrolled"),
+        ("onnxruntime", Config(), "is kept"),
+        ("sonnx", Config(), "is kept"),
+        ("tract", Config(x_dims="time", clip=0.3), ""),
+    ],
+)
+def test_an_unroll_factor_without_effect_is_noted(
+    tmp_path: Path, target: str, config: Config, said: str
+) -> None:
+    path, out = save(config.build(), tmp_path), tmp_path / "out.onnx"
+    run = rnnlower("lower", path, "-o", out, "--target", target, "--unroll-factor", "2", "--no-verify")
+    assert (f"note: LSTM node 'LSTM_0' {said}: --unroll-factor 2" in run.stderr) == bool(said)
+    assert ("--unroll-factor" in run.stderr) == bool(said)
+    without = rnnlower("lower", path, "-o", out, "--target", target, "--no-verify")
+    assert "--unroll-factor" not in without.stderr
+
+
+def test_check_says_what_lower_says_of_batches(tmp_path: Path) -> None:
+    path, out = save(Config().build(), tmp_path), tmp_path / "out.onnx"
+    note = "note: LSTM node 'LSTM_0': batch_size is 2"
+    assert note in rnnlower("lower", path, "-o", out, "--target", "sonnx").stderr
+    run = rnnlower("check", out, "--target", "sonnx", "--json")
+    assert note in run.stderr
+    assert len(run.json["notes"]) == 1
+    assert "note" not in rnnlower("check", out, "--target", "tract", code=1).stderr

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 from configs import Config
-from runtime_grid import attempt
+from runtime_grid import attempt_lowered
 from runtimes import RUNTIMES, Attempts
+
+import rnnlower
+from rnnlower.targets import find_target
 
 NODES = {
     "LSTM": Config(direction="forward", Y_h="graph", Y_c="graph"),
@@ -39,6 +43,26 @@ NODES = {
     "RNN": Config(op_type="RNN", direction="reverse", activations=("LeakyRelu",), Y_h="graph"),
 }
 
+BEYOND_STATIC = {
+    "300 steps": Config(op_type="GRU", direction="bidirectional", seq_length=300, clip=0.3, Y_h="graph"),
+    "dynamic batch": Config(direction="bidirectional", x_dims="batch", Y_h="graph", Y_c="graph"),
+    "dynamic batch, clip": Config(op_type="GRU", x_dims="batch", clip=0.3, Y_h="graph"),
+    "dynamic length": Config(op_type="RNN", direction="bidirectional", x_dims="time", clip=0.3, Y_h="graph"),
+    "dynamic, sequence_lens": Config(op_type="GRU", x_dims="symbolic", sequence_lens="input", Y_h="graph"),
+    "dynamic, everything": Config(
+        direction="bidirectional",
+        x_dims="symbolic",
+        sequence_lens="input",
+        initial_h="input",
+        initial_c="input",
+        clip=0.5,
+        layout=1,
+        Y_h="graph",
+        Y_c="graph",
+    ),
+}
+"""Nodes whose sizes are dynamic, or whose steps are many, for runtimes that take such."""
+
 
 @pytest.fixture(scope="module", params=RUNTIMES)
 def attempts(request: pytest.FixtureRequest) -> Iterator[Attempts]:
@@ -51,5 +75,17 @@ def attempts(request: pytest.FixtureRequest) -> Iterator[Attempts]:
 
 @pytest.mark.parametrize("config", NODES.values(), ids=NODES)
 def test_lowered_nodes_are_right(attempts: Attempts, config: Config) -> None:
-    _, lowered = attempt(attempts, attempts.runtime, config)
+    if attempts.runtime.every > 1:
+        config = dataclasses.replace(config, seq_length=2)
+    lowered = attempt_lowered(attempts, attempts.runtime, config)
+    assert (lowered.verdict, lowered.why) == ("right", "")
+
+
+@pytest.mark.parametrize("config", BEYOND_STATIC.values(), ids=BEYOND_STATIC)
+def test_dynamic_and_long_nodes_are_right(attempts: Attempts, config: Config) -> None:
+    if find_target(attempts.runtime.target).shapes.static:
+        with pytest.raises(rnnlower.UnsupportedModelError, match="static shapes only"):
+            rnnlower.lower(Config(x_dims="symbolic").build(), target=attempts.runtime.target)
+        return
+    lowered = attempt_lowered(attempts, attempts.runtime, config)
     assert (lowered.verdict, lowered.why) == ("right", "")

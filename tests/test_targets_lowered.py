@@ -249,3 +249,41 @@ def test_strategy_follows_the_control_flow(tmp_path: Path) -> None:
         path.write_text(text.replace("ops = []", f"ops = {ops}"))
         used = {node.op_type for node in all_nodes(rnnlower.lower(model, target=path))}
         assert {"Loop", "Scan"} & used == {expected}
+
+
+@pytest.mark.parametrize(
+    ("target", "config", "expected"),
+    [
+        ("openvino", Config(x_dims="time", layout=1), ["Loop"]),
+        ("openvino", Config(seq_length=300, layout=1), ["Scan"]),
+        ("openvino", Config(seq_length=300, sequence_lens="input"), ["LSTM"]),
+        ("openvino", Config(x_dims="batch", sequence_lens="input"), []),
+        ("tract", Config(seq_length=300, direction="bidirectional", clip=0.3), ["Scan", "Scan"]),
+        ("tract", Config(x_dims="time", direction="bidirectional", clip=0.3), ["Scan"]),
+        ("tract", Config(x_dims="batch", direction="bidirectional"), ["Scan", "Scan"]),
+        ("tract", Config(x_dims="time", direction="bidirectional"), ["LSTM"]),
+    ],
+)
+def test_forms_for_dynamic_and_long_nodes(target: str, config: Config, expected: list[str]) -> None:
+    lowered = rnnlower.lower(config.build(), target=target)
+    ops = [node.op_type for node in all_nodes(lowered) if node.op_type in ("LSTM", "Scan", "Loop")]
+    assert ops == expected
+
+
+def test_a_branch_that_cannot_run_where_the_target_cannot_say_so() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 14]>
+        main (float[5, 2, 3] given, bool c) => (float[5, 1, 2, 2] Y)
+        <float[1, 2, 3] W = {1, 1, 1, 1, 1, 1}, float[1, 2, 2] R = {1, 1, 1, 1}>
+        {
+            Y = If (c) <
+                then_branch = p () => (float[5, 1, 2, 2] a) { a = RNN <hidden_size = 2> (given, W, R) },
+                else_branch = q () => (b) {
+                    x = Flatten (given)
+                    b = RNN <hidden_size = 2> (x, W, R)
+                }
+            >
+        }
+    """)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="RNN_1' cannot run on inputs of these shapes"):
+        rnnlower.lower(model, target="tinygrad")

@@ -8,7 +8,7 @@ import json
 import typer
 
 from rnnlower.commands.options import Json, Model, Quiet, Semantics, TargetName
-from rnnlower.commands.running import DIFFERENT, exit_codes
+from rnnlower.commands.running import DIFFERENT, exit_codes, say
 
 __all__ = ["check"]
 
@@ -25,16 +25,21 @@ def check(
     from rnnlower import report
     from rnnlower.model_io import read_model
     from rnnlower.targets import find_target
-    from rnnlower.targets.fit import find_misfits
+    from rnnlower.targets.fit import find_misfits, profile_notes
 
     runtime = find_target(target)
-    misfits = find_misfits(read_model(model), runtime, semantics)  # type: ignore[arg-type]
+    checked = read_model(model)
+    misfits = find_misfits(checked, runtime, semantics)  # type: ignore[arg-type]
+    notes = profile_notes(checked, runtime)
+    for note in notes:
+        say(f"rnnlower: note: {note}", quiet)
     if json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {
             "target": runtime.name,
             "fits": not misfits,
             "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
+            "notes": notes,
             "guesses": guesses,
         }
         typer.echo(json.dumps(result))

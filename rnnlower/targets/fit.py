@@ -17,7 +17,7 @@ from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 
-__all__ = ["Misfit", "dynamic_inputs", "find_misfits", "native_misfits"]
+__all__ = ["Misfit", "dynamic_inputs", "find_misfits", "native_misfits", "profile_notes"]
 
 Reason = tuple[str, Claim]
 
@@ -26,6 +26,9 @@ _VERDICTS = {
     "wrong": "{target} gets {what} silently wrong",
     "unknown": "whether {target} gets {what} right is not known",
 }
+
+
+_SIZES = {"batch": "batch size", "time": "sequence length"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +106,18 @@ def _of_profile(located: Located, target: Target) -> list[tuple[str, str, Claim]
         (f"{departure.subject} {departure.what}", departure.remedy, rule)
         for departure in departures(located)
         if departure.level == "error"
+    ]
+
+
+def profile_notes(model: ir.Model, target: Target) -> list[str]:
+    """What only some implementations of the target's profile refuse."""
+    if not target.profile:
+        return []
+    return [
+        str(departure)
+        for located in find_recurrent(model)
+        for departure in departures(located)
+        if departure.level == "note"
     ]
 
 
@@ -263,6 +278,9 @@ def _broken(rule: RecurrentRule, node: ResolvedNode, semantics: Semantics) -> It
         yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
     if 0 in (node.seq_length, node.batch_size):
         yield "empty", "no time steps or no rows"
+    for name, size in (("batch", node.batch_size), ("time", node.seq_length)):
+        if name in rule.static and size is None:
+            yield name, f"a {_SIZES[name]} that is not a number"
     if rule.directions is not None and node.direction not in rule.directions:
         yield node.direction, f"direction {node.direction}"
     for name in node.inputs:

@@ -47,7 +47,13 @@ def dialect(target: Target) -> Dialect:
     for limit in target.limits:
         for op_type in limit.ops:
             constant[op_type] = constant.get(op_type, frozenset()) | {*limit.constant}
-    return Dialect(target.name, target.op_types, constant, onnxruntime=target.name == "onnxruntime")
+    return Dialect(
+        target.name,
+        target.op_types,
+        constant,
+        onnxruntime=target.name == "onnxruntime",
+        apart=target.control_flow.apart,
+    )
 
 
 def check_opset(target: Target, opset: int) -> None:
@@ -118,9 +124,14 @@ def choose_plan(target: Target, node: ResolvedNode, unroll_factor: int) -> Plan:
     guarded = steps is not None or "If" in loops
     if not {"Scan", "Loop"} & {*loops}:
         return Plan("unroll", reason=f"{target.name} has no Scan and no Loop")
-    if steps is not None and steps <= _MOST_UNROLLED:
+    open_batch = target.control_flow.unroll_batch and node.batch_size is None
+    if steps is not None and steps <= _MOST_UNROLLED and not open_batch:
         return Plan("unroll", reason=f"{steps} steps are few")
     length = "the number of steps is dynamic" if steps is None else f"{steps} steps are many"
+    if steps is not None and steps <= _MOST_UNROLLED:
+        length = "the batch size is dynamic"
+    if steps is None and target.control_flow.dynamic == "Loop" and "Loop" in loops:
+        return Plan("loop", unroll_factor, f"{length}, for which {target.name} wants a Loop")
     if "Scan" in loops and guarded:
         return Plan("scan", unroll_factor, length)
     if "Loop" in loops:

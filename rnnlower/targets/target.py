@@ -11,6 +11,9 @@ version) and, where nobody has said it, ``guess = true``::
 
     [control_flow]
     ops = ["If", "Loop", "Scan"]  # those of the three that it has
+    apart = false                 # whether, over static steps, each direction wants a Scan of its own
+    dynamic = "Loop"              # which of them a dynamic number of steps wants, where both would do
+    unroll_batch = false          # whether few steps are unrolled only where the batch size is a number
     source = "..."
 
     [shapes]
@@ -44,6 +47,7 @@ version) and, where nobody has said it, ``guess = true``::
     attributes = { layout = [0], clip = [] }
     activations = ["default"]     # no others than the operator's own; or names of functions
     constant = ["W", "R"]         # inputs that must be constants if they are there
+    static = ["batch", "time"]    # sizes of X that must be numbers
     semantics = ["ort"]           # the readings (--semantics) under which it is right
     same_activations = true       # whether those of both directions must be the same
     needs = ["initial_h"]         # optional inputs without which it does not run
@@ -87,6 +91,7 @@ __all__ = ["CONTROL_FLOW", "Claim", "Limit", "RecurrentRule", "Target", "find_ta
 CONTROL_FLOW = ("If", "Loop", "Scan")
 RECURRENT = ("LSTM", "GRU", "RNN")
 OTHERWISE = ("refused", "unknown")
+SIZES = ("batch", "time")
 
 _FOLDER = pathlib.Path(__file__).parent
 
@@ -107,6 +112,9 @@ class OpsetRange(Claim):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ControlFlow(Claim):
     ops: Sequence[str]
+    apart: bool = False
+    dynamic: str = "Scan"
+    unroll_batch: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +155,7 @@ class RecurrentRule(Claim):
     activations: Sequence[str] | None = None
     constant: Sequence[str] = ()
     needs: Sequence[str] = ()
+    static: Sequence[str] = ()
     semantics: Sequence[str] | None = None
     same_activations: bool = False
     wrong: Sequence[str] = ()
@@ -294,6 +303,8 @@ def _validate(target: Target) -> None:
     choices = [
         (target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"),
         *((rule.ops, RECURRENT, "recurrent.ops") for rule in target.recurrent),
+        ([target.control_flow.dynamic], ("Loop", "Scan"), "control_flow.dynamic"),
+        *((rule.static, SIZES, "recurrent.static") for rule in target.recurrent),
         *(([rule.otherwise], OTHERWISE, "recurrent.otherwise") for rule in target.recurrent),
         *(([rule.profile], ("", "sonnx"), "recurrent.profile") for rule in target.recurrent),
     ]
