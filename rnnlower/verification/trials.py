@@ -93,7 +93,7 @@ def generate_trials(
         UnverifiableError: it ran on none.
     """
     finished: list[Trial] = []
-    skipped: list[str] = []
+    skipped: dict[str, list[int]] = {}
     hopeless: set[Variant] = set()
     last: dict[Variant, tuple[Recipe, Sizes, Trial]] = {}
     reason = ""
@@ -112,7 +112,7 @@ def generate_trials(
             finished.append(trial)
             continue
         where = f"with {', '.join(f'{name} = {value}' for name, value in variant)}, " if variant else ""
-        skipped.append(f"trial {number}: {where}the reference ran on no generated inputs: {reason}")
+        skipped.setdefault(f"{where}the reference ran on no generated inputs: {reason}", []).append(number)
         if maker.plan.is_dynamic and variant not in last:
             # The whole range of sizes was searched: another trial would search it in vain again.
             hopeless.add(variant)
@@ -120,7 +120,10 @@ def generate_trials(
         raise UnverifiableError(
             f"the reference ran on no generated inputs; give some with --inputs. The last reason: {reason}"
         )
-    return finished, skipped
+    return finished, [
+        f"trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"
+        for why, numbers in skipped.items()
+    ]
 
 
 def fed_back(trials: Sequence[Trial], states: Mapping[str, str]) -> dict[str, str]:
