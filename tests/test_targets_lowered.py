@@ -287,3 +287,26 @@ def test_a_branch_that_cannot_run_where_the_target_cannot_say_so() -> None:
     """)
     with pytest.raises(rnnlower.UnsupportedModelError, match="RNN_1' cannot run on inputs of these shapes"):
         rnnlower.lower(model, target="tinygrad")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(initial_h="input"),
+        Config(B="omitted", initial_h="input", initial_c="input"),
+        Config(sequence_lens="empty"),
+        Config(hidden_size_given=False),
+        Config(op_type="GRU", place="loop"),
+    ],
+)
+def test_what_opencv_refuses_is_lowered(config: Config) -> None:
+    assert recurrent_left(rnnlower.lower(config.build(), target="opencv")) == []
+    whole = Config(initial_h="input", initial_c="input")
+    assert recurrent_left(rnnlower.lower(whole.build(), target="opencv")) == ["LSTM"]
+
+
+@pytest.mark.parametrize("target", ["opencv", "tract"])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_opencv_and_tract_compute_in_float32(target: str, dtype: str) -> None:
+    with pytest.raises(rnnlower.UnsupportedModelError, match="; give the model another type"):
+        rnnlower.lower(Config(dtype=dtype).build(), target=target)

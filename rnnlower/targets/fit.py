@@ -128,7 +128,7 @@ def _native_reasons(located: Located, target: Target, semantics: Semantics) -> l
     if any(attribute.is_ref() for attribute in located.node.attributes.values()):
         return [("its attributes depend on the function's caller", rules[0])]
     node = parse_recurrent(located.node, located.opset, semantics, label=str(located), lenient=True)
-    judged = [(rule, list(_broken(rule, node, semantics))) for rule in rules]
+    judged = [(rule, list(_broken(rule, node, semantics, located.path))) for rule in rules]
     if not all(broken for _, broken in judged):
         return []
     rule, broken = min(judged, key=lambda pair: len(pair[1]))
@@ -270,7 +270,9 @@ def _alternatives(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values) if values else "absent"
 
 
-def _broken(rule: RecurrentRule, node: ResolvedNode, semantics: Semantics) -> Iterator[tuple[str, str]]:
+def _broken(
+    rule: RecurrentRule, node: ResolvedNode, semantics: Semantics, path: str
+) -> Iterator[tuple[str, str]]:
     """What about a recurrent node a rule does not allow: the key of `wrong`, and words."""
     if rule.semantics is not None and semantics not in rule.semantics:
         yield "semantics", f"--semantics {semantics}"
@@ -287,8 +289,12 @@ def _broken(rule: RecurrentRule, node: ResolvedNode, semantics: Semantics) -> It
         if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
             yield name, f"input {name}"
     for name in rule.needs:
-        if name not in node.inputs:
-            yield name, f"no input {name}"
+        if name not in node.inputs and name not in node.node.attributes:
+            yield name, f"no {name}"
+    if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
+        yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
+    if not rule.nested and path:
+        yield "nested", "a place in a body"
     for name in rule.constant:
         if name in node.inputs and ir.convenience.get_const_tensor(node.inputs[name]) is None:
             yield name, f"an input {name} that is not a constant"
