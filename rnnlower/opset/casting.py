@@ -22,8 +22,12 @@ def cast_6_up(step: Step) -> None:
 
 
 def cast_6_down(step: Step) -> None:
-    """The target type was a name."""
-    step.set("to", ir.DataType(step.attr("to")).name)
+    """The target type was a name, which type inference does not read: the result's type is written down."""
+    dtype = ir.DataType(step.attr("to"))
+    step.set("to", dtype.name)
+    made = step.output(0)
+    if made is not None:
+        made.type = made.type or ir.TensorType(dtype)
 
 
 def cast_like_down(step: Step) -> None:
