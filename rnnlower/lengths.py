@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.static_shapes import StaticShapesPass
-from rnnlower.places import Located
+from rnnlower.places import Located, sources
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.targets import Target
 
@@ -80,7 +80,7 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
 
 def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
     """Options that fix what is dynamic about the inputs that lead to X; "" if nothing is."""
-    inputs = [value for value in model.graph.inputs if X is None or value in _sources(X)]
+    inputs = [value for value in model.graph.inputs if X is None or value in sources(X)]
     inputs = inputs or list(model.graph.inputs)
     remedies: dict[str, None] = {}
     for value in inputs:
@@ -93,21 +93,6 @@ def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
         if value.shape is None:
             remedies[f"--input-shape {value.name}:2,3,4"] = None
     return " or ".join(remedies)
-
-
-def _sources(X: ir.Value) -> set[ir.Value]:
-    """The values that X depends on, through the nodes of its own and of outer graphs."""
-    seen: set[ir.Value] = set()
-    pending = [X]
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        producer = value.producer()
-        if producer is not None:
-            pending += [used for used in producer.inputs if used is not None]
-    return seen
 
 
 def _parse(located: Located, semantics: Semantics) -> ResolvedNode:

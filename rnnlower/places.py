@@ -10,7 +10,16 @@ import onnx_ir as ir
 
 from rnnlower.operators import RECURRENT_OPS
 
-__all__ = ["Located", "default_opset", "find_recurrent", "is_recurrent", "origin", "value_names", "walk"]
+__all__ = [
+    "Located",
+    "default_opset",
+    "find_recurrent",
+    "is_recurrent",
+    "origin",
+    "sources",
+    "value_names",
+    "walk",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +117,14 @@ def origin(value: ir.Value) -> str:
 
 def _is_fixed(value: ir.Value) -> bool:
     """Whether constants alone determine the value."""
+    return not any(
+        this.producer() is None and (this.const_value is None or this.is_graph_input())
+        for this in sources(value)
+    )
+
+
+def sources(value: ir.Value) -> set[ir.Value]:
+    """The values that a value depends on, itself among them, through nodes of its own and of outer graphs."""
     seen: set[ir.Value] = set()
     pending = [value]
     while pending:
@@ -116,8 +133,6 @@ def _is_fixed(value: ir.Value) -> bool:
             continue
         seen.add(this)
         producer = this.producer()
-        if producer is None and (this.const_value is None or this.is_graph_input()):
-            return False
         if producer is not None:
             pending += [used for used in producer.inputs if used is not None]
-    return True
+    return seen

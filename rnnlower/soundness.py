@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -89,12 +89,8 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
     if not model.HasField("graph"):
         raise InvalidModelError(f"{label} is not an ONNX model: it holds no graph")
     imports = [model.opset_import, *(function.opset_import for function in model.functions)]
-    for entry in (entry for each in imports for entry in each):
-        if entry.version < 1:
-            domain = entry.domain or "the default domain"
-            raise InvalidModelError(
-                f"{label} imports version {entry.version} of {domain}; there is none below 1"
-            )
+    for each in imports:
+        _check_imports(each, label)
     try:
         _check_texts(model)
         _check_graph(model.graph, label)
@@ -110,6 +106,21 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_node_reads(function.node, names, f"{label}, function {function.domain}::{function.name}")
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
+
+
+def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], label: str) -> None:
+    versions: dict[str, int] = {}
+    for entry in imports:
+        domain = entry.domain or "the default domain"
+        if entry.version < 1:
+            raise InvalidModelError(
+                f"{label} imports version {entry.version} of {domain}; there is none below 1"
+            )
+        if versions.setdefault(entry.domain, entry.version) != entry.version:
+            raise InvalidModelError(
+                f"{label} imports versions {versions[entry.domain]} and {entry.version} of {domain}; "
+                "keep the one that its nodes are written for"
+            )
 
 
 def _check_reads(graph: onnx.GraphProto, outer: frozenset[str], label: str) -> None:

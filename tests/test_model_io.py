@@ -102,3 +102,11 @@ def test_textual_forms_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(rnnlower.OptionError, match=r"model\.onnx"), staged(own, tmp_path / "model.json"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_two_versions_of_a_domain_are_refused(tmp_path: Path) -> None:
+    model = recurrent_model()
+    model.opset_import.append(onnx.helper.make_opsetid("", 9))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(rnnlower.InvalidModelError, match=r"imports versions \d+ and 9 of the default domain"):
+        rnnlower.inspect(tmp_path / "model.onnx")
