@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from rnnlower.places import forget_negative_sizes
+
 __all__ = ["bare_copy", "paused_collection", "quiet_libraries"]
 
 
@@ -43,6 +45,7 @@ def bare_copy(model: ir.Model) -> ir.Model:
         for node in graph:
             for out in node.outputs:
                 out.shape = None
+    forget_negative_sizes(copy)
     return copy
 
 

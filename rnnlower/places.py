@@ -14,6 +14,7 @@ __all__ = [
     "Located",
     "default_opset",
     "find_recurrent",
+    "forget_negative_sizes",
     "is_recurrent",
     "origin",
     "sources",
@@ -68,6 +69,21 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
                 inner = f"{name}/{suffix}"
                 yield from walk(subgraph, f"{path}/{inner}" if path else inner)
+
+
+def forget_negative_sizes(model: ir.Model) -> None:
+    """Takes -1, which some exporters declare for a size they do not know, out of every declared shape.
+
+    The shape inference of onnx takes it for a size: at a Slice or a GatherND it ends the process.
+    """
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for function in model.functions.values():
+        graphs += [function.graph, *function.subgraphs()]
+    for graph in graphs:
+        for value in (*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)):
+            dims = () if value.shape is None else tuple(value.shape)
+            if any(isinstance(dim, int) and dim < 0 for dim in dims):
+                value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
 
 
 def value_names(model: ir.Model) -> collections.Counter[str]:

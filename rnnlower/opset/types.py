@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.opset import schema
+from rnnlower.places import forget_negative_sizes
 
 __all__ = ["ValueTypes", "all_graphs", "all_values", "called_functions", "resolve_references"]
 
@@ -176,6 +177,7 @@ class _InferenceCopy:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._copy = model.clone()
+        forget_negative_sizes(self._copy)
         self._pairs = list(zip(all_values(model.graph), all_values(self._copy.graph), strict=True))
         self._replaced: dict[ir.Value, ir.Value] = {}
         self.unexpanded: list[ir.Node] = []

@@ -12,7 +12,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.passes.analysis import quiet_libraries
 from rnnlower.passes.lower_recurrent import EMITTED
-from rnnlower.places import Located, default_opset, find_recurrent, walk
+from rnnlower.places import Located, default_opset, find_recurrent, forget_negative_sizes, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
@@ -192,6 +192,7 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
 def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node, str]]:
     """Every node, its twin in a copy with inferred types and shapes, and its path."""
     typed = model.clone()
+    forget_negative_sizes(typed)
     with quiet_libraries():
         ShapeInferencePass(data_prop=True)(typed)
     graphs: list[tuple[ir.Graph | ir.Function, ir.Graph | ir.Function, str]] = [

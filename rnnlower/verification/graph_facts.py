@@ -153,6 +153,8 @@ def gather_facts(
         _name_dims(value)
     if shapes:
         _forget_shapes(inferred.graph)
+    for each in (inferred.graph, *inferred.functions):
+        _forget_negative_sizes(each)
     # Shape inference is a help here, not a judge: without it fewer limits are known.
     with suppress(InferenceError, ValueError, RuntimeError):
         inferred = infer_shapes(inferred, data_prop=True)
@@ -213,6 +215,18 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 _forget_shapes(attribute.g)
+
+
+def _forget_negative_sizes(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
+    """Take -1 for unknown: the shape inference of onnx ends the process over it."""
+    ends = () if isinstance(graph, onnx.FunctionProto) else (*graph.input, *graph.output)
+    for value in (*graph.value_info, *ends):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:
+                dim.ClearField("dim_value")
+    for node in graph.node:
+        for attribute in node.attribute:
+            _forget_negative_sizes(attribute.g)
 
 
 class _Tracer:
