@@ -219,7 +219,11 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         )
         (array,) = evaluator.run(None, feeds)
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, MemoryError) as error:
-        raise InvalidModelError(f"the constant weight {value.name!r} cannot be computed: {error}") from error
+        user = next(node for node, _ in value.uses() if is_recurrent(node))
+        raise InvalidModelError(
+            f"{user.op_type} node {user.name or '(unnamed)'!r}: its constant weight {value.name!r} cannot be "
+            f"computed: {error}"
+        ) from error
     return np.asarray(array)
 
 

@@ -86,7 +86,7 @@ def _check_opsets(model: ir.Model, function: ir.Function) -> None:
             raise OpsetError(
                 f"function {function.domain}::{function.name} imports opset {version} of domain "
                 f"{domain or 'ai.onnx'!r}, the model {model.opset_imports[domain]}; "
-                "convert the model to one opset first"
+                f"{'let both import one version' if domain else 'convert the model to one opset first'}"
             )
 
 

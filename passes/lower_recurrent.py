@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from rnnlower import unmodelled
 from rnnlower.emitter import Dialect, Emitter
-from rnnlower.errors import MissingOperatorError, UnsupportedModelError
+from rnnlower.errors import MissingOperatorError, OpsetError, UnsupportedModelError
 from rnnlower.names import NameSource
 from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.analysis import paused_collection
@@ -133,6 +133,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
         Raises:
             InvalidModelError: A node breaks the operator's text.
+            OpsetError: What replaces a node is newer than the model's opset.
             UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         """
         found = find_recurrent(model) if self._located is None else self._located
@@ -159,13 +160,17 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             node = self._parse(located)
             steps = f", {node.seq_length} steps" if node.seq_length else ""
             self._tell(f"lowering {located.name}{steps}: node", number, len(found))
-            e = Emitter(model, opset, names, _arithmetic(node), constants, self._dialect)
-            weights = Weights(private, _dtype(node))
+            dtype = _dtype(node, str(located))
+            e = Emitter(model, opset, names, _arithmetic(dtype), constants, self._dialect)
+            weights = Weights(private, dtype)
             plan = self._plan(located)
             try:
                 outputs = lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
             except MissingOperatorError as error:
                 raise error.at(f"{node.op_type} node {str(located)!r}") from None
+            except OpsetError as error:
+                where = f"{node.op_type} node {str(located)!r}"
+                raise OpsetError(f"{where}: {error}; convert the model first (ConvertOpsetPass)") from None
             self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
             replace_node(located.node, outputs, e.nodes)
@@ -217,18 +222,17 @@ def _can_fail(dialect: Dialect) -> bool:
     return {"NonZero", "Reshape"} <= dialect.ops and 1 not in dialect.constant.get("Reshape", ())
 
 
-def _dtype(node: ResolvedNode) -> ir.DataType:
+def _dtype(node: ResolvedNode, label: str) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
-            f"{node.op_type} node {node.node.name!r}: the types of its inputs are unknown; "
+            f"{node.op_type} node {label!r}: the types of its inputs are unknown; "
             "add type information to the model"
         )
     return node.dtype
 
 
-def _arithmetic(node: ResolvedNode) -> ir.DataType:
+def _arithmetic(dtype: ir.DataType) -> ir.DataType:
     """The type to compute in: runtimes move bfloat16 but hardly compute with it."""
-    dtype = _dtype(node)
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 

@@ -45,7 +45,9 @@ class MissingOperatorError(UnsupportedModelError):
         self, op_type: str, target: str, needs: tuple[str, ...] = (), remedy: str = "", node: str = ""
     ) -> None:
         self._parts = (op_type, target, needs, remedy, node)
-        what = f"{' needs '.join((*needs, op_type))}, which target {target} lacks"
+        chain = (*needs, op_type)
+        what = f"{' needs '.join(chain[:2])}{''.join(f', which needs {each}' for each in chain[2:])}"
+        what += f", which target {target} lacks"
         remedies = [remedy] if remedy else []
         remedies.append(f"choose a target that has {op_type}")
         super().__init__(f"{node + ': ' if node else ''}{what}; {', or '.join(remedies)}")

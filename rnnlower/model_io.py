@@ -91,7 +91,7 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
         raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
     rest.attach(model)
     _settle_opsets(model, label)
-    _check_names(model, label)
+    _sort(model, label)
     return model
 
 
@@ -116,31 +116,26 @@ def _root_cause(error: BaseException) -> BaseException:
     return error
 
 
-def _check_names(model: ir.Model, label: str) -> None:
-    """Every value that is read must exist, once; nodes that come before what they read are put in order."""
+def _sort(model: ir.Model, label: str) -> None:
+    """Puts nodes in order that come before what they, or their bodies, read."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     try:
-        graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
         for graph in graphs:
-            if not _is_sorted(graph):
+            if not _is_sorted(graph, set()):
                 graph.sort()
     except ValueError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: its graph has a cycle") from error
-    _check_scope(model.graph, set(), label)
-    for function in model.functions.values():
-        _check_scope(function, set(), f"{label}, function {function.domain}::{function.name}")
 
 
-def _is_sorted(graph: ir.Graph | ir.Function) -> bool:
-    seen: set[ir.Node] = set()
+def _is_sorted(graph: ir.Graph | ir.Function, seen: set[ir.Node]) -> bool:
     for node in graph:
         producers = (value.producer() for value in node.inputs if value is not None)
-        if any(
-            producer is not None and producer.graph is node.graph and producer not in seen
-            for producer in producers
-        ):
+        if any(producer is not None and producer not in seen for producer in producers):
+            return False
+        if not all(_is_sorted(subgraph, seen) for subgraph in _subgraphs(node)):
             return False
         seen.add(node)
-    return all(_is_sorted(subgraph) for node in graph for subgraph in _subgraphs(node))
+    return True
 
 
 def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
@@ -151,31 +146,6 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
             yield from attribute.as_graphs()
-
-
-def _check_scope(graph: ir.Graph | ir.Function, outer: set[ir.Value], label: str) -> None:
-    visible = outer | set(graph.inputs)
-    if isinstance(graph, ir.Graph):
-        visible |= set(graph.initializers.values())
-    names = {value.name for value in visible - outer}
-    for node in graph:
-        for text in (node.op_type, node.domain, node.name, *(value.name for value in node.outputs)):
-            if isinstance(text, bytes):
-                raise InvalidModelError(f"{label} is not a valid ONNX model: the name {text!r} is not UTF-8")
-        where = f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
-        for value in node.inputs:
-            if value is not None and value not in visible:
-                raise InvalidModelError(f"{where} reads {value.name!r}, which nothing produces")
-        for subgraph in _subgraphs(node):
-            _check_scope(subgraph, visible, label)
-        for out in node.outputs:
-            if out.name and out.name in names:
-                raise InvalidModelError(f"{where} produces {out.name!r}, which exists already")
-            names.add(out.name)
-            visible.add(out)
-    for out in graph.outputs:
-        if out not in visible:
-            raise InvalidModelError(f"{label}: nothing produces the output {out.name!r}")
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:

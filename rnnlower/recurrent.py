@@ -371,7 +371,7 @@ class _Parser:
         sizes = [
             (_static(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
         ]
-        shapes = [out.shape for out in self.node.outputs if out.shape is not None]
+        shapes = [out.shape for out in self.node.outputs if out.shape]
         sizes += [(_static(shape, len(shape) - 1), 1) for shape in shapes]
         return next((size // factor for size, factor in sizes if size is not None), None)
 

@@ -100,10 +100,10 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
         _check_calls(model, label)
-        _check_reads(model.graph, frozenset(), label)
+        _check_graph_scope(model.graph, frozenset(), label)
         for function in model.functions:
-            names = frozenset([*function.input, *(name for node in function.node for name in node.output)])
-            _check_node_reads(function.node, names, f"{label}, function {function.domain}::{function.name}")
+            where = f"{label}, function {function.domain}::{function.name}"
+            _check_scope(function.node, function.input, function.output, frozenset(), where)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
 
@@ -123,28 +123,40 @@ def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], label: str) -> No
             )
 
 
-def _check_reads(graph: onnx.GraphProto, outer: frozenset[str], label: str) -> None:
-    """Everything that is read must be there, in whatever order the nodes come."""
-    produced = {value.name for value in (*graph.input, *graph.initializer)}
-    produced.update(sparse.values.name for sparse in graph.sparse_initializer)
-    produced.update(name for node in graph.node for name in node.output)
-    visible = outer.union(produced)
-    _check_node_reads(graph.node, visible, label)
-    for value in graph.output:
-        if not value.name or value.name not in visible:
-            raise InvalidModelError(f"{label}: nothing produces the output {value.name!r}")
-
-
-def _check_node_reads(nodes: _Nodes, visible: frozenset[str], label: str) -> None:
+def _check_scope(
+    nodes: _Nodes, given: Iterable[str], outputs: Iterable[str], outer: frozenset[str], label: str
+) -> None:
+    """Everything that is read must be there, once, in whatever order the nodes come."""
+    produced = {*given}
+    for node in nodes:
+        for name in filter(None, node.output):
+            if name in produced:
+                raise InvalidModelError(
+                    f"{_where(node, label)} produces {name!r}, which exists already; rename one of the two"
+                )
+            produced.add(name)
+    visible = outer | produced
     for node in nodes:
         for name in node.input:
             if name and name not in visible:
-                where = f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
-                raise InvalidModelError(f"{where} reads {name!r}, which nothing produces")
+                raise InvalidModelError(f"{_where(node, label)} reads {name!r}, which nothing produces")
         for attribute in node.attribute:
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):
-                    _check_reads(graph, visible, label)
+                    _check_graph_scope(graph, visible, label)
+    for name in outputs:
+        if not name or name not in visible:
+            raise InvalidModelError(f"{label}: nothing produces the output {name!r}")
+
+
+def _check_graph_scope(graph: onnx.GraphProto, outer: frozenset[str], label: str) -> None:
+    given = [value.name for value in (*graph.input, *graph.initializer)]
+    given += [sparse.values.name for sparse in graph.sparse_initializer]
+    _check_scope(graph.node, given, [value.name for value in graph.output], outer, label)
+
+
+def _where(node: onnx.NodeProto, label: str) -> str:
+    return f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
 
 
 def _check_calls(model: onnx.ModelProto, label: str) -> None:
@@ -217,7 +229,7 @@ def _check_nodes(nodes: _Nodes, where: str) -> None:
             _check_texts(node)
         misfit = misfit_of_every_version(node)
         if node.attribute or misfit:
-            label = f"{where}: {node.op_type} node {node.name or '(unnamed)'!r}"
+            label = _where(node, where)
             _check_attributes(node.attribute, label)
             if misfit:
                 raise InvalidModelError(f"{label}: {misfit}")

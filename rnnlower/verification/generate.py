@@ -117,7 +117,7 @@ class InputMaker:
     def _dtype(self, name: str) -> Any:
         elem_type = self.elem_types[name]
         if elem_type == onnx.TensorProto.UNDEFINED:
-            raise UnverifiableError(f"input {name!r} is no tensor: give --inputs")
+            raise UnverifiableError(f"input {name!r} has no known element type: give --inputs")
         return np.dtype(tensor_dtype_to_np_dtype(elem_type))
 
     @cached_property

@@ -49,9 +49,15 @@ def input_maker(
 
     Raises:
         VerificationError: the declared shapes contradict each other.
-        UnverifiableError: an input's rank is unknown.
+        UnverifiableError: an input's rank is unknown, or it is no tensor.
     """
     values = required_inputs(reference)
+    for value in values:
+        if value.type.WhichOneof("value") not in (None, "tensor_type"):
+            raise UnverifiableError(
+                f"input {value.name!r} is no tensor: nothing else can be generated or given. "
+                "Leave out the verification (--no-verify)"
+            )
     others = {value.name: dims_of(value) for value in candidate.input}
     # Sizes that the graph itself mentions are good guesses where arbitrary ones fail.
     hints = [d for value in reference.output for d in dims_of(value) or () if isinstance(d, int)]

@@ -1,0 +1,373 @@
+"""What is refused: the command or the call, and the model that it is given."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto
+from refusal_models import (
+    Change,
+    attribute,
+    branches,
+    call,
+    cell,
+    cell_state,
+    computed,
+    double,
+    drop,
+    external,
+    function,
+    insert,
+    large,
+    lens,
+    more_inputs,
+    no_shapes,
+    node,
+    opset,
+    overridable,
+    reference,
+    rename_input,
+    rename_output,
+    reshaped,
+    sequence_input,
+    set_attribute,
+    some_steps,
+    sparse,
+    tensor,
+    then,
+    training,
+    x,
+)
+
+__all__ = ["CALLS", "CASES", "Case"]
+
+
+class Case(NamedTuple):
+    """One refusal.
+
+    Attributes:
+        title: What is wrong.
+        command: The command's words, or an expression in Python.
+        change: What makes `model.onnx` of the model.
+        model: The model, which is `other.onnx`; or the bytes of `model.onnx`; or None: no file.
+        target: What `own.toml` holds.
+        without: A package that is not installed.
+    """
+
+    title: str
+    command: str
+    change: Change | None = None
+    model: onnx.ModelProto | bytes | None = cell()
+    target: str = ""
+    without: str = ""
+
+
+FLOAT, UINT8, INT32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT32
+SCAN = "scan model.onnx -o out.onnx"
+UNROLL = "unroll model.onnx -o out.onnx"
+LOWER = "lower model.onnx -o out.onnx --target"
+CONVERT = "convert model.onnx -o out.onnx --opset"
+VERIFY = "verify other.onnx model.onnx --trials 1"
+STATIC = x(FLOAT, 2, 1, 3)
+EMPTY_CONSTANT = NodeProto(
+    op_type="Constant", output=["c"], attribute=[AttributeProto(name="value", type=AttributeProto.TENSOR)]
+)
+
+
+def own(more: str = "", **tables: str) -> str:
+    """A target's file in which some of the tables are others; "" leaves one out."""
+    usual = {
+        "opset": "range = [7, 17]",
+        "control_flow": 'ops = ["If", "Loop", "Scan"]',
+        "shapes": "static = false",
+        "dtypes": 'allowed = ["float32"]',
+        "ops": "absent = []",
+    }
+    rows = [f'[{name}]\n{row}\nsource = "me"\n' for name, row in (usual | tables).items() if row]
+    return "".join(rows) + more
+
+
+FILES = [
+    Case("no such file", SCAN, model=None),
+    Case("a folder", "scan . -o out.onnx"),
+    Case("not ONNX", SCAN, model=b"<html></html>"),
+    Case("truncated", SCAN, model=cell().SerializeToString()[:-30]),
+    Case("empty", SCAN, model=b""),
+]
+GRAPHS = [
+    Case(
+        "a cycle",
+        SCAN,
+        then(rename_input(0, "looped"), insert(node("Squeeze", ["Y"], ["looped"]), position=1)),
+    ),
+    Case("an input that nothing produces", SCAN, rename_input(0, "nowhere")),
+    Case("an output that nothing produces", SCAN, lambda m: setattr(m.graph.output[0], "name", "Z")),
+    Case("a name given twice", SCAN, insert(node("Identity", ["X"], ["Y"], name="copy"), position=1)),
+    Case(
+        "a function that calls itself",
+        SCAN,
+        then(function("Cell", [node("Cell", ["x"], ["y"], domain="own")]), opset("own", 1)),
+    ),
+    Case(
+        "a name that is no text",
+        SCAN,
+        model=cell().SerializeToString().replace(b"cell", b"\xff\xfe\xfd\xfc"),
+    ),
+    Case("an opset below 1", SCAN, model=cell(opset=0)),
+    Case("an opset that is not known yet", SCAN, model=cell(opset=99)),
+    Case("two versions of the operators", SCAN, opset("ai.onnx", 12)),
+    Case("two versions of another domain", SCAN, then(opset("own", 1), opset("own", 2))),
+    Case("no version of the format", SCAN, lambda m: m.ClearField("ir_version")),
+    Case("an attribute without a type", SCAN, attribute(lambda a: a.ClearField("type"))),
+    Case("an attribute whose value is of another type", SCAN, attribute(lambda a: setattr(a, "f", 1.0))),
+    Case("an attribute without a value", SCAN, insert(EMPTY_CONSTANT)),
+    Case("an attribute without a name", SCAN, attribute(lambda a: a.ClearField("name"))),
+    Case(
+        "an attribute given twice",
+        SCAN,
+        lambda m: m.graph.node[0].attribute.append(m.graph.node[0].attribute[0]),
+    ),
+    Case("a required attribute left out", SCAN, insert(node("Cast", ["X"], ["c"], name="cast"))),
+    Case("a constant of two values", SCAN, insert(node("Constant", [], ["c"], value_int=1, value_float=1.0))),
+    Case("a sparse constant", SCAN, sparse),
+    Case("too few inputs", SCAN, insert(node("Max", [], ["c"], name="largest"))),
+    Case("too many outputs", SCAN, lambda m: m.graph.node[0].output.extend(["Y_c", "more"])),
+    Case("a value of no known type", SCAN, x(99, "T", 1, 3)),
+    Case("more elements than anything holds", SCAN, x(FLOAT, 2**40, 2**40, 3)),
+    Case("a call that does not fit its function", SCAN, call(given="X W R B")),
+    Case("a function of another version of a domain", SCAN, call(own=2)),
+]
+TENSORS = [
+    Case("too little data", SCAN, tensor(lambda t: setattr(t, "raw_data", t.raw_data[:-4]))),
+    Case("no known type", SCAN, tensor(lambda t: setattr(t, "data_type", 99))),
+    Case("a negative size", SCAN, tensor(lambda t: t.dims.__setitem__(0, -1))),
+    Case("a shape that nothing can hold", SCAN, tensor(lambda t: t.dims.extend([2**40, 2**40]))),
+    Case("no name of a file", SCAN, external("")),
+    Case("no such file", SCAN, external("weights.bin")),
+    Case("outside of the folder", SCAN, external("../weights.bin")),
+    Case("a symbolic link", SCAN, external("link.bin", length=96)),
+    Case("a file too short", SCAN, external("short.bin")),
+    Case("another length", SCAN, external("short.bin", length=4)),
+    Case("an offset below 0", SCAN, external("short.bin", offset=-1)),
+    Case("strings", SCAN, then(external("short.bin"), tensor(lambda t: setattr(t, "data_type", 8)))),
+    Case(
+        "the model's data as the result's name",
+        "scan model.onnx -o weights.data",
+        external("weights.data", length=96),
+    ),
+    Case("too large for one file", f"{SCAN} --external-data never", large("large.bin", 2**31)),
+]
+RECURRENT = [
+    Case("an unknown attribute", SCAN, set_attribute("alpha", 1.0)),
+    Case("an attribute of another version", SCAN, set_attribute("layout", 1), cell(opset=12)),
+    Case("an attribute of another type", SCAN, set_attribute("clip", 3)),
+    Case("a function's attribute outside of a function", SCAN, reference("clip", "threshold")),
+    Case("direction", SCAN, set_attribute("direction", "backward")),
+    Case("layout", SCAN, set_attribute("layout", 2)),
+    Case("clip", SCAN, set_attribute("clip", 0.0)),
+    Case("an unknown activation", SCAN, set_attribute("activations", ["Sigmoid", "Swish"]), cell("GRU")),
+    Case("too few activations", SCAN, set_attribute("activations", ["Sigmoid", "Tanh"])),
+    Case(
+        "an activation without defaults",
+        f"{SCAN} --semantics spec",
+        set_attribute("activations", ["Sigmoid", "ScaledTanh"]),
+        cell("GRU"),
+    ),
+    Case("hidden_size", SCAN, set_attribute("hidden_size", 0)),
+    Case(
+        "a hidden_size that nothing tells",
+        SCAN,
+        then(drop("hidden_size"), computed(1, 2, 3), no_shapes),
+    ),
+    Case("too many inputs", SCAN, more_inputs("", "", "W"), cell("RNN")),
+    Case("no R", SCAN, rename_input(2, "")),
+    Case("a type the operator lacks", SCAN, x(UINT8, "T", 1, 3)),
+    Case("types that differ", SCAN, double("W")),
+    Case("types that nothing tells", SCAN, computed(0, 1, 2, 3)),
+    Case("the type of sequence_lens", SCAN, lens(TensorProto.INT64)),
+    Case("the rank of X", SCAN, x(FLOAT, "T", 3)),
+    Case("the features of X", SCAN, x(FLOAT, "T", 1, 4)),
+    Case("the shape of R", SCAN, set_attribute("hidden_size", 3)),
+    Case("a batch that is too large to write", SCAN, x(FLOAT, "T", 2**30, 3)),
+    Case("a weight that cannot be computed", SCAN, reshaped(5, 5)),
+]
+LENGTHS = [
+    Case("unknown when unrolling", UNROLL),
+    Case("unknown and without a name", UNROLL, x(FLOAT, None, 1, 3)),
+    Case("known at run time only", UNROLL, then(STATIC, some_steps)),
+    Case("too long to unroll", UNROLL, x(FLOAT, 10**9, 1, 3)),
+]
+OPTIONS = [
+    Case("--dim", f"{UNROLL} --dim T"),
+    Case("a dimension that is not there", f"{UNROLL} --dim S=4"),
+    Case("--input-shape", f"{UNROLL} --input-shape X"),
+    Case("an input that is not there", f"{UNROLL} --input-shape Z:1"),
+    Case("another rank", f"{UNROLL} --input-shape X:3,1"),
+    Case("a size that contradicts", f"{UNROLL} --input-shape X:3,2,3"),
+    Case("--node", f"{SCAN} --node gru*"),
+    Case("--semantics", f"{SCAN} --semantics onnx"),
+    Case("--semantics of verify", "verify model.onnx model.onnx --semantics onnx"),
+    Case("--opset", f"{SCAN} --opset 4"),
+    Case("--opset of convert", f"{CONVERT} 0"),
+    Case("--external-data", f"{SCAN} --external-data maybe"),
+    Case("a folder that is not there", "scan model.onnx -o no/such/out.onnx"),
+    Case("a destination that is no file", "scan model.onnx -o /dev/null"),
+    Case("another format", "scan model.onnx -o out.json"),
+    Case("--seed", f"{SCAN} --seed -1"),
+    Case("--atol", f"{SCAN} --atol inf"),
+    Case("--state", f"{SCAN} --state Y_h"),
+    Case("a state that is not there", f"{SCAN} --state Y_h=h"),
+    Case("a state of another shape", f"{SCAN} --state Y=X"),
+    Case("states and inputs", f"{SCAN} --state Y=X --inputs good.npz"),
+    Case("inputs that are no archive", f"{SCAN} --inputs plain.npz"),
+    Case("inputs of another rank", f"{SCAN} --inputs rank.npz"),
+    Case("inputs of another type", f"{SCAN} --inputs dtype.npz"),
+    Case("inputs of another name", f"{SCAN} --inputs name.npz"),
+    Case("inputs left out", f"{SCAN} --inputs none.npz"),
+    Case("inputs that do not suit", f"{SCAN} --inputs shape.npz"),
+    Case("a folder without inputs", f"{SCAN} --inputs nothing"),
+    Case("a folder with too many", f"{SCAN} --inputs many"),
+    Case("a folder with other files", f"{SCAN} --inputs broken"),
+    Case("an .npz file that is not there", f"{SCAN} --inputs inputs.npz"),
+]
+TARGETS = [
+    Case("no such target", f"{LOWER} tensorflow"),
+    Case("no such target", "check model.onnx --target tensorflow"),
+    Case("an opset that it does not take", f"{LOWER} onnx2torch --opset 18"),
+    Case("open sizes", f"{LOWER} tinygrad"),
+    Case("a length that is open", f"{LOWER} own.toml", target=own(control_flow="ops = []")),
+    Case(
+        "a length known at run time only",
+        f"{LOWER} own.toml",
+        then(STATIC, some_steps),
+        target=own(control_flow="ops = []"),
+    ),
+    Case("a batch size known at run time only", f"{LOWER} tinygrad", then(STATIC, computed(0))),
+    Case(
+        "a type that it does not take",
+        f"{LOWER} own.toml",
+        double("X", "W", "R", "B", "Y", "Y_h"),
+        target=own(),
+    ),
+    Case("an operator that it lacks", f"{LOWER} primitive", then(STATIC, lens(INT32))),
+    Case(
+        "an activation that it lacks",
+        f"{LOWER} own.toml",
+        STATIC,
+        target=own(ops='absent = ["Sigmoid", "Tanh"]'),
+    ),
+    Case(
+        "its own words contradict each other",
+        f"{LOWER} own.toml",
+        STATIC,
+        target=own('[[limits]]\nops = ["Sigmoid"]\ndtypes = ["float64"]\nsource = "me"\n'),
+    ),
+    Case(
+        "a branch that cannot run",
+        f"{LOWER} own.toml",
+        model=branches(),
+        target=own(control_flow='ops = ["If"]', ops='absent = ["NonZero"]'),
+    ),
+    Case(
+        "the rest of the model",
+        f"{LOWER} primitive --strict",
+        then(STATIC, insert(node("Round", ["X"], ["rounded"], name="rounding"))),
+    ),
+    Case("the profile has no such operator", f"{LOWER} sonnx", STATIC, cell("GRU")),
+    Case(
+        "the profile has no such activation",
+        f"{LOWER} sonnx",
+        then(STATIC, set_attribute("activations", ["Sigmoid", "Tanh", "Softsign"])),
+    ),
+    Case("the profile wants sizes", f"{LOWER} sonnx", x(FLOAT, "T", "N", 3)),
+    Case("the profile wants constants", f"{LOWER} sonnx", then(STATIC, lens(INT32))),
+    Case("the profile has no such output", f"{LOWER} sonnx", then(STATIC, cell_state)),
+    Case("the profile wants constants that stay", f"{LOWER} sonnx", then(STATIC, overridable)),
+]
+TARGET_FILES = [
+    Case("no TOML", f"{LOWER} own.toml", target="[opset"),
+    Case("a table left out", f"{LOWER} own.toml", target=own(ops="")),
+    Case("an unknown table", f"{LOWER} own.toml", target=own("[speed]\n")),
+    Case("an unknown key", f"{LOWER} own.toml", target=own(shapes="statics = true")),
+    Case("a key left out", f"{LOWER} own.toml", target=own('[[limits]]\nops = ["Add"]\n')),
+    Case("an empty source", f"{LOWER} own.toml", target=own('[[limits]]\nops = ["Add"]\nsource = ""\n')),
+    Case("a value of another type", f"{LOWER} own.toml", target=own(shapes="static = 1")),
+    Case("a value that is unknown", f"{LOWER} own.toml", target=own(control_flow='ops = ["While"]')),
+    Case("a range of opsets", f"{LOWER} own.toml", target=own(opset="range = [9, 7]")),
+    Case("what there is and what is not", f"{LOWER} own.toml", target=own(ops="domains = []")),
+]
+CONVERSIONS = [
+    Case("what replaces the node is newer", f"{SCAN} --opset 7"),
+    Case(
+        "nothing older says it",
+        f"{CONVERT} 13",
+        insert(node("Bernoulli", ["X"], ["drawn"], name="draw")),
+    ),
+    Case("an operator that is none", f"{CONVERT} 13", insert(node("Mystery", ["X"], ["m"], name="odd"))),
+    Case("an opset that is not known yet", f"{CONVERT} 13", model=cell(opset=99)),
+    Case("functions that cannot be inlined", f"{CONVERT} 13", call(given="X W R B")),
+    Case("training", f"{CONVERT} 13", training(node("Bernoulli", ["X"], ["drawn"], name="draw"))),
+]
+VERIFICATION = [
+    Case("the lowered model is another", f"{SCAN} --atol 0 --rtol 0"),
+    Case("an output that is gone", VERIFY, rename_output),
+    Case("no engine has the operator", "verify model.onnx model.onnx --trials 1", computed(0)),
+    Case("only the candidate has it", VERIFY, computed(0)),
+    Case("the candidate does not load", VERIFY, set_attribute("hidden_size", 3)),
+    Case("another rank of an input", VERIFY, x(FLOAT, "T", 3)),
+    Case("another size of an input", VERIFY, x(FLOAT, "T", 2, 3)),
+    Case(
+        "an input of unknown rank",
+        "verify model.onnx model.onnx",
+        no_shapes,
+    ),
+    Case("an input that is no tensor", SCAN, sequence_input),
+    Case("an input of no type", "verify model.onnx model.onnx", x(0, "T", 1, 3)),
+    Case("inputs too large to generate", SCAN, x(FLOAT, 10**9, 1, 3)),
+    Case("--engine", "verify model.onnx other.onnx --engine tinygrad"),
+]
+BENCHMARKS = [
+    Case("--strategy", "bench model.onnx --strategy fastest"),
+    Case("--plot", "bench model.onnx --plot chart.pdf"),
+    Case("a folder that is not there", "bench model.onnx --plot no/such/chart.png"),
+    Case("no matplotlib", "bench model.onnx --plot chart.png", without="matplotlib"),
+    Case("no engine has the operator", "bench model.onnx", computed(0)),
+    Case("nothing can be made", "bench model.onnx --strategy unroll --runs 1", some_steps),
+]
+CASES = {
+    "The file": FILES,
+    "The graph": GRAPHS,
+    "Tensors and external data": TENSORS,
+    "Recurrent nodes": RECURRENT,
+    "Lengths": LENGTHS,
+    "Options": OPTIONS,
+    "Targets": TARGETS,
+    "The file of a target": TARGET_FILES,
+    "Conversion": CONVERSIONS,
+    "Verification": VERIFICATION,
+    "Benchmarks": BENCHMARKS,
+}
+
+CALLS = [
+    Case("a size below 0", 'rnnlower.unroll(model, dims={"T": -1})'),
+    Case("the unroll factor", "rnnlower.scan(model, unroll_factor=0)"),
+    Case("the opset", "rnnlower.convert(model, opset=0)"),
+    Case("the number of trials", "rnnlower.verify(model, model, trials=0)"),
+    Case("the number of runs", "rnnlower.bench(model, runs=0)"),
+    Case("external data of a protobuf", "rnnlower.verify(model, model)", external("weights.data", length=96)),
+    Case("too many inputs", "rnnlower.scan(ir.from_proto(model))", more_inputs("", "", "W"), cell("RNN")),
+    Case(
+        "too many outputs",
+        "rnnlower.scan(ir.from_proto(model))",
+        lambda m: m.graph.node[0].output.extend(["Y_c", "more"]),
+    ),
+    Case("a node in a function", 'LowerRecurrentPass("scan")(ir.from_proto(model))', call()),
+    Case("another opset of a function", "InlineFunctionsPass()(ir.from_proto(model))", call(**{"": 16})),
+    Case(
+        "an opset too low",
+        'LowerRecurrentPass("scan", unroll_factor=2)(ir.from_proto(model))',
+        model=cell(opset=9),
+    ),
+    Case("an opset much too low", 'LowerRecurrentPass("scan")(ir.from_proto(model))', model=cell(opset=7)),
+]
