@@ -85,7 +85,7 @@ def _down(op_type: str, low: int, high: int) -> str:
 
 def _described(adapter: Adapter) -> str:
     text = " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".").replace("|", r"\|")
-    return f"refused: {text}" if getattr(adapter, "refuses", False) else f"adapted: {text}"
+    return f"adapted: {text}"
 
 
 def _types(version: Version) -> set[str]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import onnx
+import refusal_conversions as conversions
 from onnx import AttributeProto, NodeProto, TensorProto
 from refusal_models import (
-    Change,
+    STATIC,
+    Case,
     attribute,
-    branches,
     call,
     cell,
-    cell_state,
     computed,
     double,
     drop,
     external,
     function,
+    function_of,
     insert,
     large,
     lens,
@@ -25,7 +23,6 @@ from refusal_models import (
     no_shapes,
     node,
     opset,
-    overridable,
     reference,
     rename_input,
     rename_output,
@@ -35,57 +32,24 @@ from refusal_models import (
     some_steps,
     sparse,
     tensor,
+    text,
     then,
     training,
     x,
 )
+from refusal_targets import TARGET_FILES, TARGETS
 
-__all__ = ["CALLS", "CASES", "Case"]
-
-
-class Case(NamedTuple):
-    """One refusal.
-
-    Attributes:
-        title: What is wrong.
-        command: The command's words, or an expression in Python.
-        change: What makes `model.onnx` of the model.
-        model: The model, which is `other.onnx`; or the bytes of `model.onnx`; or None: no file.
-        target: What `own.toml` holds.
-        without: A package that is not installed.
-    """
-
-    title: str
-    command: str
-    change: Change | None = None
-    model: onnx.ModelProto | bytes | None = cell()
-    target: str = ""
-    without: str = ""
+__all__ = ["CALLS", "CASES"]
 
 
 FLOAT, UINT8, INT32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT32
 SCAN = "scan model.onnx -o out.onnx"
 UNROLL = "unroll model.onnx -o out.onnx"
-LOWER = "lower model.onnx -o out.onnx --target"
 CONVERT = "convert model.onnx -o out.onnx --opset"
 VERIFY = "verify other.onnx model.onnx --trials 1"
-STATIC = x(FLOAT, 2, 1, 3)
 EMPTY_CONSTANT = NodeProto(
     op_type="Constant", output=["c"], attribute=[AttributeProto(name="value", type=AttributeProto.TENSOR)]
 )
-
-
-def own(more: str = "", **tables: str) -> str:
-    """A target's file in which some of the tables are others; "" leaves one out."""
-    usual = {
-        "opset": "range = [7, 17]",
-        "control_flow": 'ops = ["If", "Loop", "Scan"]',
-        "shapes": "static = false",
-        "dtypes": 'allowed = ["float32"]',
-        "ops": "absent = []",
-    }
-    rows = [f'[{name}]\n{row}\nsource = "me"\n' for name, row in (usual | tables).items() if row]
-    return "".join(rows) + more
 
 
 FILES = [
@@ -231,73 +195,7 @@ OPTIONS = [
     Case("a folder with other files", f"{SCAN} --inputs broken"),
     Case("an .npz file that is not there", f"{SCAN} --inputs inputs.npz"),
 ]
-TARGETS = [
-    Case("no such target", f"{LOWER} tensorflow"),
-    Case("no such target", "check model.onnx --target tensorflow"),
-    Case("an opset that it does not take", f"{LOWER} onnx2torch --opset 18"),
-    Case("open sizes", f"{LOWER} tinygrad"),
-    Case("a length that is open", f"{LOWER} own.toml", target=own(control_flow="ops = []")),
-    Case(
-        "a length known at run time only",
-        f"{LOWER} own.toml",
-        then(STATIC, some_steps),
-        target=own(control_flow="ops = []"),
-    ),
-    Case("a batch size known at run time only", f"{LOWER} tinygrad", then(STATIC, computed(0))),
-    Case(
-        "a type that it does not take",
-        f"{LOWER} own.toml",
-        double("X", "W", "R", "B", "Y", "Y_h"),
-        target=own(),
-    ),
-    Case("an operator that it lacks", f"{LOWER} primitive", then(STATIC, lens(INT32))),
-    Case(
-        "an activation that it lacks",
-        f"{LOWER} own.toml",
-        STATIC,
-        target=own(ops='absent = ["Sigmoid", "Tanh"]'),
-    ),
-    Case(
-        "its own words contradict each other",
-        f"{LOWER} own.toml",
-        STATIC,
-        target=own('[[limits]]\nops = ["Sigmoid"]\ndtypes = ["float64"]\nsource = "me"\n'),
-    ),
-    Case(
-        "a branch that cannot run",
-        f"{LOWER} own.toml",
-        model=branches(),
-        target=own(control_flow='ops = ["If"]', ops='absent = ["NonZero"]'),
-    ),
-    Case(
-        "the rest of the model",
-        f"{LOWER} primitive --strict",
-        then(STATIC, insert(node("Round", ["X"], ["rounded"], name="rounding"))),
-    ),
-    Case("the profile has no such operator", f"{LOWER} sonnx", STATIC, cell("GRU")),
-    Case(
-        "the profile has no such activation",
-        f"{LOWER} sonnx",
-        then(STATIC, set_attribute("activations", ["Sigmoid", "Tanh", "Softsign"])),
-    ),
-    Case("the profile wants sizes", f"{LOWER} sonnx", x(FLOAT, "T", "N", 3)),
-    Case("the profile wants constants", f"{LOWER} sonnx", then(STATIC, lens(INT32))),
-    Case("the profile has no such output", f"{LOWER} sonnx", then(STATIC, cell_state)),
-    Case("the profile wants constants that stay", f"{LOWER} sonnx", then(STATIC, overridable)),
-]
-TARGET_FILES = [
-    Case("no TOML", f"{LOWER} own.toml", target="[opset"),
-    Case("a table left out", f"{LOWER} own.toml", target=own(ops="")),
-    Case("an unknown table", f"{LOWER} own.toml", target=own("[speed]\n")),
-    Case("an unknown key", f"{LOWER} own.toml", target=own(shapes="statics = true")),
-    Case("a key left out", f"{LOWER} own.toml", target=own('[[limits]]\nops = ["Add"]\n')),
-    Case("an empty source", f"{LOWER} own.toml", target=own('[[limits]]\nops = ["Add"]\nsource = ""\n')),
-    Case("a value of another type", f"{LOWER} own.toml", target=own(shapes="static = 1")),
-    Case("a value that is unknown", f"{LOWER} own.toml", target=own(control_flow='ops = ["While"]')),
-    Case("a range of opsets", f"{LOWER} own.toml", target=own(opset="range = [9, 7]")),
-    Case("what there is and what is not", f"{LOWER} own.toml", target=own(ops="domains = []")),
-]
-CONVERSIONS = [
+CONVERSION = [
     Case("what replaces the node is newer", f"{SCAN} --opset 7"),
     Case(
         "nothing older says it",
@@ -307,6 +205,31 @@ CONVERSIONS = [
     Case("an operator that is none", f"{CONVERT} 13", insert(node("Mystery", ["X"], ["m"], name="odd"))),
     Case("an opset that is not known yet", f"{CONVERT} 13", model=cell(opset=99)),
     Case("functions that cannot be inlined", f"{CONVERT} 13", call(given="X W R B")),
+    Case(
+        "a function of no nodes",
+        f"{CONVERT} 13",
+        model=text(15, "float[2] X", "Y = own.F (X)", function_of("(x) => (x) {}", 15)),
+    ),
+    Case(
+        "a function's attribute that the step changes",
+        f"{CONVERT} 16",
+        model=text(
+            15,
+            "float[2, 3] X",
+            "Y = own.F <axis = 1> (X)",
+            function_of("<axis> (x) => (y) { y = Softmax <axis: int = @axis> (x) }", 12),
+        ),
+    ),
+    Case(
+        "a constant that a function cannot hold",
+        f"{CONVERT} 16",
+        model=text(
+            15,
+            "float[2, 3] X",
+            "Y = own.F (X)",
+            function_of("(x) => (y) { y = Reshape <shape = [3, 2]> (x) }", 1),
+        ),
+    ),
     Case("training", f"{CONVERT} 13", training(node("Bernoulli", ["X"], ["drawn"], name="draw"))),
 ]
 VERIFICATION = [
@@ -344,7 +267,15 @@ CASES = {
     "Options": OPTIONS,
     "Targets": TARGETS,
     "The file of a target": TARGET_FILES,
-    "Conversion": CONVERSIONS,
+    "Conversion": CONVERSION,
+    "Conversion of operators": [
+        Case(
+            f"{op_type} of opset {low}",
+            f"{CONVERT} {high}",
+            model=conversions.model(low, inputs, nodes),
+        )
+        for op_type, low, high, inputs, nodes in conversions.CONVERSIONS
+    ],
     "Verification": VERIFICATION,
     "Benchmarks": BENCHMARKS,
 }
@@ -361,6 +292,11 @@ CALLS = [
         "too many outputs",
         "rnnlower.scan(ir.from_proto(model))",
         lambda m: m.graph.node[0].output.extend(["Y_c", "more"]),
+    ),
+    Case(
+        "an operator without an input",
+        "rnnlower.convert(ir.from_proto(model), opset=10)",
+        model=text(11, "float[2] X", "Y = Pad (X)"),
     ),
     Case("a node in a function", 'LowerRecurrentPass("scan")(ir.from_proto(model))', call()),
     Case("another opset of a function", "InlineFunctionsPass()(ir.from_proto(model))", call(**{"": 16})),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 __all__ = [
+    "STATIC",
+    "Case",
     "Change",
     "attribute",
     "branches",
@@ -16,10 +19,12 @@ __all__ = [
     "cell",
     "cell_state",
     "computed",
+    "declare",
     "double",
     "drop",
     "external",
     "function",
+    "function_of",
     "insert",
     "large",
     "lens",
@@ -62,11 +67,37 @@ def cell(op_type: str = "LSTM", opset: int = 17) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def text(opset: int, inputs: str, nodes: str, outputs: str = "float Y") -> onnx.ModelProto:
-    """A model in onnx's textual syntax."""
+class Case(NamedTuple):
+    """One refusal.
+
+    Attributes:
+        title: What is wrong.
+        command: The command's words, or an expression in Python.
+        change: What makes `model.onnx` of the model.
+        model: The model, which is `other.onnx`; or the bytes of `model.onnx`; or None: no file.
+        target: What `own.toml` holds.
+        without: A package that is not installed.
+    """
+
+    title: str
+    command: str
+    change: Change | None = None
+    model: onnx.ModelProto | bytes | None = cell()
+    target: str = ""
+    without: str = ""
+
+
+def text(opset: int, inputs: str, nodes: str, functions: str = "") -> onnx.ModelProto:
+    """A model in onnx's textual syntax, whose output is Y."""
     return onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": {opset}]> graph ({inputs}) => ({outputs}) {{ {nodes} }}'
+        f'<ir_version: 8, opset_import: ["": {opset}, "own": 1]> '
+        f"graph ({inputs}) => (float[] Y) {{ {nodes} }} {functions}"
     )
+
+
+def function_of(rest: str, opset: int) -> str:
+    """A function `own::F`, in onnx's textual syntax."""
+    return f'<domain: "own", opset_import: ["": {opset}]> F {rest}'
 
 
 def branches() -> onnx.ModelProto:
@@ -242,6 +273,12 @@ def computed(*positions: int, inputs: str = "X") -> Change:
     return change
 
 
+def declare(name: str, *shape: int | str | None) -> Change:
+    """What a value within the graph is."""
+    made = helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    return lambda model: model.graph.value_info.append(made)
+
+
 def some_steps(model: onnx.ModelProto) -> None:
     """As many steps as another input says."""
     model.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, [1]))
@@ -302,3 +339,6 @@ def overridable(model: onnx.ModelProto) -> None:
     """W is an input of the model, too."""
     shape = model.graph.initializer[0].dims
     model.graph.input.append(helper.make_tensor_value_info("W", TensorProto.FLOAT, shape))
+
+
+STATIC = x(TensorProto.FLOAT, 2, 1, 3)

@@ -18,7 +18,8 @@ from unittest import mock
 import numpy as np
 import onnx
 import onnx_ir as ir
-from refusal_cases import CALLS, CASES, Case
+from refusal_cases import CALLS, CASES
+from refusal_models import Case
 from typer.testing import CliRunner
 
 import rnnlower
@@ -82,7 +83,8 @@ def run(case: Case) -> tuple[int, str]:
     """The exit code and the message of a command."""
     with _folder(case) as folder:
         before = sorted(folder.iterdir())
-        with mock.patch.dict(sys.modules, {case.without: None} if case.without else {}):
+        absent = mock.patch.dict(sys.modules, {case.without: None})
+        with absent if case.without else contextlib.nullcontext():
             result = CliRunner().invoke(app, case.command.split())
         if result.exit_code == 0 or sorted(folder.iterdir()) != before:
             raise RuntimeError(f"{case.command} was not refused: {result.output}")

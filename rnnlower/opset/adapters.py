@@ -13,20 +13,8 @@ __all__ = [
     "nonnegative_axes",
     "nonnegative_axis",
     "positive_axis",
-    "refuse",
     "refuse_unless",
 ]
-
-
-def refuse(reason: str, remedy: str = "") -> Adapter:
-    """An adapter that never lets a node cross."""
-
-    def adapter(step: Step) -> None:
-        step.refuse(reason, remedy)
-
-    adapter.__doc__ = reason
-    adapter.refuses = True  # type: ignore[attr-defined]
-    return adapter
 
 
 def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:

@@ -41,7 +41,7 @@ def inline_all(session: Session) -> None:
         raise OpsetError(f"opset {session.target} has no functions, and {error}") from error
     if model.functions:
         name = _name(next(iter(model.functions)))
-        raise OpsetError(f"opset {session.target} has no functions, and {name} cannot be inlined")
+        raise OpsetError(f"opset {session.target} has no functions, and {name} has no nodes to inline")
     _restore(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
     session.types = ValueTypes(model)
