@@ -110,3 +110,45 @@ def test_two_versions_of_a_domain_are_refused(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(rnnlower.InvalidModelError, match=r"imports versions \d+ and 9 of the default domain"):
         rnnlower.inspect(tmp_path / "model.onnx")
+
+
+def test_nodes_that_come_before_what_their_bodies_read() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> main (float[2] X, bool c) => (float[2] Y)
+        {
+            Y = If (c) <
+                then_branch = first () => (float[2] a) { a = Neg (late) },
+                else_branch = second () => (float[2] b) { b = Abs (X) }
+            >
+            late = Exp (X)
+        }
+    """)
+    result = rnnlower.convert(model, opset=18)
+    assert [node.op_type for node in result.graph.node] == ["Exp", "If"]
+    onnx.checker.check_model(result, full_check=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("y = Neg (x)", "nothing produces the output 'z'"),
+        ("z = Neg (x)  z = Exp (x)", "Exp node '(unnamed)' produces 'z', which exists already"),
+        ("x = Neg (x)  z = Exp (x)", "Neg node '(unnamed)' produces 'x', which exists already"),
+    ],
+)
+def test_names_in_a_function(body: str, said: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        main (float[2] X) => (float[2] Y) {{ Y = own.F (X) }}
+        <domain: "own", opset_import: ["" : 17]> F (x) => (z) {{ {body} }}
+    """)
+    with pytest.raises(rnnlower.InvalidModelError, match=None) as caught:
+        rnnlower.convert(model, opset=18)
+    assert f"function own::F: {said}" in str(caught.value)
+
+
+def test_an_output_that_is_declared_a_scalar() -> None:
+    model = static_model()
+    for output in model.graph.output:
+        del output.type.tensor_type.shape.dim[:]
+    assert recurrent_left(rnnlower.unroll(model)) == []
