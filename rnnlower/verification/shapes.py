@@ -134,7 +134,7 @@ class ShapePlan:
             yield from (Recipe(tie, hint, length) for tie in ties for length in _SCALES[:2])
         for length in _SCALES[3:]:
             yield from (Recipe(tie, batch, length) for tie in ties for batch in (2, 1))
-        yield from (Recipe(tie, batch, _SCALES[0]) for tie in ties for batch in _RARE_BATCHES)
+        yield from (Recipe(tie, batch, _SCALES[0]) for batch in _RARE_BATCHES for tie in ties)
 
     def worked(self, recipe: Recipe, variant: Hashable = None) -> None:
         """Remember that the reference ran with ``recipe``; the first one that did is kept."""
