@@ -7,11 +7,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 from measuring import VARIANTS, best_of, exponent, lowered, recurrent, session
 from textbook import textbook
+
+
+def seconds_to_load(content: bytes, repeats: int, limit: float) -> float | None:
+    """Processor time of the best of some session creations; ``None`` if they take longer than the limit."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        command = [sys.executable, __file__, "--load", file.name, "--repeats", str(repeats)]
+        try:
+            result = subprocess.run(command, timeout=limit * repeats, check=True, capture_output=True)
+        except subprocess.TimeoutExpired:
+            return None
+    return float(result.stdout)
 
 
 def main() -> None:
@@ -21,9 +37,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[1000, 2000, 4000, 8000])
     parser.add_argument("--textbook-steps", type=int, nargs="*", default=[1000, 2000, 4000])
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=120, help="seconds after which a load is given up")
+    parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.load:
+        content = arguments.load.read_bytes()
+        print(best_of(lambda: session(content), arguments.repeats, time.process_time))
+        return
     seconds: dict[str, dict[int, float]] = {"unroll": {}, "textbook": {}}
+    beyond: dict[str, list[int]] = {form: [] for form in seconds}
     print(f"{'form':9} {'steps':>6} {'nodes':>7} {'seconds':>8}")
     for steps in arguments.steps:
         for form in seconds:
@@ -33,17 +56,20 @@ def main() -> None:
                 VARIANTS[arguments.variant], (steps, 1, arguments.hidden_size, arguments.hidden_size)
             )
             model = textbook(source) if form == "textbook" else lowered(source, form)
-            content = model.SerializeToString()
-            seconds[form][steps] = best_of(
-                lambda content=content: session(content), arguments.repeats, time.process_time
-            )
-            print(f"{form:9} {steps:6d} {len(model.graph.node):7d} {seconds[form][steps]:8.2f}", flush=True)
+            taken = seconds_to_load(model.SerializeToString(), arguments.repeats, arguments.limit)
+            shown = f"over {arguments.limit:.0f}" if taken is None else f"{taken:.2f}"
+            print(f"{form:9} {steps:6d} {len(model.graph.node):7d} {shown:>8}", flush=True)
+            if taken is None:
+                beyond[form].append(steps)
+            else:
+                seconds[form][steps] = taken
     growth = {
         form: exponent(list(times), list(times.values())) for form, times in seconds.items() if len(times) > 1
     }
     print("exponents", {form: round(value, 2) for form, value in growth.items()})
     if arguments.json:
-        arguments.json.write_text(json.dumps({"seconds": seconds, "exponents": growth}, indent=1))
+        data = {"seconds": seconds, "exponents": growth, "limit": arguments.limit, "beyond": beyond}
+        arguments.json.write_text(json.dumps(data, indent=1))
 
 
 if __name__ == "__main__":

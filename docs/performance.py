@@ -46,7 +46,14 @@ def _growth(data: dict[str, Any]) -> str:
     """A row for each number of time steps, a column for each form; the exponents last."""
     forms = list(data["exponents"])
     steps = sorted({int(step) for times in data["seconds"].values() for step in times})
-    rows = [[step, *(_seconds(data["seconds"][form].get(str(step))) for form in forms)] for step in steps]
+    steps = sorted({*steps, *(step for beyond in data["beyond"].values() for step in beyond)})
+
+    def shown(form: str, step: int) -> str:
+        if step in data["beyond"][form]:
+            return f"over {data['limit']:.0f}"
+        return _seconds(data["seconds"][form].get(str(step)))
+
+    rows = [[step, *(shown(form, step) for form in forms)] for step in steps]
     rows.append(["exponent", *(f"{data['exponents'][form]:.2f}" for form in forms)])
     return _table(["time steps", *(f"{form}, s" for form in forms)], rows)
 

@@ -18,6 +18,8 @@ from rnnlower.recurrent import Activation, ResolvedNode
 
 __all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
 
+_ALL = "iofc"
+
 
 @dataclasses.dataclass(frozen=True)
 class GateGroup:
@@ -56,6 +58,11 @@ class CellParameters:
             x = e.clip(x, -self.node.clip, self.node.clip)
         return emit_activation(e, self.activations[index], x, self.node.semantics)
 
+    @property
+    def units_axis(self) -> int:
+        """The axis of a step's values that gates stand along."""
+        return 0 if self.upright and not self.paired else 1
+
     def product(self, e: Emitter, group: str, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value:
         """``h R^T + x`` for a group of gates."""
         return x[group] if h is None else self.recurrent(e, group, h, x[group])
@@ -73,11 +80,11 @@ class CellParameters:
         self, e: Emitter, index: int, letters: str, x: Mapping[str, ir.Value], h: ir.Value | None
     ) -> dict[str, ir.Value]:
         """Gates that share the activation number `index`, whether they stand in one group or apart."""
-        if letters in self.R:
+        if letters in x:
             values = e.split_evenly(
                 self.activate(e, index, self.product(e, letters, x, h)),
                 len(letters),
-                0 if self.upright and not self.paired else 1,
+                self.units_axis,
                 self.node.hidden_size,
             )
         else:
@@ -91,7 +98,7 @@ CellStep = Callable[
 """``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
 
 
-def gate_groups(node: ResolvedNode, *, apart: bool = False) -> tuple[GateGroup, ...]:
+def gate_groups(node: ResolvedNode, *, apart: bool = False, joint: bool = False) -> tuple[GateGroup, ...]:
     """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``.
 
     Args:
@@ -99,7 +106,10 @@ def gate_groups(node: ResolvedNode, *, apart: bool = False) -> tuple[GateGroup, 
         apart: One group a gate: no Split, and an activation of its own behind each product, into which
             onnxruntime fuses it. In a body that pays; in a straight line, fewer nodes pay more. Peepholes,
             which are added in front of the products, need it.
+        joint: One group for all gates of an LSTM, whatever their activations: nothing is left to fuse.
     """
+    if joint and not apart and node.op_type == "LSTM" and not node.input_forget:
+        return (GateGroup(_ALL, 0, 4),)
     if apart:
         gates = "ioc" if node.input_forget else node.cell.gates
         first = {gate: node.cell.gates.index(gate) for gate in gates}
@@ -117,6 +127,9 @@ def lstm_step(
     """``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
     h, c = state
     letters = "io" if p.node.input_forget else "iof"
+    if _ALL in p.R:
+        parts = e.split(p.product(e, _ALL, x, h), [3 * p.node.hidden_size, p.node.hidden_size], p.units_axis)
+        x, h = dict(zip((letters, "c"), parts, strict=True)), None
 
     def peephole(gate: ir.Value, letter: str, cell_state: ir.Value | None) -> ir.Value:
         if cell_state is None:

@@ -72,7 +72,8 @@ def lower_node(
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     paired = form.upright and pays_as_pair(e, node, axes)
     gates_apart = "P" in node.inputs or (form.gates_apart and node.clip is None and not paired)
-    groups = gate_groups(node, apart=gates_apart)
+    is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
+    groups = gate_groups(node, apart=gates_apart, joint=is_long)
     if paired:
         axes = dataclasses.replace(axes, paired=True)
         lanes = [paired_lane(e, node, weights, axes, series, groups)]

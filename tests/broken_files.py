@@ -199,7 +199,7 @@ def _break_outputs(model: onnx.ModelProto, random: Random) -> None:
 
 def _break_order(model: onnx.ModelProto, random: Random) -> None:
     graphs = [message for message in _messages(model) if isinstance(message, onnx.GraphProto)]
-    graph = _pick(random, graphs)
+    graph = _pick(random, graphs or [model.graph])
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
     del graph.node[:]
     graph.node.extend(nodes[i] for i in random.permutation(len(nodes)))

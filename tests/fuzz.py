@@ -31,8 +31,10 @@ import onnx
 from broken_files import break_file
 from typer.testing import CliRunner
 
+from rnnlower.targets import target_names
+
 MODELS = pathlib.Path(__file__).parent.parent / "models"
-COMMANDS = ("inspect", "unroll", "scan", "loop", "convert", "verify")
+COMMANDS = ("inspect", "check", "unroll", "scan", "loop", "lower", "convert", "verify")
 SECONDS = 60
 _MOST_WAITED = 15 * SECONDS
 _MEMORY = 10 * 2**30
@@ -51,6 +53,8 @@ def make_case(seed: int, number: int, folder: pathlib.Path) -> list[str]:
     command = str(random.choice(COMMANDS))
     if command == "inspect":
         return ["inspect", str(broken), *(["--json"] if random.random() < 0.5 else [])]
+    if command == "check":
+        return ["check", str(broken), "--target", str(random.choice(target_names()))]
     if command == "verify":
         pair = [str(source), str(broken)]
         random.shuffle(pair)
@@ -66,9 +70,11 @@ def make_case(seed: int, number: int, folder: pathlib.Path) -> list[str]:
         return line
     if random.random() < 0.2:
         line += ["--semantics", "spec"]
-    if command != "unroll" and random.random() < 0.3:
+    if command in ("scan", "loop") and random.random() < 0.3:
         line += ["--unroll-factor", "3"]
-    if command == "unroll":
+    if command == "lower":
+        line += ["--target", str(random.choice(target_names()))]
+    if command in ("unroll", "lower"):
         line += _sizes(data)
     return line
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from small_models import recurrent_model, weights
 
 import rnnlower
 from rnnlower.cost import NodeFacts, choose
+from rnnlower.strategies import STRATEGIES, Strategy
 
 FLOAT = onnx.TensorProto.FLOAT
 BOTH = {"direction": "bidirectional"}
@@ -68,6 +70,33 @@ def test_kernels_of_a_step(
     (scan,) = (node for node in onnx.load(tmp_path / "optimized.onnx").graph.node if node.op_type == "Scan")
     body = next(attribute.g for attribute in scan.attribute if attribute.name == "body")
     assert len(body.node) <= scanned
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.5}, BOTH, {"input_forget": 1}], ids=str)
+@pytest.mark.parametrize(("steps", "batch"), [(11, 1), (6, 2)])
+def test_long_lines_leave_nothing_to_fuse(
+    steps: int, batch: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All gates of an LSTM have one product then, since onnxruntime takes quadratic time to fuse."""
+    short = dataclasses.replace(STRATEGIES["unroll"], most_fused=10)
+    monkeypatch.setitem(cast("dict[str, Strategy]", STRATEGIES), "unroll", short)
+    directions = 2 if "direction" in options else 1
+    source = recurrent_model(
+        "LSTM",
+        constants=weights("LSTM", directions=directions),
+        inputs={"X": (FLOAT, [steps, batch, 3])},
+        **options,
+    )
+    result = rnnlower.unroll(source)
+    assert isinstance(result, onnx.ModelProto)
+    products = sum(node.op_type == "Gemm" for node in result.graph.node)
+    joint = steps * directions > 10 and "input_forget" not in options
+    # The first step has no state to multiply, and X has one product for all steps.
+    assert products == (1 if joint else 2) * steps * directions
+    fused = kernels(result, tmp_path / "optimized.onnx")["FusedGemm"]
+    assert fused == 0 if joint or "clip" in options else fused > 0
+    X = {"X": np.random.default_rng(0).standard_normal((steps, batch, 3)).astype(np.float32)}
+    assert differences(run(source, X), run(result, X), "float32") == []
 
 
 @pytest.mark.parametrize("strategy", ["unroll", "scan"])

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from small_models import info, model_of, recurrent_model
+from small_models import info, model_of, recurrent_model, weights
 from typer.testing import CliRunner
 
 import rnnlower
@@ -274,3 +274,31 @@ def _weights(op_type: str) -> dict[str, np.ndarray]:
     from small_models import weights
 
     return weights(op_type)
+
+
+def test_sizes_of_minus_one_are_unknown(tmp_path: Path) -> None:
+    """Exporters write them; the shape inference of onnx ends the process over them at these operators."""
+    bounds = {"first": np.array([1]), "last": np.array([9]), "front": np.array([0]), "spots": np.array([[0]])}
+    nodes = [
+        helper.make_node("Slice", ["X", "first", "last", "front"], ["later"]),
+        helper.make_node("GatherND", ["X", "spots"], ["step"]),
+        helper.make_node("Concat", ["step", "later"], ["rest"], axis=0),
+        helper.make_node("LSTM", ["rest", "W", "R", "B"], ["Y"], hidden_size=4),
+    ]
+    inputs, outputs = [info("X", FLOAT, [-1, -1, 3])], [info("Y", FLOAT, [-1, 1, -1, 4])]
+    model = model_of(nodes, inputs, outputs, weights("LSTM") | bounds)
+    model.graph.value_info.append(info("later", FLOAT, [-1, -1, 3]))
+    path, out = save(model, tmp_path), tmp_path / "out.onnx"
+    expect(run("inspect", path), 0, "LSTM")
+    expect(run("check", path, "--target", "openvino"), 0)
+    expect(run("unroll", path, "-o", out, "--input-shape", "X:5,2,3"), 0, "equal")
+    expect(run("lower", path, "-o", out, "--target", "onnxruntime"), 0, "equal")
+    for command in ("scan", "loop"):
+        expect(run(command, path, "-o", out), 0, "equal")
+        assert [dim.dim_value for dim in onnx.load(out).graph.input[0].type.tensor_type.shape.dim] == [
+            -1,
+            -1,
+            3,
+        ]
+    for opset in (13, 21):
+        expect(run("convert", path, "-o", out, "--opset", opset), 0, "equal")

@@ -222,3 +222,43 @@ def test_a_shape_that_comes_as_an_input(rank: int | str) -> None:
     result = verify(reshaped(1.0), reshaped(1.0))
     assert (result.trials, result.skipped) == (24, ())
     assert not verify(reshaped(1.0), reshaped(1.1))
+
+
+def test_lengths_reach_into_an_input_that_a_reshape_shapes() -> None:
+    """With lengths of 0 and 1 alone, reverse would be forward."""
+    models = []
+    for direction in ("forward", "reverse"):
+        model = recurrent_model(
+            "RNN", inputs={"shaped": (FLOAT, [None]), "sequence_lens": (TensorProto.INT32, [None])}
+        )
+        model.graph.input[0].name = "flat"
+        model.graph.input.append(info("shape", INT64, [3]))
+        model.graph.node[0].input[0] = "shaped"
+        model.graph.node[0].attribute.append(helper.make_attribute("direction", direction))
+        model.graph.node.insert(0, helper.make_node("Reshape", ["flat", "shape"], ["shaped"]))
+        models.append(model)
+    assert verify(models[0], models[0])
+    assert not verify(*models)
+
+
+def test_branches_that_only_run_at_the_size_of_a_constant_run() -> None:
+    """onnxruntime holds a branch to the shape of the constant in the other one."""
+    models = []
+    for scale in (1.0, 2.0):
+        zeros = numpy_helper.from_array(np.zeros((7, 1, 6, 4), np.float32))
+        inner = recurrent_model("RNN", outputs=["Y"]).graph.node[0]
+        scaled = helper.make_node("Mul", ["Y", "scale"], ["z"])
+        branches = [
+            helper.make_graph(nodes, "branch", [], [info("z", FLOAT, [None, 1, None, 4])])
+            for nodes in ([inner, scaled], [helper.make_node("Constant", [], ["z"], value=zeros)])
+        ]
+        node = helper.make_node("If", ["flag"], ["z"], then_branch=branches[0], else_branch=branches[1])
+        nested = helper.make_graph([node], "nested", [], [info("z", FLOAT, [None, 1, None, 4])])
+        outer = helper.make_node("If", ["outer"], ["z"], then_branch=nested, else_branch=branches[1])
+        constants = weights("RNN") | {"scale": np.array(scale, np.float32)}
+        flags = [info(name, TensorProto.BOOL, []) for name in ("outer", "flag")]
+        inputs = [*flags, info("X", FLOAT, [None] * 3)]
+        outputs = [info("z", FLOAT, [None, 1, None, 4])]
+        models.append(model_of([outer], inputs, outputs, constants, opset=8))
+    assert verify(models[0], models[0]).skipped == ()
+    assert not verify(*models)

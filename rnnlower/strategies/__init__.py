@@ -18,7 +18,7 @@ from rnnlower.strategies.unroll import run_unrolled
 __all__ = ["STRATEGIES", "Recurrence", "Results", "State", "Step", "Strategy", "run_in_chunks"]
 
 STRATEGIES: Mapping[str, Strategy] = {
-    "unroll": Strategy(run_unrolled),
+    "unroll": Strategy(run_unrolled, most_fused=1000),
     "scan": Strategy(run_scan, gates_apart=True, upright=True, output_apart=True),
     "loop": Strategy(run_loop),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
@@ -81,6 +82,8 @@ class Strategy:
         run: Emits the recurrence.
         gates_apart: Whether each gate has a product of its own, unless a clip stands between it and its
             activation.
+        most_fused: Steps beyond which all gates of an LSTM share one product. Each time onnxruntime fuses a
+            product with an activation it looks at all nodes for a free name: quadratic in a straight line.
         upright: Whether the values of a batch of one stand as columns.
         output_apart: Whether the last op of a step's output is left to be done for all steps at once: a
             body must not name H twice, as state and as output, and the copy would cost an op in each step.
@@ -88,5 +91,6 @@ class Strategy:
 
     run: Run
     gates_apart: bool = False
+    most_fused: float = math.inf
     upright: bool = False
     output_apart: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -50,6 +50,7 @@ class _Turn:
     pattern: str
     recipe: Recipe
     shapes: Sizes
+    reshaped: Collection[tuple[int, ...]]
     switches: Mapping[str, Any]
 
 
@@ -100,7 +101,9 @@ class InputMaker:
         pattern = self._patterns[count % len(self._patterns)]
         targets = self._targets(recipe, shapes)
         shapes = shapes | {self.reshapes[name]: (math.prod(target),) for name, target in targets.items()}
-        turn = _Turn(trial, count, attempt, pattern, recipe, shapes, self.switch_values(trial))
+        turn = _Turn(
+            trial, count, attempt, pattern, recipe, shapes, targets.values(), self.switch_values(trial)
+        )
         values = {name: self._values(name, turn) for name in shapes}
         return values | {name: np.array(target, self._dtype(name)) for name, target in targets.items()}
 
@@ -184,7 +187,8 @@ class InputMaker:
         if size is not None:
             return size
         # Unknown where X comes from: no sequence is longer than the shortest of these.
-        leading = [s for shape in turn.shapes.values() if len(shape) >= 2 for s in shape[:2]]
+        leading = [size for shape in turn.shapes.values() if len(shape) >= 2 for size in shape[:2]]
+        leading += [size for shape in turn.reshaped for size in shape[-3:-1]]
         return min(leading, default=1)
 
 

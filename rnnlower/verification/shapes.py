@@ -7,6 +7,7 @@ the next.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,7 +135,9 @@ class ShapePlan:
             yield from (Recipe(tie, hint, length) for tie in ties for length in _SCALES[:2])
         for length in _SCALES[3:]:
             yield from (Recipe(tie, batch, length) for tie in ties for batch in (2, 1))
-        yield from (Recipe(tie, batch, _SCALES[0]) for tie in ties for batch in _RARE_BATCHES)
+        yield from (Recipe(tie, batch, _SCALES[0]) for batch in _RARE_BATCHES for tie in ties)
+        for batch, length in itertools.permutations(self.hints, 2):
+            yield from (Recipe(tie, batch, length) for tie in ties)
 
     def worked(self, recipe: Recipe, variant: Hashable = None) -> None:
         """Remember that the reference ran with ``recipe``; the first one that did is kept."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,7 @@ def input_maker(
     hints = [d for value in reference.output for d in dims_of(value) or () if isinstance(d, int)]
     hints += [d for node in facts.recurrent for d in node.x_dims or () if isinstance(d, int)]
     hints += [d for node in facts.recurrent for d in node.state_dims]
+    hints += _sizes_of_branches(reference)
     own = {value.name: dims_of(value) for value in values}
     plan = ShapePlan.merge(own, others, facts.equal_dims, facts.batches, facts.lengths, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -72,6 +73,17 @@ def input_maker(
     return InputMaker(
         types, facts.uses, plan, seed, parameters, facts.threshold, facts.reshapes, next(iter(features), 1)
     )
+
+
+def _sizes_of_branches(graph: onnx.GraphProto) -> Iterator[int]:
+    """The sizes of constants that subgraphs give: what comes in their place may have to be as large."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            given = {output.name for output in attribute.g.output}
+            for inner in attribute.g.node:
+                if inner.op_type == "Constant" and given.intersection(inner.output):
+                    yield from (size for value in inner.attribute for size in value.t.dims)
+            yield from _sizes_of_branches(attribute.g)
 
 
 def _weight_count(graph: onnx.GraphProto) -> int:
