@@ -52,6 +52,24 @@ The functions raise what the commands print. Some refusals only they can meet, f
 another one before. Here `model` is an `onnx.ModelProto`, `ir` is `onnx_ir`, and the passes are those of
 `rnnlower.passes`.
 """
+NOT_RUN_INTO = """\
+## Not run into
+
+What leads to these messages cannot be arranged here, or is not known to exist. What the command line says of
+a missing or malformed option is not listed.
+
+| message | exit code | when |
+|---|---|---|
+| not enough memory for this model | 3 | an allocation fails |
+| nested too deeply for this model | 3 | bodies within bodies, deeper than Python goes |
+| cannot read or write: REASON | 2 | stdout is closed, or its disk full |
+| FORMS: not what the model computes | 1 | `bench` made a form that is wrong |
+| onnxruntime runs the model in none of these forms | 4 | `bench` finds nothing to time |
+| the model cannot be written: REASON | 3 | what is wrong with it was not seen when it was read |
+| NODE: STEP: this step is newer than the table of steps; REMEDY | 3 | onnx is newer than this version |
+| NODE: STEP: onnx has no definition of it in older operators; REMEDY | 3 | another onnx has one |
+| NODE: STEP: opset N cannot say it: REASON; REMEDY | 3 | onnx infers no type for what replaces the node |
+"""
 
 
 def versions() -> str:
@@ -72,6 +90,7 @@ def page() -> str:
     lines.append(FROM_PYTHON)
     for case in CALLS:
         lines += _entry(f"**{case.title}** (`{case.command}`)", call(case))
+    lines.append(NOT_RUN_INTO)
     return "\n".join(lines)
 
 

@@ -18,12 +18,6 @@ SOURCES = [*(ROOT / "rnnlower").glob("**/*.py"), *(ROOT / "passes").glob("*.py")
 RAISED = {*rnnlower.errors.__all__, "refuse", "_invalid", "_unsupported"}
 WRAPPED = {"target.py", "given.py"}
 """Where a ValueError becomes an error of rnnlower."""
-NOT_RUN_INTO = {
-    "the model cannot be written: ": "every reason that is known is refused when the model is read",
-    "this step is newer than the table of steps": "there is no newer onnx",
-    "onnx has no definition of it in older operators": "it has one of each that the table names",
-    "opset  cannot say it: ": "onnx can infer everything that the adapters emit",
-}
 
 
 @pytest.fixture
@@ -41,8 +35,8 @@ def test_the_page_is_current(refusals: ModuleType) -> None:
 
 def test_no_message_is_forgotten(refusals: ModuleType) -> None:
     lines = refusals.PAGE.read_text(encoding="utf-8").splitlines()
-    missing = {"".join(parts) for parts in messages() if not any(says(line, parts) for line in lines)}
-    assert missing == NOT_RUN_INTO.keys(), "add a case to docs/refusal_cases.py"
+    missing = ["...".join(parts) for parts in messages() if not any(says(line, parts) for line in lines)]
+    assert not missing, "add a case to docs/refusal_cases.py"
 
 
 def says(line: str, parts: list[str]) -> bool:

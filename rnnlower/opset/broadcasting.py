@@ -112,7 +112,7 @@ def gemm_down(step: Step) -> None:
     sizes = step.static_shape(step.x(2))
     result = step.shape(step.output(0))
     if sizes is None:
-        step.refuse("the shape of C is not known")
+        step.refuse("the shape of C is not known", "declare it in value_info")
     if len(sizes) == 2 and result is not None and tuple(result) == sizes:
         return
     if len(sizes) == 2 and sizes != (1, 1):
@@ -138,7 +138,7 @@ def prelu_down(step: Step) -> None:
     slope, x_rank = step.x(1), step.rank(step.x(0))
     sizes = step.static_shape(slope)
     if sizes is None or x_rank is None:
-        step.refuse("the shapes of X and of the slope are not known")
+        step.refuse("the shapes of X and of the slope are not known", "declare them in value_info")
     if all(size == 1 for size in sizes):
         if len(sizes) != 1:
             step.set_input(1, step.reshape(slope, [1]))

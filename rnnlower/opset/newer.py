@@ -111,7 +111,7 @@ def has_element_down(step: Step) -> None:
 def _optional(step: Step, value: ir.Value) -> bool:
     types = step.session.types.types(value)
     if not types:
-        step.refuse(f"the type of {value.name!r} is not known")
+        step.refuse(f"the type of {value.name!r} is not known", "declare it in value_info")
     return any(each.startswith("optional") for each in types)
 
 

@@ -257,7 +257,7 @@ def _parse(name: str, data: Mapping[str, Any]) -> Target:
             rows = enumerate(_of_type(value, list, key))
             fields[key] = [_claim(_LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
-            raise ValueError(f"unknown key {key!r}")
+            raise ValueError(f"unknown key {key!r}; known are {', '.join(('title', *_TABLES, *_LISTS))}")
     if missing := _TABLES.keys() - fields.keys() - {"tried"}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)
