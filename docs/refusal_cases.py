@@ -8,6 +8,7 @@ from refusal_models import (
     STATIC,
     Case,
     attribute,
+    branches,
     call,
     cell,
     computed,
@@ -23,6 +24,7 @@ from refusal_models import (
     no_shapes,
     node,
     opset,
+    outer_output,
     reference,
     rename_input,
     rename_output,
@@ -68,6 +70,7 @@ GRAPHS = [
     Case("an input that nothing produces", SCAN, rename_input(0, "nowhere")),
     Case("an output that nothing produces", SCAN, lambda m: setattr(m.graph.output[0], "name", "Z")),
     Case("a name given twice", SCAN, insert(node("Identity", ["X"], ["Y"], name="copy"), position=1)),
+    Case("a body that returns what is not its own", SCAN, outer_output, branches()),
     Case(
         "a function that calls itself",
         SCAN,

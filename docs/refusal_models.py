@@ -32,6 +32,7 @@ __all__ = [
     "no_shapes",
     "node",
     "opset",
+    "outer_output",
     "overridable",
     "reference",
     "rename_input",
@@ -117,6 +118,11 @@ def branches() -> onnx.ModelProto:
     )
     model.graph.node[0].attribute[1].g.node[1].name = "cell"
     return model
+
+
+def outer_output(model: onnx.ModelProto) -> None:
+    """A branch returns an input of the model."""
+    model.graph.node[0].attribute[0].g.output[0].name = "X"
 
 
 def then(*changes: Change) -> Change:

@@ -127,7 +127,7 @@ def _check_scope(
     nodes: _Nodes, given: Iterable[str], outputs: Iterable[str], outer: frozenset[str], label: str
 ) -> None:
     """Everything that is read must be there, once, in whatever order the nodes come."""
-    produced = {*given}
+    produced = {*given} - {""}
     for node in nodes:
         for name in filter(None, node.output):
             if name in produced:
@@ -144,9 +144,12 @@ def _check_scope(
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):
                     _check_graph_scope(graph, visible, label)
-    for name in outputs:
-        if not name or name not in visible:
-            raise InvalidModelError(f"{label}: nothing produces the output {name!r}")
+    for name in (each for each in outputs if each not in produced):
+        if name in outer:
+            raise InvalidModelError(
+                f"{label}: a body returns {name!r}, which comes from outside of it; put an Identity between"
+            )
+        raise InvalidModelError(f"{label}: nothing produces the output {name!r}")
 
 
 def _check_graph_scope(graph: onnx.GraphProto, outer: frozenset[str], label: str) -> None:
