@@ -209,6 +209,11 @@ CONVERSION = [
     Case("an opset that is not known yet", f"{CONVERT} 13", model=cell(opset=99)),
     Case("functions that cannot be inlined", f"{CONVERT} 13", call(given="X W R B")),
     Case(
+        "a function of an opset that is not known yet",
+        f"{CONVERT} 18",
+        model=text(17, "float[2] X", "Y = own.F (X)", function_of("(x) => (y) { y = Neg (x) }", 99)),
+    ),
+    Case(
         "a function of no nodes",
         f"{CONVERT} 13",
         model=text(15, "float[2] X", "Y = own.F (X)", function_of("(x) => (x) {}", 15)),

@@ -17,6 +17,8 @@ __all__ = ["with_static_lengths"]
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
 _BYTES_A_STEP = 420
+# Inputs that say what shape something gets.
+_SHAPES = {("Reshape", 1), ("Expand", 1), ("Tile", 1), ("ConstantOfShape", 0)}
 
 
 def with_static_lengths(
@@ -79,10 +81,13 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
 
 
 def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
-    """Options that fix what is dynamic about the inputs that lead to X; "" if nothing is."""
+    """Options that fix what is dynamic about the inputs that lead to X; "" if nothing is, or none can."""
     inputs = [value for value in model.graph.inputs if X is None or value in sources(X)]
     inputs = inputs or list(model.graph.inputs)
     remedies: dict[str, None] = {}
+    if any((user.op_type, place) in _SHAPES for value in inputs for user, place in value.uses()):
+        # Sizes are elements of an input, not its shape.
+        return ""
     for value in inputs:
         dims = list(value.shape or ())
         names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]

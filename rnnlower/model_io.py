@@ -28,7 +28,8 @@ __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_mode
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
-# `onnx` reads textual forms too, by the file's extension.
+_STAYS_IN_MODEL = 256
+"""Bytes up to which a tensor is not worth an entry in a data file."""
 _PROTOBUF_LIMIT = 2_000_000_000
 EXTERNAL_DATA_MODES = ("auto", "always", "never")
 
@@ -272,8 +273,15 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
 
 
 def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
+    if data_file is not None:
+        # onnx_ir closes the file of a tensor that it moves into the model, though others may look into it.
+        _embed_external_data(
+            value
+            for value in _initializers(model)
+            if value.const_value is not None and value.const_value.nbytes <= _STAYS_IN_MODEL
+        )
     with _serializing(), paused_collection():
-        ir.save(model, path, external_data=data_file)
+        ir.save(model, path, external_data=data_file, size_threshold_bytes=_STAYS_IN_MODEL)
     if unmodelled.find(model) is not None:
         proto = onnx.load_model(path, load_external_data=False)
         unmodelled.restore(model, proto)

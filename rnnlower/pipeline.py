@@ -357,7 +357,9 @@ def _inline_functions(model: ir.Model) -> list[str]:
     versions = {function.opset_imports.get("", opset) for function in inlining.functions_to_inline(model)} | {
         opset
     }
-    notes = _move(model, range(opset, max(versions) + 1)) if len(versions) > 1 else []
+    # A version that nobody knows is refused at once.
+    highest = min(max(versions), max(LAST_OPSET, opset))
+    notes = _move(model, range(opset, highest + 1)) if len(versions) > 1 else []
     inlining(model)
     return notes + [
         f"function {function.domain}::{function.name} is never called, and went with its recurrent nodes"

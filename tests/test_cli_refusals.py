@@ -298,3 +298,14 @@ def test_function_attribute_that_no_call_sets(tmp_path: Path) -> None:
         extra_domains=["local"],
     )
     refused(save(model, tmp_path), "hidden_size 5")
+
+
+def test_no_remedy_is_named_that_would_not_help(tmp_path: Path) -> None:
+    """What shape X gets comes at run time: no shape of an input says it."""
+    model = recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [None])})
+    model.graph.input.append(helper.make_tensor_value_info("sizes", onnx.TensorProto.INT64, [3]))
+    model.graph.node[0].input[0] = "shaped"
+    model.graph.node.insert(0, helper.make_node("Reshape", ["X", "sizes"], ["shaped"]))
+    said = rnnlower("unroll", save(model, tmp_path), "-o", tmp_path / "out.onnx", code=3).stderr
+    assert "--input-shape" not in said
+    assert "rnnlower scan" in said

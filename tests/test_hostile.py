@@ -302,3 +302,31 @@ def test_sizes_of_minus_one_are_unknown(tmp_path: Path) -> None:
         ]
     for opset in (13, 21):
         expect(run("convert", path, "-o", out, "--opset", opset), 0, "equal")
+
+
+def test_a_function_of_an_opset_that_nobody_knows(tmp_path: Path) -> None:
+    """Not one version after the other is tried up to there."""
+    model = lstm()
+    names = list(model.graph.node[0].input)
+    function = helper.make_function(
+        "own", "Cell", names, ["Y", "Y_h"], [model.graph.node[0]], [helper.make_opsetid("", 2**31)]
+    )
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.graph.node[0].CopyFrom(helper.make_node("Cell", names, ["Y", "Y_h"], domain="own"))
+    path, out = save(model, tmp_path), tmp_path / "out.onnx"
+    for command in ("unroll", "scan", "loop"):
+        expect(run(command, path, "-o", out), 3, "own::Cell", "2147483648")
+    expect(run("convert", path, "-o", out, "--opset", 18), 3, "own::Cell", "2147483648")
+    assert not out.exists()
+
+
+def test_what_nothing_but_numpy_runs_is_equal_to_itself(tmp_path: Path) -> None:
+    """onnxruntime's refusal of the second model is none of its faults if it says the same of the first."""
+    model = lstm()
+    model.functions.append(
+        helper.make_function("own", "Unused", ["x"], ["x"], [], [helper.make_opsetid("", 2**31)])
+    )
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    path = save(model, tmp_path)
+    expect(run("verify", path, path), 0, "rnnlower-reference")

@@ -96,11 +96,13 @@ def test_output_folder_missing_or_no_folder(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "model.onnx"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_output_folder_unwritable(tmp_path: Path) -> None:
     path = source(tmp_path)
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o500)
+    if os.geteuid() == 0:
+        # Modes do not bind root; what the kernel shows does.
+        folder = Path("/proc")
     result = CliRunner().invoke(app, ["scan", str(path), "-o", str(folder / "out.onnx")])
     assert (result.exit_code, "cannot be written" in result.output) == (2, True)
 

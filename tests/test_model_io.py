@@ -152,3 +152,21 @@ def test_an_output_that_is_declared_a_scalar() -> None:
     for output in model.graph.output:
         del output.type.tensor_type.shape.dim[:]
     assert recurrent_left(rnnlower.unroll(model)) == []
+
+
+def test_small_tensors_of_a_data_file_move_into_the_model(tmp_path: Path) -> None:
+    """Also while somebody looks at them: here whoever has read the model."""
+    path, output = tmp_path / "model.onnx", tmp_path / "moved" / "model.onnx"
+    output.parent.mkdir()
+    onnx.save_model(static_model(), path, save_as_external_data=True, location="data", size_threshold=0)
+    model = ir.load(path)
+    views = {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
+    with staged(model, output, "always") as stage:
+        stage.accept()
+    written = {tensor.name: tensor for tensor in onnx.load(output).graph.initializer}
+    for name, view in views.items():
+        assert np.array_equal(onnx.numpy_helper.to_array(written[name]), view)
+    locations = [
+        tensor.data_location for tensor in onnx.load(output, load_external_data=False).graph.initializer
+    ]
+    assert set(locations) == {onnx.TensorProto.DEFAULT}

@@ -91,6 +91,31 @@ def test_a_branch_that_never_ran_is_told() -> None:
     assert result.skipped == ("If node 'choice': its else_branch ran on no inputs, and was not compared",)
 
 
+def test_a_branch_in_a_branch_that_never_ran_is_told() -> None:
+    """Only the innermost: that what it holds did not run either goes without saying."""
+
+    def graph(name: str, op_type: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+        own = nodes or (helper.make_node(op_type, ["x"], [f"{name}_y"]),)
+        return helper.make_graph(own, name, [], [info(own[-1].output[0], FLOAT, None)])
+
+    def choice(name: str, flag: str, then: onnx.GraphProto) -> onnx.NodeProto:
+        other = graph(f"{name}_else", "Abs")
+        return helper.make_node("If", [flag], [f"{name}_z"], name=name, then_branch=then, else_branch=other)
+
+    innermost = graph("deep", "", choice("third", "never", graph("third", "Neg")))
+    middle = graph("mid", "", choice("second", "never", innermost))
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["flag"]),
+        helper.make_node("Greater", ["sum", "huge"], ["never"]),
+        choice("first", "flag", middle),
+    ]
+    constants = {"zero": np.array(0, np.float32), "huge": np.array(1e30, np.float32)}
+    model = model_of(nodes, [info("x", FLOAT, [3])], [info("first_z", FLOAT, [3])], constants)
+    result = verify(model, model)
+    assert result.skipped == ("If node 'second': its then_branch ran on no inputs, and was not compared",)
+
+
 def _unary(*ops: str) -> onnx.ModelProto:
     names = ["x", *(f"v{number}" for number in range(1, len(ops))), "y"]
     nodes = [helper.make_node(op, [names[i]], [names[i + 1]]) for i, op in enumerate(ops)]

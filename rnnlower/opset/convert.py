@@ -65,6 +65,12 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
         raise OpsetError(
             f"the model has opset {source}, but the installed onnx knows {MAX_OPSET} at most; update onnx"
         )
+    for function in model.functions.values():
+        if function.opset_imports.get("", source) > MAX_OPSET:
+            raise OpsetError(
+                f"function {function.domain}::{function.name} has opset {function.opset_imports['']}, but "
+                f"the installed onnx knows {MAX_OPSET} at most; update onnx"
+            )
     if not _needs_work(model, target):
         return OpsetReport(source, target, model.ir_version)
     types = ValueTypes(model)

@@ -145,22 +145,22 @@ class OnnxRuntimeEngine:
 Engine = OnnxRuntimeEngine | NumpyEngine
 
 
+_MODEL_PATH = re.compile(r"Load model from .* failed")
 _NAMED_NODE = re.compile(r"""In Node, \("([^"]*)"|in node \(([^)]*)\)""")
 
 
 def inherited_fault(error: LoadError, reference: HeldModel) -> bool:
-    """Whether ``error`` names a node that ``reference``, which onnxruntime refuses too, also holds."""
+    """Whether onnxruntime refuses ``reference`` in the same words, or over a node that it holds."""
     found = _NAMED_NODE.search(str(error))
     name = (found.group(1) or found.group(2)) if found else ""
     names = {node.name for node in reference.proto.graph.node if node.op_type not in RECURRENT}
-    if not name or name not in names:
-        return False
     try:
         Session(reference.for_session(), optimize=False)
     except LacksKernelError:
         return False
-    except LoadError:
-        return True
+    except LoadError as own:
+        same, other = (_MODEL_PATH.sub("", str(each)) for each in (own, error))
+        return same == other or bool(name and name in names)
     return False
 
 
