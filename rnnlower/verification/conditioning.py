@@ -8,6 +8,7 @@ resolve; real faults are larger.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ _FACTOR = 4.0
 _ULPS = 8.0
 # Beyond this share of an output's scale, the output says nothing.
 _LARGEST_SHARE = 1e-2
+_LARGEST_SHARE_OF_SMALL = 1e-1
 _NEAR_OVERFLOW = 1e-3
 
 
@@ -40,9 +42,10 @@ def rounding_noise(
 ) -> dict[str, Array | None]:
     """For each float output, element by element, the difference to allow for rounding; float64.
 
-    None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale,
-    or where any output is NaN or reaches the end of its type's range (what comes out then depends on the
-    order of operations).
+    None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale
+    (10% for types of two bytes), or where any output is NaN or reaches the end of its type's range (what
+    comes out then depends on the order of operations), be it only in the second opinion: a kernel may turn
+    what has overflowed inside of it into a number.
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``second_opinion`` are those of an
     evaluation in another precision, which is heard where it is near.
@@ -52,7 +55,13 @@ def rounding_noise(
         for name, value in outputs.items()
         if isinstance(value, np.ndarray) and is_inexact(value.dtype)
     }
-    if any(map(_overflows, floats.values())):
+    opinions = {
+        name: other
+        for name, other in (second_opinion or {}).items()
+        if name in floats and other.shape == floats[name].shape
+    }
+    given = [(name, value) for each in (floats, opinions) for name, value in each.items()]
+    if any(_overflows(value, floats[name].dtype) for name, value in given):
         return dict.fromkeys(floats)
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
     for draw in range(_DRAWS):
@@ -65,17 +74,18 @@ def rounding_noise(
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
-    for name, other in (second_opinion or {}).items():
-        if name in noise and other.shape == noise[name].shape:
-            apart = _difference(other, outputs[name])
-            if float(apart.max(initial=0.0)) <= _LARGEST_SHARE * _scale(floats[name]):
-                noise[name] = np.fmax(noise[name], apart)
+    for name, other in opinions.items():
+        apart = _difference(other, outputs[name])
+        if float(apart.max(initial=0.0)) <= _LARGEST_SHARE * _scale(floats[name]):
+            noise[name] = np.fmax(noise[name], apart)
     return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
 
 
-def _overflows(values: Array) -> bool:
-    largest = float(ml_dtypes.finfo(values.dtype).max)  # type: ignore[no-untyped-call]
-    return not bool(np.all(np.abs(values.astype(np.float64)) < _NEAR_OVERFLOW * largest))
+def _overflows(values: Array, dtype: Any) -> bool:
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    # The product of two such values, somewhere inside, may be beyond the range.
+    bound = min(_NEAR_OVERFLOW * largest, math.sqrt(largest))
+    return not bool(np.all(np.abs(values.astype(np.float64)) < bound))
 
 
 def _moved(array: Array, rng: np.random.Generator) -> Array:
@@ -100,8 +110,6 @@ def _scale(output: Array) -> float:
 
 
 def _if_determined(noise: Array, output: Array) -> Array | None:
-    scale = _scale(output)
-    if output.dtype.itemsize < 4:
-        # One unit of a small type may itself be more than the share.
-        return np.minimum(noise, _LARGEST_SHARE * scale)
-    return noise if float(noise.max(initial=0.0)) <= _LARGEST_SHARE * scale else None
+    # One unit of a small type may itself be more than the share of a large one.
+    share = _LARGEST_SHARE if output.dtype.itemsize >= 4 else _LARGEST_SHARE_OF_SMALL
+    return noise if float(noise.max(initial=0.0)) <= share * _scale(output) else None
