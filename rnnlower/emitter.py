@@ -80,13 +80,14 @@ class Emitter:
         self.nodes: list[ir.Node] = []
         self.notes: dict[str, None] = {}
         self._constants = constants
+        self._integers: dict[tuple[int, ...], ir.Value] = {}
         self._transposed: dict[ir.Value, ir.Value] = {}
         self._conditions: dict[ir.Value, np.ndarray] = {}
 
     def body(self) -> Emitter:
         """An emitter for a subgraph, which sees this one's values."""
         other = Emitter(self.model, self.opset, self.names, self.dtype, self._constants, self.dialect)
-        other.notes, other._conditions = self.notes, self._conditions
+        other.notes, other._conditions, other._integers = self.notes, self._conditions, self._integers
         other._transposed = dict(self._transposed)
         return other
 
@@ -187,7 +188,9 @@ class Emitter:
 
     def integers(self, *numbers: int) -> ir.Value:
         """A constant of shape ``[len(numbers)]`` and type int64."""
-        return self.constant(np.array(numbers, dtype=np.int64))
+        if numbers not in self._integers:
+            self._integers[numbers] = self.constant(np.array(numbers, dtype=np.int64))
+        return self._integers[numbers]
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self.op("Cast", value, to=dtype.value)
