@@ -70,6 +70,19 @@ GRAPHS = [
     Case("an input that nothing produces", SCAN, rename_input(0, "nowhere")),
     Case("an output that nothing produces", SCAN, lambda m: setattr(m.graph.output[0], "name", "Z")),
     Case("a name given twice", SCAN, insert(node("Identity", ["X"], ["Y"], name="copy"), position=1)),
+    Case(
+        "a size below 0",
+        f"{SCAN} --dim T=5",
+        then(
+            rename_input(0, "part"),
+            insert(
+                node("Constant", [], ["one"], value_ints=[1]),
+                node("Constant", [], ["last"], value_ints=[2]),
+                node("MaxPool", ["X"], ["pooled"], kernel_shape=[9]),
+                node("Slice", ["pooled", "one", "one", "last"], ["part"]),
+            ),
+        ),
+    ),
     Case("a body that returns what is not its own", SCAN, outer_output, branches()),
     Case(
         "a function that calls itself",

@@ -16,8 +16,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from rnnlower.inference import guarded
 from rnnlower.passes.analysis import bare_copy, quiet_libraries
-from rnnlower.places import is_recurrent, walk
+from rnnlower.places import is_recurrent, op_types, walk
 
 __all__ = ["InferTypesPass"]
 
@@ -33,7 +34,7 @@ class InferTypesPass(ir.passes.InPlacePass):
             return ir.passes.PassResult(model, modified=False)
         inferred = bare_copy(model)
         with quiet_libraries():
-            ShapeInferencePass(data_prop=True)(inferred)
+            guarded(op_types(model), lambda: ShapeInferencePass(data_prop=True)(inferred))
         declared = {
             dim.value
             for value in model.graph.inputs

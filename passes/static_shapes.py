@@ -19,10 +19,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.inference import guarded
 from rnnlower.names import NameSource
 from rnnlower.passes.analysis import bare_copy, quiet_libraries
 from rnnlower.passes.cleanup import remove_orphans
-from rnnlower.places import Located, find_recurrent, value_names, walk
+from rnnlower.places import Located, find_recurrent, op_types, value_names, walk
 
 __all__ = ["StaticShapesPass"]
 
@@ -119,8 +120,15 @@ def _analyse(model: ir.Model) -> _Analysis:
     for tag, (node, _) in enumerate(walk(copy.graph)):
         node.meta[_TAG] = tag
     with quiet_libraries():
-        optimizer.optimize_ir(
-            copy, input_size_limit=_SMALL, output_size_limit=_SMALL, should_fold=_should_fold, inline=False
+        guarded(
+            op_types(copy),
+            lambda: optimizer.optimize_ir(
+                copy,
+                input_size_limit=_SMALL,
+                output_size_limit=_SMALL,
+                should_fold=_should_fold,
+                inline=False,
+            ),
         )
     survivors = {node.meta[_TAG]: node for node, _ in walk(copy.graph) if _TAG in node.meta}
     return _Analysis(tags, survivors)

@@ -16,6 +16,7 @@ __all__ = [
     "find_recurrent",
     "forget_negative_sizes",
     "is_recurrent",
+    "op_types",
     "origin",
     "sources",
     "value_names",
@@ -69,6 +70,12 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
                 inner = f"{name}/{suffix}"
                 yield from walk(subgraph, f"{path}/{inner}" if path else inner)
+
+
+def op_types(model: ir.Model) -> set[str]:
+    """The operators of all graphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    return {node.op_type for graph in graphs for node, _ in walk(graph)}
 
 
 def forget_negative_sizes(model: ir.Model) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 import onnx
 import onnx_ir as ir
 
+from rnnlower.inference import guarded
 from rnnlower.opset import schema
-from rnnlower.places import forget_negative_sizes
+from rnnlower.places import forget_negative_sizes, op_types
 
 __all__ = ["ValueTypes", "all_graphs", "all_values", "called_functions", "resolve_references"]
 
@@ -206,7 +207,10 @@ class _InferenceCopy:
     def infer(self) -> dict[str, _Known]:
         """Everything that shape inference finds out, by name."""
         try:
-            proto = onnx.shape_inference.infer_shapes(ir.to_proto(self._copy), data_prop=True)
+            bare = ir.to_proto(self._copy)
+            proto = guarded(
+                op_types(self._copy), lambda: onnx.shape_inference.infer_shapes(bare, data_prop=True)
+            )
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
             logger.debug("shape inference knows nothing about this model: %s", error)
             return {}

@@ -10,9 +10,10 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from rnnlower.inference import guarded
 from rnnlower.passes.analysis import quiet_libraries
 from rnnlower.passes.lower_recurrent import EMITTED
-from rnnlower.places import Located, default_opset, find_recurrent, forget_negative_sizes, walk
+from rnnlower.places import Located, default_opset, find_recurrent, forget_negative_sizes, op_types, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
 from rnnlower.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
@@ -194,7 +195,7 @@ def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node, str]]:
     typed = model.clone()
     forget_negative_sizes(typed)
     with quiet_libraries():
-        ShapeInferencePass(data_prop=True)(typed)
+        guarded(op_types(typed), lambda: ShapeInferencePass(data_prop=True)(typed))
     graphs: list[tuple[ir.Graph | ir.Function, ir.Graph | ir.Function, str]] = [
         (model.graph, typed.graph, "")
     ]

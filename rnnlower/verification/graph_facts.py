@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.shape_inference import InferenceError, infer_shapes
 
-from rnnlower.verification.models import default_opset, slim
+from rnnlower.errors import InvalidModelError
+from rnnlower.inference import check_comes_back, guarded
+from rnnlower.verification.models import default_opset, op_types, slim
 from rnnlower.verification.randomness import random_outputs
 from rnnlower.verification.thresholds import largest_threshold
 
@@ -156,8 +158,11 @@ def gather_facts(
     for each in (inferred.graph, *inferred.functions):
         _forget_negative_sizes(each)
     # Shape inference is a help here, not a judge: without it fewer limits are known.
-    with suppress(InferenceError, ValueError, RuntimeError):
-        inferred = infer_shapes(inferred, data_prop=True)
+    # That it would end the process counts against the model, but not against sizes that are only tried.
+    help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
+    bare = inferred
+    with suppress(*help_only):
+        inferred = guarded(op_types(model), lambda: infer_shapes(bare, data_prop=True))
     tracer = _Tracer(inferred)
     tracer.run()
     tracer.facts.random_outputs = random_outputs(model)
@@ -170,6 +175,7 @@ def facts_of_candidate(model: onnx.ModelProto) -> Facts:
     nodes = [model.graph.node, *(function.node for function in model.functions)]
     if any(map(_holds_recurrent, nodes)):
         return gather_facts(model)
+    check_comes_back(op_types(model), lambda: infer_shapes(slim(model), data_prop=True))
     return Facts()
 
 

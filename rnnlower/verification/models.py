@@ -16,7 +16,7 @@ from onnx.external_data_helper import uses_external_data
 from rnnlower.errors import OptionError
 from rnnlower.soundness import read_proto
 
-__all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "slim"]
+__all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "op_types", "slim"]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -75,6 +75,17 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
 
 def _data_size(model: onnx.ModelProto) -> int:
     return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+
+
+def op_types(model: onnx.ModelProto) -> set[str]:
+    """The operators of all graphs and functions."""
+    found: set[str] = set()
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    while pending:
+        for node in pending.pop().node:
+            found.add(node.op_type)
+            pending += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return found
 
 
 def slim(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,0 +1,89 @@
+"""Shape inference that comes back.
+
+At a Slice or a GatherND of a value whose size is below 0 the shape inference of onnx ends the process. Sizes
+fall below 0 where a pooling, a Split or the like takes more than there is: often because of a size given by
+the user.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import warnings
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from rnnlower.errors import InvalidModelError
+
+__all__ = ["check_comes_back", "guarded"]
+
+T = TypeVar("T")
+
+_ENDING = {"Slice", "GatherND"}
+_SHRINKING = {
+    "AveragePool",
+    "CenterCropPad",
+    "Conv",
+    "ConvInteger",
+    "ConvTranspose",
+    "LpPool",
+    "MaxPool",
+    "MaxUnpool",
+    "OneHot",
+    "Pad",
+    "QLinearConv",
+    "Resize",
+    "STFT",
+    "Split",
+    "Tile",
+    "TopK",
+    "Upsample",
+}
+
+
+def guarded(ops: Collection[str], infer: Callable[[], T]) -> T:
+    """What `infer`, shape inference over a model of these operators, gives.
+
+    Raises:
+        InvalidModelError: It would end the process.
+    """
+    check_comes_back(ops, infer)
+    return infer()
+
+
+def check_comes_back(ops: Collection[str], infer: Callable[[], object]) -> None:
+    """Tries `infer` in a child where these operators could make it end the process, on systems that can fork.
+
+    Raises:
+        InvalidModelError: It does.
+    """
+    if _ENDING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops) or not hasattr(os, "fork") or _survives(infer):
+        return
+    raise InvalidModelError(
+        "a size in the model falls below 0, where a pooling, Split or the like takes more than there is; "
+        "look at the sizes that the model declares, or that --dim and --input-shape give"
+    )
+
+
+def _survives(infer: Callable[[], object]) -> bool:
+    with warnings.catch_warnings():
+        # The child runs nothing but this, and waits for no other thread.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        try:
+            _leave_no_trace()
+            infer()
+        finally:
+            # An error that it raises comes again in the parent.
+            os._exit(0)
+    return not os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def _leave_no_trace() -> None:
+    """Neither words nor a core file of a process that is meant to end."""
+    import resource
+
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
