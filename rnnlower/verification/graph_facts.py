@@ -145,7 +145,7 @@ def gather_facts(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None
 ) -> Facts:
     """Facts about ``model``; with ``shapes``, under these sizes, or names of sizes, of its inputs."""
-    inferred = slim(model)
+    inferred = _for_inference(model)
     for value in inferred.graph.input:
         if shapes and value.name in shapes:
             del value.type.tensor_type.shape.dim[:]
@@ -155,8 +155,6 @@ def gather_facts(
         _name_dims(value)
     if shapes:
         _forget_shapes(inferred.graph)
-    for each in (inferred.graph, *inferred.functions):
-        _forget_negative_sizes(each)
     # Shape inference is a help here, not a judge: without it fewer limits are known.
     # That it would end the process counts against the model, but not against sizes that are only tried.
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
@@ -175,7 +173,7 @@ def facts_of_candidate(model: onnx.ModelProto) -> Facts:
     nodes = [model.graph.node, *(function.node for function in model.functions)]
     if any(map(_holds_recurrent, nodes)):
         return gather_facts(model)
-    check_comes_back(op_types(model), lambda: infer_shapes(slim(model), data_prop=True))
+    check_comes_back(op_types(model), lambda: infer_shapes(_for_inference(model), data_prop=True))
     return Facts()
 
 
@@ -221,6 +219,13 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 _forget_shapes(attribute.g)
+
+
+def _for_inference(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = slim(model)
+    for each in (copy.graph, *copy.functions):
+        _forget_negative_sizes(each)
+    return copy
 
 
 def _forget_negative_sizes(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
