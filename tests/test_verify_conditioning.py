@@ -6,9 +6,16 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from small_models import info, recurrent_model, weights
 
-from rnnlower.verification.conditioning import rounding_noise
+import rnnlower
+from rnnlower.verification import verify
+from rnnlower.verification.conditioning import overflowing, rounding_noise
+
+FLOAT = onnx.TensorProto.FLOAT
 
 
 def noise_of(output: np.ndarray, moved_by: float = 0.0, opinion: float | None = None) -> np.ndarray | None:
@@ -43,13 +50,50 @@ def test_what_rounding_moves_too_far_is_not_determined(dtype: Any, within: float
     assert noise_of(ones, moved_by=beyond) is None
 
 
-def test_what_overflows_is_not_determined() -> None:
-    assert noise_of(np.array([1e18, 0], np.float32)) is not None
-    assert noise_of(np.array([1e20, 0], np.float32)) is None
-    assert noise_of(np.array([np.nan, 0], np.float32)) is None
+@pytest.mark.parametrize(
+    ("dtype", "within", "beyond"),
+    [(np.float32, 1e18, 1e20), (np.float64, 1e150, 1e160), (np.float16, 60, 70)],
+)
+def test_what_overflows(dtype: Any, within: float, beyond: float) -> None:
+    """A product of two such numbers, somewhere inside, would."""
+    values = np.array([within, -within, beyond, -np.inf, np.nan])
+    assert overflowing(values, dtype).tolist() == [False, False, True, True, True]
 
 
-def test_what_overflows_inside_of_a_kernel_is_not_determined() -> None:
-    """A Relu that makes 0 of NaN gives a number where the exact value is beyond the range."""
-    assert noise_of(np.zeros(3, np.float32), opinion=1e39) is None
-    assert noise_of(np.zeros(3, np.float32), opinion=float("nan")) is None
+def clipped(clip: float, mask: float | None, *, joined: bool = False) -> onnx.ModelProto:
+    """An LSTM beside a mask, as an output of its own or in one with Y_h."""
+    model = recurrent_model("LSTM", inputs={"X": (FLOAT, ["T", 2, 3])}, clip=clip)
+    if mask is None:
+        return model
+    constant = np.full((1, 2, 4), mask, np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(constant, "mask"))
+    ending = helper.make_node("Identity", ["mask"], ["masked"])
+    if joined:
+        ending = helper.make_node("Concat", ["Y_h", "mask"], ["masked"], axis=2)
+        del model.graph.output[:]
+    model.graph.node.append(ending)
+    model.graph.output.append(info("masked", FLOAT, [None] * 3))
+    return model
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("mask", [None, -1e9, -1e30, float(np.finfo(np.float32).min), -np.inf, np.nan])
+def test_a_mask_excuses_nothing(mask: float | None, joined: bool) -> None:
+    """Neither as a trial that overflows nor as the scale of what it stands beside."""
+    right, wrong = clipped(5.0, mask, joined=joined), clipped(8.0, mask, joined=joined)
+    assert verify(right, right)
+    assert not verify(right, wrong)
+
+
+def test_what_overflows_inside_of_a_kernel_is_left_out() -> None:
+    """onnxruntime's Relu makes 0 of NaN, also of what has overflowed before it in an LSTM."""
+    constants = weights("LSTM")
+    source = recurrent_model(
+        "LSTM",
+        constants=constants,
+        inputs={"X": (FLOAT, ["T", 2, 3])},
+        outputs=["Y"],
+        activations=["Relu", "Tanh", "HardSigmoid"],
+    )
+    result = verify(source, rnnlower.loop(source))
+    assert result, str(result)

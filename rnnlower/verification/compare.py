@@ -60,11 +60,14 @@ class Tolerance:
     rtol: float
     scaled: bool
 
-    def allowed(self, reference: Array) -> Array:
-        """The allowed absolute difference, element by element; ``reference`` is float64."""
+    def allowed(self, reference: Array, differs: Array) -> Array:
+        """The allowed absolute difference, element by element; ``reference`` is float64.
+
+        The scale is that of the elements that differ: a mask of -1e38 beside them must not hide them.
+        """
         magnitude = np.abs(reference)
         finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
-        scale = max(float(finite.max(initial=0.0)), _SCALE_FLOOR) if self.scaled else 1.0
+        scale = max(float(finite.max(initial=0.0, where=differs)), _SCALE_FLOOR) if self.scaled else 1.0
         return np.asarray(self.atol * scale + self.rtol * finite)
 
 
@@ -185,7 +188,7 @@ def _compare_floats(
         size = np.maximum(np.abs(a), np.abs(b))
         relative = np.where(difference == 0, 0.0, difference / size)
         relative = np.where(np.isnan(relative), np.inf, relative)
-        allowed = tolerance.allowed(a) + (0.0 if noise is None else noise)
+        allowed = tolerance.allowed(a, difference > 0) + (0.0 if noise is None else noise)
         excess = np.where(difference <= allowed, 0.0, np.inf)
         excess = np.where(allowed > 0, difference / np.where(allowed > 0, allowed, 1.0), excess)
     wrong = difference > allowed

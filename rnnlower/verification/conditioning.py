@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rnnlower.verification.compare import is_inexact
 from rnnlower.verification.session import RunError
 
-__all__ = ["rounding_noise"]
+__all__ = ["overflowing", "rounding_noise"]
 
 Array = NDArray[Any]
 
@@ -43,9 +43,7 @@ def rounding_noise(
     """For each float output, element by element, the difference to allow for rounding; float64.
 
     None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale
-    (10% for types of two bytes), or where any output is NaN or reaches the end of its type's range (what
-    comes out then depends on the order of operations), be it only in the second opinion: a kernel may turn
-    what has overflowed inside of it into a number.
+    (10% for types of two bytes).
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``second_opinion`` are those of an
     evaluation in another precision, which is heard where it is near.
@@ -60,9 +58,6 @@ def rounding_noise(
         for name, other in (second_opinion or {}).items()
         if name in floats and other.shape == floats[name].shape
     }
-    given = [(name, value) for each in (floats, opinions) for name, value in each.items()]
-    if any(_overflows(value, floats[name].dtype) for name, value in given):
-        return dict.fromkeys(floats)
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
     for draw in range(_DRAWS):
         rng = np.random.default_rng([seed, draw])
@@ -81,11 +76,12 @@ def rounding_noise(
     return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
 
 
-def _overflows(values: Array, dtype: Any) -> bool:
+def overflowing(values: Any, dtype: Any) -> Array:
+    """Where values are NaN or reach the end of the type's range; what comes out depends on the order then."""
     largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
     # The product of two such values, somewhere inside, may be beyond the range.
     bound = min(_NEAR_OVERFLOW * largest, math.sqrt(largest))
-    return not bool(np.all(np.abs(values.astype(np.float64)) < bound))
+    return ~np.asarray(np.abs(values.astype(np.float64)) < bound)
 
 
 def _moved(array: Array, rng: np.random.Generator) -> Array:

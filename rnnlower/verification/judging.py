@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from rnnlower.verification.compare import Tolerance, compare_values, merge, tolerance_for
-from rnnlower.verification.conditioning import rounding_noise
+from rnnlower.verification.compare import Tolerance, compare_values, is_inexact, merge, tolerance_for
+from rnnlower.verification.conditioning import overflowing, rounding_noise
 from rnnlower.verification.graph_facts import dims_of, gather_facts, unnamed_dim
 from rnnlower.verification.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.result import OutputComparison
@@ -94,6 +94,7 @@ class Judge:
         differs = any(not c.equal for one in judged for c in one.comparisons.values())
         if not differs or self._atol is not None or self._rtol is not None:
             return judged
+        usual = set.intersection(*(_overflows(one.trial.outputs) for one in judged))
         again: list[Judged] = []
         undetermined: list[tuple[Comparisons, OutputComparison]] = []
         with self._runner.open(self._runner.reference) as run:
@@ -107,7 +108,8 @@ class Judge:
                 noise = rounding_noise(run, one.trial.feeds, one.trial.outputs, seed, opinion)
                 second = self.compare(one.trial, one.outputs, noise)
                 for name in doubtful:
-                    if name in noise and noise[name] is None:
+                    excused = self._is_overflow(name, one, noise, opinion or {}, usual)
+                    if excused or (name in noise and noise[name] is None):
                         undetermined.append((kept, kept.pop(name)))
                     elif second[name].equal:
                         kept[name] = second[name]
@@ -119,6 +121,32 @@ class Judge:
                         return again + judged[len(again) :]
         self._settle(again, undetermined)
         return again
+
+    def _is_overflow(
+        self,
+        name: str,
+        one: Judged,
+        noise: Mapping[str, Array | None],
+        opinion: Mapping[str, Any],
+        usual: Collection[str],
+    ) -> bool:
+        """Whether an output differs only in elements that overflow, in a trial in which something does.
+
+        What overflows in every trial, as a mask of -inf, says nothing of one. It may be the second opinion
+        alone that overflows: a kernel may turn what has overflowed inside of it into a number.
+        """
+        expected, found, other = one.trial.outputs[name], one.outputs[name], opinion.get(name)
+        if not {*_overflows(one.trial.outputs), *_overflows(opinion, one.trial.outputs)} - {*usual}:
+            return False
+        if name not in noise or found.shape != expected.shape or found.dtype != expected.dtype:
+            return False
+        places = overflowing(expected, expected.dtype) | overflowing(found, expected.dtype)
+        if other is not None and other.shape == expected.shape:
+            places |= overflowing(other, expected.dtype)
+        zero = np.zeros((), expected.dtype)
+        expected, found = np.where(places, zero, expected), np.where(places, zero, found)
+        tolerance = self.tolerance(expected.dtype, one.trial.feeds)
+        return compare_values(name, expected, found, tolerance, noise[name]).equal
 
     def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
         """Leave out undetermined outputs that other trials judge; the others count as they are."""
@@ -177,6 +205,18 @@ class Judge:
         return first_difference(
             graph, names, values[0], values[1], lambda dtype: self.tolerance(dtype, trial.feeds)
         )
+
+
+def _overflows(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> set[str]:
+    """The float outputs that overflow somewhere, in the types that ``typed`` has."""
+    types = {
+        name: value.dtype
+        for name, value in (typed or values).items()
+        if isinstance(value, np.ndarray) and is_inexact(value.dtype)
+    }
+    return {
+        name for name, dtype in types.items() if name in values and overflowing(values[name], dtype).any()
+    }
 
 
 def _shape_only(value: Any) -> Any:
