@@ -58,7 +58,8 @@ def facts_of(row: dict[str, object]) -> NodeFacts:
     steps, batch, input_size, hidden_size = row["size"]
     variant = VARIANTS[row["variant"]]
     directions = 2 if variant.attributes.get("direction") == "bidirectional" else 1
-    return NodeFacts(variant.op_type, hidden_size, input_size, steps, batch, directions)
+    linear = bool(variant.attributes.get("linear_before_reset"))
+    return NodeFacts(variant.op_type, hidden_size, input_size, steps, batch, directions, linear)
 
 
 def main() -> None:

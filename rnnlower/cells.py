@@ -98,27 +98,32 @@ CellStep = Callable[
 """``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
 
 
-def gate_groups(node: ResolvedNode, *, apart: bool = False, joint: bool = False) -> tuple[GateGroup, ...]:
+def gate_groups(
+    node: ResolvedNode, *, pairs_apart: bool = False, joint: bool = False
+) -> tuple[GateGroup, ...]:
     """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``.
 
     Args:
         node: The node.
-        apart: One group a gate: no Split, and an activation of its own behind each product, into which
-            onnxruntime fuses it. In a body that pays; in a straight line, fewer nodes pay more. Peepholes,
-            which are added in front of the products, need it.
-        joint: One group for all gates of an LSTM, whatever their activations: nothing is left to fuse.
+        pairs_apart: No group of two gates, but two of one.
+        joint: One group for all gates of an LSTM, whatever their activations: fewer products, but nothing to
+            fuse them with.
     """
-    if joint and not apart and node.op_type == "LSTM" and not node.input_forget:
-        return (GateGroup(_ALL, 0, 4),)
-    if apart:
-        gates = "ioc" if node.input_forget else node.cell.gates
-        first = {gate: node.cell.gates.index(gate) for gate in gates}
-        return tuple(GateGroup(gate, first[gate], first[gate] + 1) for gate in gates)
     if node.op_type == "LSTM":
-        return (GateGroup("io", 0, 2) if node.input_forget else GateGroup("iof", 0, 3), GateGroup("c", 3, 4))
-    if node.op_type == "GRU":
-        return GateGroup("zr", 0, 2), GateGroup("h", 2, 3)
-    return (GateGroup("i", 0, 1),)
+        letters = ["io" if node.input_forget else "iof", "c"]
+        if joint and not node.input_forget:
+            letters = [_ALL]
+    else:
+        letters = ["zr", "h"] if node.op_type == "GRU" else ["i"]
+    # Peepholes are added to single gates in front of the products.
+    if "P" in node.inputs:
+        letters = list("".join(letters))
+    elif pairs_apart:
+        letters = [part for group in letters for part in (group if len(group) == 2 else [group])]
+    order = node.cell.gates
+    return tuple(
+        GateGroup(group, order.index(group[0]), order.index(group[0]) + len(group)) for group in letters
+    )
 
 
 def lstm_step(

@@ -8,18 +8,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from rnnlower.lanes import LARGEST_PAIR
+
 __all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
 
 LONGEST_UNROLLED = 128
 """Steps, of all directions, beyond which a straight line costs more to load than it could save."""
 
 MICROSECONDS: Mapping[str, Sequence[float]] = {
-    "unroll": (19.1, 0.629, 6.14e-05),
-    "scan": (40.8, 0.561, 6.07e-05),
+    "unroll": (25.2, 0.649, 5.73e-05),
+    "scan": (44.1, 0.594, 5.68e-05),
 }
 """What each of the `features` costs, on one thread."""
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
+_MORE_IN_A_PAIR = 3
 _USUAL_BATCH = 1
 
 
@@ -62,10 +66,13 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     steps = facts.seq_length or 0
     batch = facts.batch_size or _USUAL_BATCH
     gates = _GATES[facts.op_type]
-    # Both directions of a batch of one share their ops in a Scan.
-    shared = strategy == "scan" and batch == 1 and facts.hidden_size <= 128
-    directions = 1 if shared else facts.num_directions
-    ops = directions * (gates + (5 if gates > 1 else 1))
+    ops = _KERNELS[facts.op_type] + 2 * facts.linear_before_reset
+    if facts.masked:
+        ops += 2 if facts.op_type == "LSTM" else 1
+    if facts.num_directions == 2:
+        # Both directions of a batch of one share their ops in a Scan.
+        shared = strategy == "scan" and batch == 1 and facts.hidden_size <= LARGEST_PAIR
+        ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
     products = facts.num_directions * gates * facts.hidden_size**2 * batch
     return [1.0, float(steps * ops), float(steps * products)]
 

@@ -30,7 +30,7 @@ __all__ = [
     "to_arithmetic",
 ]
 
-LARGEST_PAIR = 128
+LARGEST_PAIR = 256
 """Units up to which both directions as one product cost less than one behind the other."""
 
 _FLIP = 10

@@ -71,9 +71,9 @@ def lower_node(
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     paired = form.upright and pays_as_pair(e, node, axes)
-    gates_apart = "P" in node.inputs or (form.gates_apart and node.clip is None and not paired)
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    groups = gate_groups(node, apart=gates_apart, joint=is_long)
+    pairs_apart = form.pairs_apart and node.clip is None and not paired
+    groups = gate_groups(node, pairs_apart=pairs_apart, joint=is_long or paired)
     if paired:
         axes = dataclasses.replace(axes, paired=True)
         lanes = [paired_lane(e, node, weights, axes, series, groups)]
