@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ __all__ = [
     "feeds_of",
     "latency",
     "lowered",
-    "ratio_rounds",
+    "ratios",
     "recurrent",
     "session",
 ]
@@ -154,23 +155,33 @@ def latency(
     return times
 
 
-def ratio_rounds(
+def ratios(
     models: Mapping[str, onnx.ModelProto],
     feeds: Mapping[str, np.ndarray],
-    rounds: int = 5,
+    rounds: int,
     clock: Callable[[], float] = time.thread_time,
-    statistic: Callable[[Sequence[float]], float] = statistics.median,
-) -> dict[str, float]:
-    """Seconds by model: the models take turns, so that what disturbs a round disturbs all of them.
+) -> dict[str, Any]:
+    """Run times in those of the model ``native``; the models take turns, with a session each in every round.
 
-    Gives the least over the rounds of the statistic of a round's runs; on a busy machine `min` is steadier.
+    Where the memory of a session lies, and what else the machine does, moves all its runs together. So a
+    session counts by its median, and there are two ratios: of the least of the sessions' medians, which is
+    what the graph costs when nothing is in its way (``ratios``), and of their medians (``medians``).
     """
     contents = {name: model.SerializeToString() for name, model in models.items()}
-    medians: dict[str, list[float]] = {name: [] for name in contents}
+    seconds: dict[str, list[float]] = {name: [] for name in contents}
     for _ in range(rounds):
         for name, content in contents.items():
-            medians[name].append(statistic(latency(content, feeds, clock=clock)))
-    return {name: min(values) for name, values in medians.items()}
+            seconds[name].append(statistics.median(latency(content, feeds, clock=clock)))
+
+    def over_native(statistic: Callable[[Sequence[float]], float]) -> dict[str, float]:
+        native = statistic(seconds["native"])
+        return {name: round(statistic(own) / native, 3) for name, own in seconds.items() if name != "native"}
+
+    return {
+        "native_ms": round(1e3 * min(seconds["native"]), 4),
+        "ratios": over_native(min),
+        "medians": over_native(statistics.median),
+    }
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 
 import onnx
-from measuring import VARIANTS, feeds_of, lowered, ratio_rounds, recurrent
+from measuring import VARIANTS, feeds_of, lowered, ratios, recurrent
 from textbook import textbook
 
 SWEEPS = {
@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("sweep", choices=SWEEPS)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["lstm", "bilstm", "gru"])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
@@ -44,12 +44,10 @@ def main() -> None:
         for size in SWEEPS[arguments.sweep]:
             source = recurrent(VARIANTS[name], size)
             models = {form: form_of(source, form) for form in ("native", *FORMS)}
-            seconds = ratio_rounds(models, feeds_of(VARIANTS[name], size), arguments.rounds)
-            ratios = {form: round(seconds[form] / seconds["native"], 3) for form in FORMS}
-            milliseconds = round(1e3 * seconds["native"], 4)
-            rows.append({"variant": name, "size": size, "native_ms": milliseconds, "ratios": ratios})
-            cells = "".join(f"{ratio:10.2f}" for ratio in ratios.values())
-            print(f"{name:10} {','.join(map(str, size)):>16} {milliseconds:9.3f}{cells}", flush=True)
+            row = ratios(models, feeds_of(VARIANTS[name], size), arguments.rounds)
+            rows.append({"variant": name, "size": size, **row})
+            cells = "".join(f"{ratio:10.2f}" for ratio in row["ratios"].values())
+            print(f"{name:10} {','.join(map(str, size)):>16} {row['native_ms']:9.3f}{cells}", flush=True)
     if arguments.json:
         text = json.dumps({"sweep": arguments.sweep, "rows": rows}, indent=1)
         arguments.json.write_text(text + "\n")

@@ -35,7 +35,7 @@ def _ratios(data: dict[str, Any]) -> str:
             TITLES.get(row["variant"], row["variant"]),
             ",".join(map(str, row["size"])),
             f"{row['native_ms']:.3f}",
-            *(f"{row['ratios'][form]:.2f}" for form in forms),
+            *(f"{row['ratios'][form]:.2f} ({row['medians'][form]:.2f})" for form in forms),
         ]
         for row in data["rows"]
     ]

@@ -15,23 +15,21 @@ class NameSource:
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
-        self._prefix = next(
+        prefix = next(
             prefix
             for length in itertools.count(1)
             for prefix in ("r" * length,)
             if not any(name.startswith(prefix) for name in self._taken)
         )
-        self._counter = itertools.count()
+        self._short = (
+            prefix + "".join(digits)
+            for length in itertools.count(1)
+            for digits in itertools.product(_DIGITS, repeat=length)
+        )
 
     def short(self) -> str:
         """A generated name: a straight-line graph has thousands of them, so a few bytes each."""
-        number = next(self._counter)
-        digits = ""
-        while True:
-            number, digit = divmod(number, 36)
-            digits = _DIGITS[digit] + digits
-            if not number:
-                return self._prefix + digits
+        return next(self._short)
 
     def like(self, wanted: str) -> str:
         """The wanted name, with a number behind it where it is taken."""
