@@ -19,6 +19,11 @@ TITLES = {
     "bilstm": "LSTM, bidirectional",
     "gru": "GRU, linear_before_reset=0",
     "gru_linear": "GRU, linear_before_reset=1",
+    "rnn": "RNN",
+    "bigru": "GRU, linear_before_reset=1, bidirectional",
+    "lstm_lens": "LSTM with sequence_lens",
+    "lstm_clip": "LSTM with clip",
+    "lstm_peepholes": "LSTM with peepholes",
 }
 
 
@@ -32,7 +37,7 @@ def _ratios(data: dict[str, Any]) -> str:
     forms = list(data["rows"][0]["ratios"])
     rows = [
         [
-            TITLES.get(row["variant"], row["variant"]),
+            TITLES[row["variant"]],
             ",".join(map(str, row["size"])),
             f"{row['native_ms']:.3f}",
             *(f"{row['ratios'][form]:.2f} ({row['medians'][form]:.2f})" for form in forms),
@@ -87,9 +92,23 @@ def _environment(data: dict[str, Any]) -> str:
     )
 
 
+def _kernels(data: dict[str, Any]) -> str:
+    forms = list(data["rows"][0]["kernels"])
+
+    def shown(counts: dict[str, int]) -> str:
+        ops = (f"{count} {op_type}" if count > 1 else op_type for op_type, count in counts.items())
+        return f"**{sum(counts.values())}**: {', '.join(ops)}"
+
+    rows = [
+        [TITLES[row["variant"]], *(shown(row["kernels"][form]) for form in forms)] for row in data["rows"]
+    ]
+    return _table(["", *forms], rows)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "environment": _environment,
     "runtime": _ratios,
+    "kernels": _kernels,
     "hidden_size": _ratios,
     "batch": _ratios,
     "time_steps": _ratios,
