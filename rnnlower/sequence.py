@@ -70,7 +70,7 @@ def lower_node(
     form = STRATEGIES[strategy] if e.for_onnxruntime else Strategy(STRATEGIES[strategy].run)
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    paired = form.upright and pays_as_pair(e, node, axes)
+    paired = pays_as_pair(e, node, axes)
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
     pairs_apart = form.pairs_apart and node.clip is None and not paired
     groups = gate_groups(node, pairs_apart=pairs_apart, joint=is_long or paired)
