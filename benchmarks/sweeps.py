@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("sweep", choices=SWEEPS)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["lstm", "bilstm", "gru"])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []

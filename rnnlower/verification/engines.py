@@ -10,7 +10,8 @@ import onnx
 from numpy.typing import NDArray
 
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
-from rnnlower.verification.graph_facts import RECURRENT, Facts, gather_facts
+from rnnlower.verification.facts import RECURRENT, Facts
+from rnnlower.verification.graph_facts import gather_facts
 from rnnlower.verification.models import HeldModel
 from rnnlower.verification.session import (
     IsolatedSession,

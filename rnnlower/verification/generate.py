@@ -20,7 +20,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.compare import is_inexact
-from rnnlower.verification.graph_facts import Dim, Uses
+from rnnlower.verification.facts import Dim, Uses
 from rnnlower.verification.shapes import Recipe, ShapePlan, Sizes
 
 __all__ = ["InputMaker"]

@@ -12,7 +12,8 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.verification.compare import Tolerance, compare_values, is_inexact, merge, tolerance_for
 from rnnlower.verification.conditioning import overflowing, rounding_noise
-from rnnlower.verification.graph_facts import dims_of, gather_facts, unnamed_dim
+from rnnlower.verification.facts import dims_of, unnamed_dim
+from rnnlower.verification.graph_facts import gather_facts
 from rnnlower.verification.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.running import Runner

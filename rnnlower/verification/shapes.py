@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from rnnlower.errors import UnverifiableError, VerificationError
-from rnnlower.verification.graph_facts import Dim, Dims, unnamed_dim
+from rnnlower.verification.facts import Dim, Dims, unnamed_dim
 
 __all__ = ["Recipe", "ShapePlan", "Sizes"]
 

@@ -12,8 +12,8 @@ import onnx
 from numpy.typing import NDArray
 
 from rnnlower.errors import UnverifiableError
+from rnnlower.verification.facts import Facts, dims_of
 from rnnlower.verification.generate import InputMaker
-from rnnlower.verification.graph_facts import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
 from rnnlower.verification.models import elements
 from rnnlower.verification.session import RunError, brief

@@ -1,0 +1,86 @@
+"""What verification knows about a graph: how its inputs are used, and where it holds recurrent nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx
+
+__all__ = ["RECURRENT", "Dim", "Dims", "Facts", "Recurrent", "Uses", "dims_of", "unnamed_dim"]
+
+Dim = int | str | None
+Dims = tuple[Dim, ...]
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+@dataclass
+class Uses:
+    """How consumers use one graph input. Limits are exclusive sizes: an int, a dimension's name or None."""
+
+    lengths: list[Dim] = field(default_factory=list)
+    indices: list[Dim] = field(default_factory=list)
+    equal_to: set[float] = field(default_factory=set)
+    ordered_with: set[float] = field(default_factory=set)
+    is_weight: bool = False
+    is_state: bool = False
+    is_shape: bool = False
+    is_count: bool = False
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A native recurrent node: where it is, and what decides whether an engine runs it.
+
+    ``state_dims`` are the sizes that its sequence_lens and initial states are known to have, ``input_size``
+    the features of X by the shape of W.
+    """
+
+    name: str
+    op_type: str
+    version: int
+    elem_type: int | None
+    layout: int
+    x_dims: Dims | None
+    state_dims: tuple[int, ...]
+    input_size: Dim = None
+
+
+@dataclass
+class Facts:
+    """What a graph says.
+
+    ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
+    that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
+    the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
+    reshapes; the largest magnitude at which something clips or bends.
+    """
+
+    uses: dict[str, Uses] = field(default_factory=dict)
+    recurrent: list[Recurrent] = field(default_factory=list)
+    random_outputs: set[str] = field(default_factory=set)
+    equal_dims: list[tuple[Dim, Dim]] = field(default_factory=list)
+    batches: set[str] = field(default_factory=set)
+    lengths: set[str] = field(default_factory=set)
+    time_axes: dict[str, int] = field(default_factory=dict)
+    reshapes: dict[str, str] = field(default_factory=dict)
+    threshold: float = 0.0
+
+
+def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
+    """The dimensions of a value: sizes, names, or None for unknown (also -1). None without a shape."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    dims: list[Dim] = []
+    for d in tensor.shape.dim:
+        if d.HasField("dim_value") and d.dim_value >= 0:
+            dims.append(d.dim_value)
+        else:
+            dims.append(d.dim_param if d.dim_param.strip("?") else None)
+    return tuple(dims)
+
+
+def unnamed_dim(name: str, axis: int) -> str:
+    """The name by which a nameless dimension of input ``name`` goes here."""
+    return f"?{name}:{axis}"
