@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--variant", choices=VARIANTS, default="lstm")
     parser.add_argument("--steps", type=int, nargs="+", default=[1000, 2000, 4000, 8000])
     parser.add_argument("--hidden-size", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []

@@ -101,7 +101,7 @@ def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
     lstm.metadata_props.update(node.node.metadata_props)
     lstm.doc_string = node.node.doc_string
     e.nodes.append(lstm)
-    replace_node(node.node, _results(e, node, lstm.outputs), e.nodes)
+    replace_node(node.node, _results(e, node, lstm.outputs), e.nodes, mark=True)
     return lstm
 
 

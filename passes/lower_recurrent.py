@@ -39,7 +39,7 @@ from rnnlower.weights import Weights
 __all__ = ["EMITTED", "LowerRecurrentPass", "LoweredNode", "Plan", "replace_node"]
 
 EMITTED = "rnnlower.emitted"
-"""Key in the `meta` of the nodes that the pass has emitted."""
+"""Key in the `meta` of nodes that were emitted for a target."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 raise OpsetError(f"{where}: {error}; convert the model first (ConvertOpsetPass)") from None
             self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
-            replace_node(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
         for located in self._impossible:
             e = Emitter(model, opset, names, ir.DataType.FLOAT, constants, self._dialect)
             if self._dialect is not None and not _can_fail(self._dialect):
@@ -186,7 +186,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self.lowered.append(
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
-            replace_node(located.node, outputs, e.nodes)
+            replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
         remove_orphans(constants.values())
 
     def _plan(self, located: Located) -> Plan:
@@ -260,13 +260,23 @@ def _inherit(old: ir.Node, new: ir.Node | None) -> None:
     new.doc_string = old.doc_string
 
 
-def replace_node(old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node]) -> None:
-    """Puts the emitted nodes in the place of the node; its outputs keep their names and types."""
+def replace_node(
+    old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node], *, mark: bool
+) -> None:
+    """Puts the emitted nodes in the place of the node; its outputs keep their names and types.
+
+    Args:
+        old: The node.
+        outputs: What takes the place of its outputs, by name.
+        emitted: The nodes that compute them.
+        mark: Whether they are to be known as `EMITTED` later, which takes a dictionary for each of them.
+    """
     graph = old.graph
     assert graph is not None
     graph.insert_before(old, emitted)
-    for node in emitted:
-        node.meta[EMITTED] = True
+    if mark:
+        for node in emitted:
+            node.meta[EMITTED] = True
     for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
         if name not in outputs:
             continue
