@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from rnnlower.emitter import Emitter
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
 from rnnlower.passes.lower_recurrent import LoweredNode, replace_node
 from rnnlower.places import Located, default_opset, find_recurrent, value_names
@@ -61,7 +62,7 @@ class ConformSonnxPass(ir.passes.InPlacePass):
         """
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
         names = NameSource(value_names(model))
-        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        initializers = InitializerPool(model, names)
         refused = []
         for located in nodes:
             found = [departure for departure in departures(located) if departure.level == "error"]
@@ -71,7 +72,7 @@ class ConformSonnxPass(ir.passes.InPlacePass):
                 # Anew: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located.node, located.opset, label=str(located))
                 if node.dtype is not None:
-                    e = Emitter(model, default_opset(model), names, node.dtype, constants)
+                    e = Emitter(default_opset(model), names, node.dtype, initializers)
                     located = dataclasses.replace(located, node=_conform(e, node))
                     self.conformed.append(_report(located, node, len(e.nodes)))
             refused += [str(left) for left in departures(located) if left.level == "error"]

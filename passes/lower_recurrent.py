@@ -24,8 +24,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower import unmodelled
-from rnnlower.emitter import Dialect, Emitter
+from rnnlower.dialect import Dialect
+from rnnlower.emitter import Emitter
 from rnnlower.errors import MissingOperatorError, OpsetError, UnsupportedModelError
+from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
 from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.passes.analysis import paused_collection
@@ -154,14 +156,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
     ) -> None:
         opset = default_opset(model)
-        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        initializers = InitializerPool(model, names)
         for number, located in enumerate(found, 1):
             # Anew: an input may be an output of a node that has just been replaced.
             node = self._parse(located)
             steps = f", {node.seq_length} steps" if node.seq_length else ""
             self._tell(f"lowering {located.name}{steps}: node", number, len(found))
             dtype = _dtype(node, str(located))
-            e = Emitter(model, opset, names, _arithmetic(dtype), constants, self._dialect)
+            e = Emitter(opset, names, _arithmetic(dtype), initializers, self._dialect)
             weights = Weights(private, dtype)
             plan = self._plan(located)
             try:
@@ -175,7 +177,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
             replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
         for located in self._impossible:
-            e = Emitter(model, opset, names, ir.DataType.FLOAT, constants, self._dialect)
+            e = Emitter(opset, names, ir.DataType.FLOAT, initializers, self._dialect)
             if self._dialect is not None and not _can_fail(self._dialect):
                 raise UnsupportedModelError(
                     f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes, and "
@@ -187,7 +189,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 self._report(located, e, located.node.attributes.get_string("direction", "forward"))
             )
             replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
-        remove_orphans(constants.values())
+        remove_orphans(initializers.values())
 
     def _plan(self, located: Located) -> Plan:
         if isinstance(self._strategy, str):

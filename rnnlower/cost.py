@@ -71,7 +71,7 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
         ops += 2 if facts.op_type == "LSTM" else 1
     if facts.num_directions == 2:
         # Both directions of a batch of one share their ops in a Scan.
-        shared = strategy == "scan" and batch == 1 and facts.hidden_size <= LARGEST_PAIR
+        shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
         ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
     products = facts.num_directions * gates * facts.hidden_size**2 * batch
     return [1.0, float(steps * ops), float(steps * products)]

@@ -8,19 +8,19 @@ operator, a method that knows another form writes that, and `FORMS` has those of
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.dialect import Dialect
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.forms import FORMS, NO_DOUBLE_KERNEL
+from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
 
-__all__ = ["Dialect", "Dim", "Emitter"]
+__all__ = ["Dim", "Emitter"]
 
 Dim = int | ir.Value
 """A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
@@ -28,34 +28,14 @@ Dim = int | ir.Value
 AttributeValue = int | float | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
 
 
-@dataclasses.dataclass(frozen=True)
-class Dialect:
-    """The operators that may be emitted.
-
-    Attributes:
-        name: Whose operators they are.
-        ops: The operators.
-        constant: By operator the inputs that must be constants.
-        onnxruntime: Whether onnxruntime runs it as it is, so that the forms it runs fastest are wanted.
-        apart: Whether each direction of a node of static length gets a Scan or Loop of its own.
-    """
-
-    name: str
-    ops: frozenset[str]
-    constant: Mapping[str, frozenset[int]]
-    onnxruntime: bool = False
-    apart: bool = False
-
-
 class Emitter:
     """Appends nodes to a list that the caller inserts into a graph.
 
     Args:
-        model: The model; constants become initializers of its main graph, which every subgraph sees.
         opset: Version of the default domain whose forms are emitted.
         names: Source of fresh names.
         dtype: Floating-point type of the arithmetic.
-        constants: Constants that exist already, by type, shape and bytes.
+        initializers: Holds the constants.
         dialect: The operators that may be emitted; ``None``: all.
 
     Attributes:
@@ -65,29 +45,26 @@ class Emitter:
 
     def __init__(
         self,
-        model: ir.Model,
         opset: int,
         names: NameSource,
         dtype: ir.DataType,
-        constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value],
+        initializers: InitializerPool,
         dialect: Dialect | None = None,
     ) -> None:
-        self.model = model
         self.opset = opset
         self.names = names
         self.dtype = dtype
         self.dialect = dialect
         self.nodes: list[ir.Node] = []
         self.notes: dict[str, None] = {}
-        self._constants = constants
-        self._integers: dict[tuple[int, ...], ir.Value] = {}
+        self._initializers = initializers
         self._transposed: dict[ir.Value, ir.Value] = {}
         self._conditions: dict[ir.Value, np.ndarray] = {}
 
     def body(self) -> Emitter:
         """An emitter for a subgraph, which sees this one's values."""
-        other = Emitter(self.model, self.opset, self.names, self.dtype, self._constants, self.dialect)
-        other.notes, other._conditions, other._integers = self.notes, self._conditions, self._integers
+        other = Emitter(self.opset, self.names, self.dtype, self._initializers, self.dialect)
+        other.notes, other._conditions = self.notes, self._conditions
         other._transposed = dict(self._transposed)
         return other
 
@@ -169,18 +146,7 @@ class Emitter:
 
     def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
         """An initializer that holds the tensor; external tensors stay external."""
-        key = (tensor.dtype, tuple(tensor.shape.numpy()), _content_key(tensor))
-        if key not in self._constants:
-            value = ir.Value(
-                name=self.names.like(name) if name else self.names.short(),
-                shape=ir.Shape(tensor.shape.numpy()),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-            tensor.name = value.name
-            self.model.graph.register_initializer(value)
-            self._constants[key] = value
-        return self._constants[key]
+        return self._initializers.of(tensor, name)
 
     def scalar(self, number: float) -> ir.Value:
         """A constant of shape ``[]`` in the type of the arithmetic."""
@@ -188,9 +154,7 @@ class Emitter:
 
     def integers(self, *numbers: int) -> ir.Value:
         """A constant of shape ``[len(numbers)]`` and type int64."""
-        if numbers not in self._integers:
-            self._integers[numbers] = self.constant(np.array(numbers, dtype=np.int64))
-        return self._integers[numbers]
+        return self._initializers.integers(numbers)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self.op("Cast", value, to=dtype.value)
@@ -452,9 +416,3 @@ def _attribute(name: str, value: AttributeValue) -> ir.Attr:
 
 def _is_constant(value: ir.Value) -> bool:
     return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
-
-
-def _content_key(tensor: ir.TensorProtocol) -> bytes:
-    if isinstance(tensor, ir.ExternalTensor):
-        return f"{tensor.path}:{tensor.offset}:{tensor.length}".encode()
-    return hashlib.sha256(tensor.tobytes()).digest()

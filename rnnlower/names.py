@@ -15,12 +15,9 @@ class NameSource:
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
-        prefix = next(
-            prefix
-            for length in itertools.count(1)
-            for prefix in ("r" * length,)
-            if not any(name.startswith(prefix) for name in self._taken)
-        )
+        prefix = "r"
+        while any(name.startswith(prefix) for name in self._taken):
+            prefix += "r"
         self._short = (
             prefix + "".join(digits)
             for length in itertools.count(1)

@@ -15,7 +15,7 @@ from judge import all_nodes, differences, run
 from small_models import recurrent_model, weights
 
 import rnnlower
-from rnnlower.cost import NodeFacts, choose
+from rnnlower.cost import NodeFacts, choose, features
 from rnnlower.strategies import STRATEGIES, Strategy
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -133,6 +133,13 @@ def test_bytes_of_a_step_of_every_cell() -> None:
     for op_type in ("LSTM", "GRU", "RNN"):
         short, long = (lowered("unroll", op_type, steps).ByteSize() for steps in (100, 1100))
         assert (long - short) / 1000 <= 420
+
+
+@pytest.mark.parametrize(("batch", "ops"), [(1, 11), (2, 16), (None, 16)])
+def test_only_a_known_batch_of_one_shares_its_ops(batch: int | None, ops: int) -> None:
+    """The cost model counts the ops that are emitted: directions of an unknown batch stay apart."""
+    facts = NodeFacts("LSTM", 64, seq_length=10, batch_size=batch, num_directions=2)
+    assert features(facts, "scan")[1] == 10 * ops
 
 
 def test_choice() -> None:

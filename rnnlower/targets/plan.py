@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower import cost
-from rnnlower.emitter import Dialect
+from rnnlower.dialect import Dialect
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.passes.lower_recurrent import Plan
 from rnnlower.places import Located
