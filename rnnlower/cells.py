@@ -99,13 +99,13 @@ CellStep = Callable[
 
 
 def gate_groups(
-    node: ResolvedNode, *, pairs_apart: bool = False, joint: bool = False
+    node: ResolvedNode, *, two_gates_apart: bool = False, joint: bool = False
 ) -> tuple[GateGroup, ...]:
     """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``.
 
     Args:
         node: The node.
-        pairs_apart: No group of two gates, but two of one.
+        two_gates_apart: No group of two gates, but two groups of one.
         joint: One group for all gates of an LSTM, whatever their activations: fewer products, but nothing to
             fuse them with.
     """
@@ -118,7 +118,7 @@ def gate_groups(
     # Peepholes are added to single gates in front of the products.
     if "P" in node.inputs:
         letters = list("".join(letters))
-    elif pairs_apart:
+    elif two_gates_apart:
         letters = [part for group in letters for part in (group if len(group) == 2 else [group])]
     order = node.cell.gates
     return tuple(

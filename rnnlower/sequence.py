@@ -72,8 +72,8 @@ def lower_node(
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     paired = pays_as_pair(e, node, axes)
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    pairs_apart = form.pairs_apart and node.clip is None and not paired
-    groups = gate_groups(node, pairs_apart=pairs_apart, joint=is_long or paired)
+    two_gates_apart = form.two_gates_apart and node.clip is None and not paired
+    groups = gate_groups(node, two_gates_apart=two_gates_apart, joint=is_long or paired)
     if paired:
         axes = dataclasses.replace(axes, paired=True)
         lanes = [paired_lane(e, node, weights, axes, series, groups)]

@@ -19,6 +19,6 @@ __all__ = ["STRATEGIES", "Recurrence", "Results", "State", "Step", "Strategy", "
 
 STRATEGIES: Mapping[str, Strategy] = {
     "unroll": Strategy(run_unrolled, most_fused=1000),
-    "scan": Strategy(run_scan, pairs_apart=True, upright=True, output_apart=True),
+    "scan": Strategy(run_scan, two_gates_apart=True, upright=True, output_apart=True),
     "loop": Strategy(run_loop, upright=True, output_apart=True),
 }

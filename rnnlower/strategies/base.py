@@ -80,8 +80,8 @@ class Strategy:
 
     Attributes:
         run: Emits the recurrence.
-        pairs_apart: Whether two gates that share an activation have a product each, into which onnxruntime
-            fuses it, unless a clip stands between: cheaper than cutting one in two, but for three it is not.
+        two_gates_apart: Whether two gates that share an activation have a product each. onnxruntime fuses
+            the two, unless a clip stands between: cheaper than to cut one in two, but for three it is not.
         most_fused: Steps beyond which all gates of an LSTM share one product. Each time onnxruntime fuses a
             product with an activation it looks at all nodes for a free name: quadratic in a straight line.
         upright: Whether the values of a batch of one stand as columns.
@@ -90,7 +90,7 @@ class Strategy:
     """
 
     run: Run
-    pairs_apart: bool = False
+    two_gates_apart: bool = False
     most_fused: float = math.inf
     upright: bool = False
     output_apart: bool = False
