@@ -18,7 +18,7 @@ from rnnlower.cost import NodeFacts, features
 GRID = {
     "variant": ("lstm", "bilstm", "gru", "bigru"),
     "seq_length": (4, 16, 64),
-    "batch_size": (1, 8),
+    "batch_size": (1, 8, 24),
     "hidden_size": (16, 64, 192),
 }
 STRATEGIES = ("unroll", "scan")

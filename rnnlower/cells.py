@@ -1,8 +1,9 @@
 """The step equations of LSTM, GRU and RNN: one time step of one direction.
 
 A step gets the hoisted input products ``X W^T + bias`` of its gates, each ``[batch, gates * hidden_size]``,
-and the state, each ``[batch, hidden_size]``; a state of ``None`` is zero and costs nothing. Gates that share
-an activation stand in one group, so that one product and one activation serve them all.
+or X itself (under the name ``X``), and the state, each ``[batch, hidden_size]``; a state of ``None`` is zero
+and costs nothing. Gates that share an activation stand in one group, so that one product and one activation
+serve them all.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ class CellParameters:
     Attributes:
         node: The recurrent node.
         activations: f, g, h of this direction.
-        R: Recurrence weights by group, each ``[gates * hidden_size, hidden_size]``.
+        R: Recurrence weights by group, each ``[gates * hidden_size, hidden_size]``; where the step multiplies
+            X, ``[W R]``, ``[gates * hidden_size, input_size + hidden_size]``.
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
         upright: Whether values stand as columns ``[width, 1]``; vectors then do too.
         paired: Whether all of these hold both directions, ``[2, width, 1]``.
+        W: Input weights, where the step multiplies X apart from the state.
+        bias: By group, where the step multiplies X.
     """
 
     node: ResolvedNode
@@ -51,6 +55,8 @@ class CellParameters:
     peepholes: Mapping[str, ir.Value]
     upright: bool = False
     paired: bool = False
+    W: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
+    bias: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
 
     def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
         """The direction's activation number `index` (0 is f), behind the clip where the node has one."""
@@ -63,9 +69,23 @@ class CellParameters:
         """The axis of a step's values that gates stand along."""
         return 0 if self.upright and not self.paired else 1
 
+    def operand(self, e: Emitter, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value | None:
+        """What R multiplies: h, beside X where R is ``[W R]``."""
+        if "X" not in x:
+            return h
+        assert h is not None
+        return e.concat([x["X"], h], axis=1)
+
+    def addend(self, e: Emitter, group: str, x: Mapping[str, ir.Value]) -> ir.Value:
+        """What is added to the product with R."""
+        if group in x:
+            return x[group]
+        return e.gemm(x["X"], self.W[group], self.bias[group]) if group in self.W else self.bias[group]
+
     def product(self, e: Emitter, group: str, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value:
         """``h R^T + x`` for a group of gates."""
-        return x[group] if h is None else self.recurrent(e, group, h, x[group])
+        addend = self.addend(e, group, x)
+        return addend if h is None else self.recurrent(e, group, h, addend)
 
     def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         """``h R^T + addend`` for a group of gates."""
@@ -80,7 +100,7 @@ class CellParameters:
         self, e: Emitter, index: int, letters: str, x: Mapping[str, ir.Value], h: ir.Value | None
     ) -> dict[str, ir.Value]:
         """Gates that share the activation number `index`, whether they stand in one group or apart."""
-        if letters in x:
+        if letters in x or letters in self.bias:
             values = e.split_evenly(
                 self.activate(e, index, self.product(e, letters, x, h)),
                 len(letters),
@@ -98,14 +118,12 @@ CellStep = Callable[
 """``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
 
 
-def gate_groups(
-    node: ResolvedNode, *, two_gates_apart: bool = False, joint: bool = False
-) -> tuple[GateGroup, ...]:
+def gate_groups(node: ResolvedNode, *, most_apart: int = 1, joint: bool = False) -> tuple[GateGroup, ...]:
     """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``.
 
     Args:
         node: The node.
-        two_gates_apart: No group of two gates, but two groups of one.
+        most_apart: Groups of no more gates become groups of one.
         joint: One group for all gates of an LSTM, whatever their activations: fewer products, but nothing to
             fuse them with.
     """
@@ -118,8 +136,8 @@ def gate_groups(
     # Peepholes are added to single gates in front of the products.
     if "P" in node.inputs:
         letters = list("".join(letters))
-    elif two_gates_apart:
-        letters = [part for group in letters for part in (group if len(group) == 2 else [group])]
+    else:
+        letters = [part for group in letters for part in (group if len(group) <= most_apart else [group])]
     order = node.cell.gates
     return tuple(
         GateGroup(group, order.index(group[0]), order.index(group[0]) + len(group)) for group in letters
@@ -135,6 +153,7 @@ def lstm_step(
     if _ALL in p.R:
         parts = e.split(p.product(e, _ALL, x, h), [3 * p.node.hidden_size, p.node.hidden_size], p.units_axis)
         x, h = dict(zip((letters, "c"), parts, strict=True)), None
+    h = p.operand(e, x, h)
 
     def peephole(gate: ir.Value, letter: str, cell_state: ir.Value | None) -> ir.Value:
         if cell_state is None:
@@ -144,7 +163,7 @@ def lstm_step(
     if p.peepholes:
         # In front of the product, which takes them as its third operand.
         gate = {
-            letter: p.gates(e, 0, letter, {letter: peephole(x[letter], letter, c)}, h)[letter]
+            letter: p.gates(e, 0, letter, {letter: peephole(p.addend(e, letter, x), letter, c)}, h)[letter]
             for letter in letters
             if letter != "o"
         }
@@ -155,7 +174,7 @@ def lstm_step(
         f = e.op("Sub", e.scalar(1.0), gate["i"]) if p.node.input_forget else gate["f"]
         new_c = e.op("Add", e.op("Mul", f, c), new_c)
     if p.peepholes:
-        gate["o"] = p.gates(e, 0, "o", {"o": peephole(x["o"], "o", new_c)}, h)["o"]
+        gate["o"] = p.gates(e, 0, "o", {"o": peephole(p.addend(e, "o", x), "o", new_c)}, h)["o"]
     # The text clips the input of every activation; onnxruntime leaves C(t) in front of h as it is.
     squashed = p.activate(e, 2, new_c, clipped=p.node.semantics == "spec")
     return [e.op("Mul", gate["o"], squashed), new_c]
@@ -166,15 +185,15 @@ def gru_step(
 ) -> list[ir.Value]:
     """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
-    gate = p.gates(e, 0, "zr", x, h)
+    gate = p.gates(e, 0, "zr", x, p.operand(e, x, h))
     z, r = gate["z"], gate["r"]
-    hidden = x["h"]
     if p.node.linear_before_reset:
+        hidden = p.addend(e, "h", x)
         linear = p.recurrent_bias if h is None else p.recurrent(e, "h", h, p.recurrent_bias)
         if linear is not None:
             hidden = e.op("Add", hidden, e.op("Mul", r, linear))
-    elif h is not None:
-        hidden = p.product(e, "h", x, e.op("Mul", r, h))
+    else:
+        hidden = p.product(e, "h", x, None if h is None else p.operand(e, x, e.op("Mul", r, h)))
     candidate = p.activate(e, 1, hidden)
     if h is None:
         return [e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)]
@@ -190,7 +209,7 @@ def rnn_step(
 ) -> list[ir.Value]:
     """``H = f(X W^T + H R^T + Wb + Rb)`` (RNN-1 to 22)."""
     (h,) = state
-    return [p.activate(e, 0, p.product(e, "i", x, h))]
+    return [p.activate(e, 0, p.product(e, "i", x, p.operand(e, x, h)))]
 
 
 CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}

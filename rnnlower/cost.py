@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rnnlower.lanes import LARGEST_PAIR
+from rnnlower.strategies import LARGE_BATCH
 
 __all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
 
@@ -24,6 +25,7 @@ MICROSECONDS: Mapping[str, Sequence[float]] = {
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
 _MORE_IN_A_PAIR = 3
+_MORE_FOR_LARGE_BATCHES = 2
 _USUAL_BATCH = 1
 
 
@@ -69,6 +71,8 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     ops = _KERNELS[facts.op_type] + 2 * facts.linear_before_reset
     if facts.masked:
         ops += 2 if facts.op_type == "LSTM" else 1
+    if strategy == "scan" and batch >= LARGE_BATCH:
+        ops += _MORE_FOR_LARGE_BATCHES
     if facts.num_directions == 2:
         # Both directions of a batch of one share their ops in a Scan.
         shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR

@@ -1,20 +1,20 @@
 """The directions of a recurrent node: one lane each, or both as one.
 
-A `Lane` holds what the steps of a direction share: weights, input products for all time steps, initial
-states.
+A `Lane` holds what the steps of a direction share: weights, input products for all time steps or X itself,
+initial states.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.cells import CellParameters, GateGroup
 from rnnlower.emitter import Emitter
 from rnnlower.recurrent import ResolvedNode
-from rnnlower.strategies import Results, State
+from rnnlower.strategies import MOST_JOINED, Results, State
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
@@ -26,6 +26,7 @@ __all__ = [
     "paired_series",
     "part_directions",
     "pays_as_pair",
+    "pays_to_join",
     "single_lane",
     "to_arithmetic",
 ]
@@ -33,16 +34,18 @@ __all__ = [
 LARGEST_PAIR = 256
 """Units up to which both directions as one product cost less than one behind the other."""
 
+LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
+"""Elements of H in a step from which a copy of X beside it costs less than a copy of the input products."""
+
 _FLIP = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """One direction: its parameters, its input products by group, its initial states."""
+    """One direction: its parameters, its input products by group or ``X``, its initial states."""
 
     parameters: CellParameters
-    groups: Sequence[GateGroup]
-    products: Sequence[TimeSeries]
+    inputs: Mapping[str, TimeSeries]
     states: Sequence[State]
     reverse: bool
 
@@ -64,6 +67,16 @@ def pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
     )
 
 
+def pays_to_join(e: Emitter, node: ResolvedNode, weights: Weights, batch: int) -> bool:
+    """Whether `batch` rows of X and H are best multiplied at once, by constants that are small enough."""
+    if node.input_size is None or not weights.can_join(node.inputs["W"], node.inputs["R"]):
+        return False
+    if batch * node.hidden_size < LEAST_JOINED[node.op_type]:
+        return False
+    rows = len(node.cell.gates) * node.hidden_size
+    return rows * (node.input_size + node.hidden_size) * e.dtype.itemsize <= MOST_JOINED
+
+
 def single_lane(
     e: Emitter,
     node: ResolvedNode,
@@ -72,11 +85,19 @@ def single_lane(
     X: TimeSeries,
     groups: Sequence[GateGroup],
     direction: int,
+    *,
+    multiplies_input: bool = False,
 ) -> Lane:
+    parameters = _parameters(e, node, weights, groups, direction, axes, multiplies_input=multiplies_input)
+    if multiplies_input:
+        inputs = {"X": X.reversed(node.reversed_directions[direction])}
+    else:
+        inputs = {
+            group.gates: _input_product(e, node, weights, axes, X, group, direction) for group in groups
+        }
     return Lane(
-        _parameters(e, node, weights, groups, direction, axes),
-        groups,
-        [_input_product(e, node, weights, axes, X, group, direction) for group in groups],
+        parameters,
+        inputs,
         [_initial_state(e, node, axes, name, direction) for name in node.state_names],
         node.reversed_directions[direction],
     )
@@ -93,14 +114,14 @@ def paired_lane(
     """Both directions as one, whose second half is turned round in time."""
     single = dataclasses.replace(axes, paired=False)
     turned = TimeSeries(e, X.axes, X.width, stacked=e.flip(X.stacked(), 0))
-    products = []
+    products = {}
     for group in groups:
         halves = [
             _input_product(e, node, weights, single, source, group, direction).stacked()
             for direction, source in enumerate((X, turned))
         ]
         first, last = _rows(node, group)
-        products.append(paired_series(e, axes, last - first, halves))
+        products[group.gates] = paired_series(e, axes, last - first, halves)
     states = []
     for name in node.state_names:
         initial = node.initial_state(name)
@@ -108,7 +129,7 @@ def paired_lane(
             sizes = e.integers(2, node.hidden_size, 1)
             initial = to_arithmetic(e, node, e.op("Reshape", initial, sizes, since=5))
         states.append(State(initial, node.hidden_size))
-    return Lane(_parameters(e, node, weights, groups, None, axes), groups, products, states, reverse=False)
+    return Lane(_parameters(e, node, weights, groups, None, axes), products, states, reverse=False)
 
 
 def paired_series(
@@ -137,6 +158,8 @@ def _parameters(
     groups: Sequence[GateGroup],
     direction: int | None,
     axes: Axes,
+    *,
+    multiplies_input: bool = False,
 ) -> CellParameters:
     hidden_size = node.hidden_size
     B, P = node.inputs.get("B"), node.inputs.get("P")
@@ -152,10 +175,7 @@ def _parameters(
     return CellParameters(
         node=node,
         activations=node.activations[direction or 0],
-        R={
-            group.gates: weights.matrix(e, node.inputs["R"], direction, *_rows(node, group))
-            for group in groups
-        },
+        **_step_weights(e, node, weights, groups, direction, multiplies_input=multiplies_input),
         recurrent_bias=recurrent_bias,
         upright=axes.upright,
         paired=axes.paired,
@@ -167,6 +187,33 @@ def _parameters(
             if any(letter in group.gates for group in groups)
         },
     )
+
+
+def _step_weights(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    groups: Sequence[GateGroup],
+    direction: int | None,
+    *,
+    multiplies_input: bool,
+) -> dict[str, dict[str, ir.Value]]:
+    """The parameters of the products in a step: R, and where it multiplies X itself, W and the biases."""
+    R: dict[str, ir.Value] = {}
+    W: dict[str, ir.Value] = {}
+    bias: dict[str, ir.Value] = {}
+    for group in groups:
+        rows = _rows(node, group)
+        if not multiplies_input or _behind_reset(node, group):
+            R[group.gates] = weights.matrix(e, node.inputs["R"], direction, *rows)
+        if multiplies_input:
+            assert direction is not None
+            bias[group.gates] = _bias(e, node, weights, group, direction) or e.scalar(0.0)
+            if _behind_reset(node, group):
+                W[group.gates] = weights.matrix(e, node.inputs["W"], direction, *rows)
+            else:
+                R[group.gates] = weights.joined(e, node.inputs["W"], node.inputs["R"], direction, *rows)
+    return {"R": R, "W": W, "bias": bias}
 
 
 def _rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
@@ -186,13 +233,7 @@ def _input_product(
     """``X W^T + bias`` of a group of gates, for all steps at once."""
     first, last = _rows(node, group)
     W = weights.matrix(e, node.inputs["W"], direction, first, last)
-    B = node.inputs.get("B")
-    bias = None
-    if B is not None and node.linear_before_reset and group.gates == "h":
-        bias = weights.vector(e, B, direction, first, last)
-    elif B is not None:
-        offset = len(node.cell.gates) * node.hidden_size
-        bias = weights.bias_sum(e, B, direction, first, last, offset)
+    bias = _bias(e, node, weights, group, direction)
     width, reverse = last - first, node.reversed_directions[direction]
     if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
         # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
@@ -204,6 +245,25 @@ def _input_product(
         stacked = e.reshape(product, [axes.time, *axes.value(width)])
         return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
     return TimeSeries(e, axes, width, flat=product, reverse=reverse)
+
+
+def _bias(
+    e: Emitter, node: ResolvedNode, weights: Weights, group: GateGroup, direction: int
+) -> ir.Value | None:
+    """What is added to ``X W^T``."""
+    first, last = _rows(node, group)
+    B = node.inputs.get("B")
+    if B is None:
+        return None
+    if _behind_reset(node, group):
+        return weights.vector(e, B, direction, first, last)
+    offset = len(node.cell.gates) * node.hidden_size
+    return weights.bias_sum(e, B, direction, first, last, offset)
+
+
+def _behind_reset(node: ResolvedNode, group: GateGroup) -> bool:
+    """Whether the group's product with R does not add up with that of W."""
+    return node.linear_before_reset and group.gates == "h"
 
 
 def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int) -> State:

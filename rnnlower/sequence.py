@@ -2,7 +2,7 @@
 
 The stages: bring X to time-major and to the type of the arithmetic; for each direction (a `Lane`) multiply X
 by W for all time steps at once; join the lanes' steps into one, run it by a strategy, and put the outputs
-    together.
+together.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rnnlower.cells import CELLS, LAST_OPS, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.errors import MissingOperatorError
 from rnnlower.lanes import (
-    LARGEST_PAIR,
     Lane,
     from_arithmetic,
     paired_lane,
     paired_series,
     part_directions,
     pays_as_pair,
+    pays_to_join,
     single_lane,
     to_arithmetic,
 )
@@ -67,19 +67,26 @@ def lower_node(
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
     stacked = to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
-    form = STRATEGIES[strategy] if e.for_onnxruntime else Strategy(STRATEGIES[strategy].run)
+    form = Strategy(STRATEGIES[strategy].run)
+    if e.for_onnxruntime:
+        form = STRATEGIES[strategy].for_batch(axes.batch)
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     paired = pays_as_pair(e, node, axes)
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    two_gates_apart = form.two_gates_apart and node.clip is None and not paired
-    groups = gate_groups(node, two_gates_apart=two_gates_apart, joint=is_long or paired)
+    most_apart = form.most_apart if node.clip is None and not paired else 1
+    groups = gate_groups(node, most_apart=most_apart, joint=is_long or paired)
     if paired:
         axes = dataclasses.replace(axes, paired=True)
         lanes = [paired_lane(e, node, weights, axes, series, groups)]
     else:
+        multiplies_input = (
+            form.multiplies_input
+            and isinstance(axes.batch, int)
+            and pays_to_join(e, node, weights, axes.batch)
+        )
         lanes = [
-            single_lane(e, node, weights, axes, series, groups, direction)
+            single_lane(e, node, weights, axes, series, groups, direction, multiplies_input=multiplies_input)
             for direction in range(node.num_directions)
         ]
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
@@ -100,8 +107,7 @@ def _run(
 ) -> Results:
     """H over time and the final states, lane by lane."""
     last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
-    # One after the other where the weights of both directions would drive each other out of the caches.
-    one_by_one = form.upright and node.hidden_size > LARGEST_PAIR
+    one_by_one = node.hidden_size > form.largest_together
     one_by_one |= e.dialect is not None and e.dialect.apart and isinstance(axes.time, int)
     outputs: list[TimeSeries] = []
     states: list[ir.Value] = []
@@ -217,7 +223,7 @@ def _join(
     """
     inputs: list[TimeSeries] = []
     for lane in lanes:
-        inputs += lane.products
+        inputs += lane.inputs.values()
         if mask is not None:
             inputs.append(_within(mask, axes) if axes.paired else mask.within.reversed(lane.reverse))
     per_lane = len(inputs) // len(lanes)
@@ -235,7 +241,7 @@ def _join(
             if mask is not None and e.is_never(own[-1]):
                 new = [_or_zeros(e, axes, node, value) for value in old]
             else:
-                x = {group.gates: value for group, value in zip(lane.groups, own, strict=False)}
+                x = dict(zip(lane.inputs, own, strict=False))
                 new = CELLS[node.op_type](e, lane.parameters, x, old)
                 last = new[0].producer()
                 if mask is not None:

@@ -45,6 +45,18 @@ class Weights:
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
         return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
+    def can_join(self, W: ir.Value, R: ir.Value) -> bool:
+        """Whether both are constants to cut, and in memory."""
+        tensors = [self._constant(value) for value in (W, R)]
+        return not any(tensor is None or isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+
+    def joined(self, e: Emitter, W: ir.Value, R: ir.Value, direction: int, first: int, last: int) -> ir.Value:
+        """Rows of ``[W R]``, which `can_join`: ``[last - first, input_size + hidden_size]``."""
+        tensors = [self._constant(value) for value in (W, R)]
+        halves = [tensor.numpy()[direction, first:last] for tensor in tensors if tensor is not None]
+        both = ir.Tensor(np.concatenate(halves, axis=1), dtype=ir.DataType(self._dtype))
+        return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
+
     def vector(
         self,
         e: Emitter,

@@ -75,7 +75,7 @@ def _sizes(choose: Choose) -> dict[str, int]:
     empty = choose(["none"] * 15 + ["seq_length", "batch_size"])
     return {
         "seq_length": 0 if empty == "seq_length" else choose([2, 1, 3, 4, 5, 7]),
-        "batch_size": 0 if empty == "batch_size" else choose([2, 1, 3]),
+        "batch_size": 0 if empty == "batch_size" else choose([2, 1, 3, 13]),
         "input_size": choose([3, 1, 2, 5]),
         "hidden_size": choose([2, 1, 3, 4]),
     }

@@ -31,6 +31,9 @@ KERNELS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
     "gru_linear": ("GRU", {"linear_before_reset": 1}, 1, 9, 9),
     "gru_pair": ("GRU", BOTH, 1, 14, 11),
     "rnn": ("RNN", {}, 1, 1, 2),
+    "lstm_large_batch": ("LSTM", {}, 12, 8, 10),
+    "gru_large_batch": ("GRU", {"linear_before_reset": 0}, 1024, 7, 9),
+    "gru_linear_large_batch": ("GRU", {"linear_before_reset": 1}, 1024, 9, 11),
 }
 """Operator, attributes, batch, kernels of a step in a straight line and in the body of a Scan."""
 
@@ -135,9 +138,12 @@ def test_bytes_of_a_step_of_every_cell() -> None:
         assert (long - short) / 1000 <= 420
 
 
-@pytest.mark.parametrize(("batch", "ops"), [(1, 11), (2, 16), (None, 16)])
+@pytest.mark.parametrize(("batch", "ops"), [(1, 11), (2, 16), (None, 16), (12, 20)])
 def test_only_a_known_batch_of_one_shares_its_ops(batch: int | None, ops: int) -> None:
-    """The cost model counts the ops that are emitted: directions of an unknown batch stay apart."""
+    """The cost model counts the ops that are emitted: directions of an unknown batch stay apart.
+
+    A large batch has more: the Concat of X and H, and a product for each gate.
+    """
     facts = NodeFacts("LSTM", 64, seq_length=10, batch_size=batch, num_directions=2)
     assert features(facts, "scan")[1] == 10 * ops
 

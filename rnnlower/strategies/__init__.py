@@ -9,16 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnnlower.strategies.base import Recurrence, Results, State, Step, Strategy
+from rnnlower.strategies.base import LARGE_BATCH, MOST_JOINED, Recurrence, Results, State, Step, Strategy
 from rnnlower.strategies.chunks import run_in_chunks
 from rnnlower.strategies.loop import run_loop
 from rnnlower.strategies.scan import run_scan
 from rnnlower.strategies.unroll import run_unrolled
 
-__all__ = ["STRATEGIES", "Recurrence", "Results", "State", "Step", "Strategy", "run_in_chunks"]
+__all__ = [
+    "LARGE_BATCH",
+    "MOST_JOINED",
+    "STRATEGIES",
+    "Recurrence",
+    "Results",
+    "State",
+    "Step",
+    "Strategy",
+    "run_in_chunks",
+]
 
 STRATEGIES: Mapping[str, Strategy] = {
     "unroll": Strategy(run_unrolled, most_fused=1000),
-    "scan": Strategy(run_scan, two_gates_apart=True, upright=True, output_apart=True),
-    "loop": Strategy(run_loop, upright=True, output_apart=True),
+    "scan": Strategy(
+        run_scan,
+        most_apart=2,
+        upright=True,
+        output_apart=True,
+        largest_together=256,
+        large_batch=Strategy(
+            run_scan, most_apart=3, output_apart=True, largest_together=128, multiplies_input=True
+        ),
+    ),
+    "loop": Strategy(
+        run_loop,
+        upright=True,
+        output_apart=True,
+        largest_together=256,
+        large_batch=Strategy(
+            run_loop, most_apart=3, output_apart=True, largest_together=128, multiplies_input=True
+        ),
+    ),
 }

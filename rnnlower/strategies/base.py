@@ -11,7 +11,13 @@ import onnx_ir as ir
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.timeseries import Axes, TimeSeries
 
-__all__ = ["Recurrence", "Results", "Run", "State", "Step", "Strategy"]
+__all__ = ["LARGE_BATCH", "MOST_JOINED", "Recurrence", "Results", "Run", "State", "Step", "Strategy"]
+
+LARGE_BATCH = 12
+"""Rows from which on a step spends its time on the elements rather than on starting ops."""
+
+MOST_JOINED = 2 * 2**20
+"""Bytes of W and R beyond which a step that reads both waits for memory."""
 
 Step = Callable[
     [Emitter, Sequence[ir.Value], Sequence[ir.Value | None]], tuple[list[ir.Value], list[ir.Value]]
@@ -80,17 +86,32 @@ class Strategy:
 
     Attributes:
         run: Emits the recurrence.
-        two_gates_apart: Whether two gates that share an activation have a product each. onnxruntime fuses
-            the two, unless a clip stands between: cheaper than to cut one in two, but for three it is not.
+        most_apart: Gates that share an activation have a product each if they are no more than that.
+            onnxruntime fuses it with the activation, unless a clip stands between: for two gates of one row
+            that is cheaper than to cut one product in two, for three it is not.
         most_fused: Steps beyond which all gates of an LSTM share one product. Each time onnxruntime fuses a
             product with an activation it looks at all nodes for a free name: quadratic in a straight line.
         upright: Whether the values of a batch of one stand as columns.
         output_apart: Whether the last op of a step's output is left to be done for all steps at once: a
             body must not name H twice, as state and as output, and the copy would cost an op in each step.
+        largest_together: Units up to which the steps of both directions stand in one body: the weights of
+            larger ones drive each other out of the caches.
+        multiplies_input: Whether a step multiplies its X itself, as ``[X H] [W R]^T``, where both weights are
+            at most `MOST_JOINED` bytes. A product for all steps at once is no faster for many rows, and Gemm
+            copies what it adds to.
+        large_batch: The form for a batch of `LARGE_BATCH` rows and more, if another.
     """
 
     run: Run
-    two_gates_apart: bool = False
+    most_apart: int = 1
     most_fused: float = math.inf
     upright: bool = False
     output_apart: bool = False
+    largest_together: float = math.inf
+    multiplies_input: bool = False
+    large_batch: Strategy | None = None
+
+    def for_batch(self, batch: Dim) -> Strategy:
+        """The form for this number of rows; an unknown number counts as few."""
+        is_large = isinstance(batch, int) and batch >= LARGE_BATCH
+        return self.large_batch if is_large and self.large_batch is not None else self
