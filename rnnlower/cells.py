@@ -16,6 +16,7 @@ import onnx_ir as ir
 from rnnlower.activations import ACTIVATIONS, emit_activation
 from rnnlower.emitter import Emitter
 from rnnlower.recurrent import Activation, ResolvedNode
+from rnnlower.timeseries import Axes
 
 __all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
 
@@ -42,8 +43,7 @@ class CellParameters:
             X, ``[W R]``, ``[gates * hidden_size, input_size + hidden_size]``.
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
-        upright: Whether values stand as columns ``[width, 1]``; vectors then do too.
-        paired: Whether all of these hold both directions, ``[2, width, 1]``.
+        axes: How values lie; where they stand upright, vectors do too.
         W: Input weights, where the step multiplies X apart from the state.
         bias: By group, where the step multiplies X.
     """
@@ -53,8 +53,7 @@ class CellParameters:
     R: Mapping[str, ir.Value]
     recurrent_bias: ir.Value | None
     peepholes: Mapping[str, ir.Value]
-    upright: bool = False
-    paired: bool = False
+    axes: Axes
     W: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
     bias: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
 
@@ -67,7 +66,12 @@ class CellParameters:
     @property
     def units_axis(self) -> int:
         """The axis of a step's values that gates stand along."""
-        return 0 if self.upright and not self.paired else 1
+        return 0 if self.axes.upright and self.axes.pair != "batched" else 1
+
+    @property
+    def gate_size(self) -> int:
+        """The size of a gate along that axis."""
+        return self.node.hidden_size * (2 if self.axes.pair == "diagonal" else 1)
 
     def operand(self, e: Emitter, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value | None:
         """What R multiplies: h, beside X where R is ``[W R]``."""
@@ -89,10 +93,10 @@ class CellParameters:
 
     def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         """``h R^T + addend`` for a group of gates."""
-        if self.paired:
+        if self.axes.pair == "batched":
             product = e.op("MatMul", self.R[group], h)
             return product if addend is None else e.op("Add", product, addend)
-        if self.upright:
+        if self.axes.upright:
             return e.gemm(self.R[group], h, addend, transposed=False)
         return e.gemm(h, self.R[group], addend)
 
@@ -105,7 +109,7 @@ class CellParameters:
                 self.activate(e, index, self.product(e, letters, x, h)),
                 len(letters),
                 self.units_axis,
-                self.node.hidden_size,
+                self.gate_size,
             )
         else:
             values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]
@@ -151,7 +155,7 @@ def lstm_step(
     h, c = state
     letters = "io" if p.node.input_forget else "iof"
     if _ALL in p.R:
-        parts = e.split(p.product(e, _ALL, x, h), [3 * p.node.hidden_size, p.node.hidden_size], p.units_axis)
+        parts = e.split(p.product(e, _ALL, x, h), [3 * p.gate_size, p.gate_size], p.units_axis)
         x, h = dict(zip((letters, "c"), parts, strict=True)), None
     h = p.operand(e, x, h)
 

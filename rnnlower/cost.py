@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rnnlower.lanes import LARGEST_PAIR
+from rnnlower.pairs import LARGEST_DIAGONAL, LARGEST_PAIR
 from rnnlower.strategies import LARGE_BATCH
 
 __all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
@@ -73,11 +73,14 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
         ops += 2 if facts.op_type == "LSTM" else 1
     if strategy == "scan" and batch >= LARGE_BATCH:
         ops += _MORE_FOR_LARGE_BATCHES
+    products = facts.num_directions * gates * facts.hidden_size**2 * batch
     if facts.num_directions == 2:
         # Both directions of a batch of one share their ops in a Scan.
         shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
-        ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
-    products = facts.num_directions * gates * facts.hidden_size**2 * batch
+        if shared and not facts.masked and facts.hidden_size <= LARGEST_DIAGONAL[facts.op_type]:
+            products *= 2
+        else:
+            ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
     return [1.0, float(steps * ops), float(steps * products)]
 
 

@@ -1,4 +1,4 @@
-"""The directions of a recurrent node: one lane each, or both as one.
+"""The directions of a recurrent node: one lane each. Both as one are in `pairs.py`.
 
 A `Lane` holds what the steps of a direction share: weights, input products for all time steps or X itself,
 initial states.
@@ -14,35 +14,28 @@ import onnx_ir as ir
 from rnnlower.cells import CellParameters, GateGroup
 from rnnlower.emitter import Emitter
 from rnnlower.recurrent import ResolvedNode
-from rnnlower.strategies import MOST_JOINED, Results, State
+from rnnlower.strategies import MOST_JOINED, State
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
 __all__ = [
-    "LARGEST_PAIR",
     "Lane",
+    "cell_parameters",
     "from_arithmetic",
-    "paired_lane",
-    "paired_series",
-    "part_directions",
-    "pays_as_pair",
+    "input_product",
     "pays_to_join",
+    "rows_of",
     "single_lane",
     "to_arithmetic",
 ]
 
-LARGEST_PAIR = 256
-"""Units up to which both directions as one product cost less than one behind the other."""
-
 LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
 """Elements of H in a step from which a copy of X beside it costs less than a copy of the input products."""
-
-_FLIP = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """One direction: its parameters, its input products by group or ``X``, its initial states."""
+    """One direction, or both: the parameters, the input products by group or ``X``, the initial states."""
 
     parameters: CellParameters
     inputs: Mapping[str, TimeSeries]
@@ -50,26 +43,9 @@ class Lane:
     reverse: bool
 
 
-def pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
-    """Whether both directions in one step, as one batched product, cost less than one behind the other.
-
-    The products are slower then, but there are half as many ops: that pays while both are small.
-    """
-    forward_first = node.reversed_directions == (False, True)
-    R = node.inputs["R"]
-    return (
-        axes.upright
-        and forward_first
-        and node.hidden_size <= LARGEST_PAIR
-        and e.opset >= _FLIP
-        and node.activations[0] == node.activations[1]
-        and not isinstance(R.const_value, ir.ExternalTensor)
-    )
-
-
 def pays_to_join(e: Emitter, node: ResolvedNode, weights: Weights, batch: int) -> bool:
     """Whether `batch` rows of X and H are best multiplied at once, by constants that are small enough."""
-    if node.input_size is None or not weights.can_join(node.inputs["W"], node.inputs["R"]):
+    if node.input_size is None or not weights.in_memory(node.inputs["W"], node.inputs["R"]):
         return False
     if batch * node.hidden_size < LEAST_JOINED[node.op_type]:
         return False
@@ -88,13 +64,11 @@ def single_lane(
     *,
     multiplies_input: bool = False,
 ) -> Lane:
-    parameters = _parameters(e, node, weights, groups, direction, axes, multiplies_input=multiplies_input)
+    parameters = cell_parameters(e, node, weights, groups, direction, axes, multiplies_input=multiplies_input)
     if multiplies_input:
         inputs = {"X": X.reversed(node.reversed_directions[direction])}
     else:
-        inputs = {
-            group.gates: _input_product(e, node, weights, axes, X, group, direction) for group in groups
-        }
+        inputs = {group.gates: input_product(e, node, weights, axes, X, group, direction) for group in groups}
     return Lane(
         parameters,
         inputs,
@@ -103,55 +77,7 @@ def single_lane(
     )
 
 
-def paired_lane(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    axes: Axes,
-    X: TimeSeries,
-    groups: Sequence[GateGroup],
-) -> Lane:
-    """Both directions as one, whose second half is turned round in time."""
-    single = dataclasses.replace(axes, paired=False)
-    turned = TimeSeries(e, X.axes, X.width, stacked=e.flip(X.stacked(), 0))
-    products = {}
-    for group in groups:
-        halves = [
-            _input_product(e, node, weights, single, source, group, direction).stacked()
-            for direction, source in enumerate((X, turned))
-        ]
-        first, last = _rows(node, group)
-        products[group.gates] = paired_series(e, axes, last - first, halves)
-    states = []
-    for name in node.state_names:
-        initial = node.initial_state(name)
-        if initial is not None:
-            sizes = e.integers(2, node.hidden_size, 1)
-            initial = to_arithmetic(e, node, e.op("Reshape", initial, sizes, since=5))
-        states.append(State(initial, node.hidden_size))
-    return Lane(_parameters(e, node, weights, groups, None, axes), products, states, reverse=False)
-
-
-def paired_series(
-    e: Emitter, axes: Axes, width: int, halves: Sequence[ir.Value], dtype: ir.DataType | None = None
-) -> TimeSeries:
-    stacked = e.reshape(e.concat(halves, axis=1), [axes.time, *axes.value(width)])
-    return TimeSeries(e, axes, width, stacked=stacked, dtype=dtype)
-
-
-def part_directions(e: Emitter, axes: Axes, results: Results) -> Results:
-    """The outputs and final states of a pair, direction by direction."""
-    outputs = []
-    for series in results.outputs:
-        forward, turned = e.split_evenly(series.stacked(), 2, 1, 1)
-        for half in (forward, e.flip(turned, 0)):
-            stacked = e.reshape(half, [axes.time, *axes.value(series.width)])
-            outputs.append(TimeSeries(e, axes, series.width, stacked=stacked))
-    halves = [e.split_evenly(state, 2, 0, 1) for state in results.states]
-    return Results(outputs, [half[direction] for direction in range(2) for half in halves])
-
-
-def _parameters(
+def cell_parameters(
     e: Emitter,
     node: ResolvedNode,
     weights: Weights,
@@ -166,7 +92,8 @@ def _parameters(
 
     def vector(value: ir.Value, position: int) -> ir.Value:
         first = position * hidden_size
-        return weights.vector(e, value, direction, first, first + hidden_size, upright=axes.upright)
+        dims = axes.value(hidden_size) if axes.upright else [hidden_size]
+        return weights.vector(e, value, direction, first, first + hidden_size, dims)
 
     recurrent_bias = None
     if B is not None and node.linear_before_reset:
@@ -175,10 +102,9 @@ def _parameters(
     return CellParameters(
         node=node,
         activations=node.activations[direction or 0],
-        **_step_weights(e, node, weights, groups, direction, multiplies_input=multiplies_input),
+        **_step_weights(e, node, weights, groups, direction, axes, multiplies_input=multiplies_input),
         recurrent_bias=recurrent_bias,
-        upright=axes.upright,
-        paired=axes.paired,
+        axes=axes,
         peepholes={}
         if P is None
         else {
@@ -195,6 +121,7 @@ def _step_weights(
     weights: Weights,
     groups: Sequence[GateGroup],
     direction: int | None,
+    axes: Axes,
     *,
     multiplies_input: bool,
 ) -> dict[str, dict[str, ir.Value]]:
@@ -203,8 +130,10 @@ def _step_weights(
     W: dict[str, ir.Value] = {}
     bias: dict[str, ir.Value] = {}
     for group in groups:
-        rows = _rows(node, group)
-        if not multiplies_input or _behind_reset(node, group):
+        rows = rows_of(node, group)
+        if axes.pair == "diagonal":
+            R[group.gates] = weights.block_diagonal(e, node.inputs["R"], *rows)
+        elif not multiplies_input or _behind_reset(node, group):
             R[group.gates] = weights.matrix(e, node.inputs["R"], direction, *rows)
         if multiplies_input:
             assert direction is not None
@@ -216,12 +145,12 @@ def _step_weights(
     return {"R": R, "W": W, "bias": bias}
 
 
-def _rows(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
+def rows_of(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
     """The rows of a group in W, R and each half of B."""
     return group.first * node.hidden_size, group.last * node.hidden_size
 
 
-def _input_product(
+def input_product(
     e: Emitter,
     node: ResolvedNode,
     weights: Weights,
@@ -231,7 +160,7 @@ def _input_product(
     direction: int,
 ) -> TimeSeries:
     """``X W^T + bias`` of a group of gates, for all steps at once."""
-    first, last = _rows(node, group)
+    first, last = rows_of(node, group)
     W = weights.matrix(e, node.inputs["W"], direction, first, last)
     bias = _bias(e, node, weights, group, direction)
     width, reverse = last - first, node.reversed_directions[direction]
@@ -251,12 +180,12 @@ def _bias(
     e: Emitter, node: ResolvedNode, weights: Weights, group: GateGroup, direction: int
 ) -> ir.Value | None:
     """What is added to ``X W^T``."""
-    first, last = _rows(node, group)
+    first, last = rows_of(node, group)
     B = node.inputs.get("B")
     if B is None:
         return None
     if _behind_reset(node, group):
-        return weights.vector(e, B, direction, first, last)
+        return weights.vector(e, B, direction, first, last, [last - first])
     offset = len(node.cell.gates) * node.hidden_size
     return weights.bias_sum(e, B, direction, first, last, offset)
 

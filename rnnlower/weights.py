@@ -7,12 +7,12 @@ weight that something else needs too is not stored twice and a weight that comes
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.emitter import Emitter
+from rnnlower.emitter import Dim, Emitter
 
 __all__ = ["Weights"]
 
@@ -45,16 +45,29 @@ class Weights:
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
         return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
-    def can_join(self, W: ir.Value, R: ir.Value) -> bool:
-        """Whether both are constants to cut, and in memory."""
-        tensors = [self._constant(value) for value in (W, R)]
+    def in_memory(self, *values: ir.Value) -> bool:
+        """Whether all are constants to cut that need not be read from elsewhere."""
+        tensors = [self._constant(value) for value in values]
         return not any(tensor is None or isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
 
     def joined(self, e: Emitter, W: ir.Value, R: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Rows of ``[W R]``, which `can_join`: ``[last - first, input_size + hidden_size]``."""
+        """Rows of ``[W R]``, which are `in_memory`: ``[last - first, input_size + hidden_size]``."""
         tensors = [self._constant(value) for value in (W, R)]
         halves = [tensor.numpy()[direction, first:last] for tensor in tensors if tensor is not None]
         both = ir.Tensor(np.concatenate(halves, axis=1), dtype=ir.DataType(self._dtype))
+        return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
+
+    def block_diagonal(self, e: Emitter, R: ir.Value, first: int, last: int) -> ir.Value:
+        """Rows of an R in memory, gate by gate: ``[2 * (last - first), 2 * hidden_size]``."""
+        tensor = self._constant(R)
+        assert tensor is not None
+        rows = tensor.numpy()[:, first:last]
+        hidden_size = rows.shape[2]
+        gates = (last - first) // hidden_size
+        blocks = np.zeros((gates, 2, hidden_size, 2, hidden_size), rows.dtype)
+        for direction in range(2):
+            blocks[:, direction, :, direction] = rows[direction].reshape(gates, hidden_size, hidden_size)
+        both = ir.Tensor(blocks.reshape(2 * (last - first), -1), dtype=tensor.dtype)
         return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
 
     def vector(
@@ -64,24 +77,20 @@ class Weights:
         direction: int | None,
         first: int,
         last: int,
-        *,
-        upright: bool = False,
+        dims: Sequence[Dim],
     ) -> ir.Value:
-        """Elements `first` to `last` of a P or B ``[num_directions, elements]``: ``[last - first]``.
+        """Elements `first` to `last` of a P or B ``[num_directions, elements]``, in the given sizes.
 
-        Upright: ``[last - first, 1]``. Direction ``None``: upright of all directions, one behind the other.
+        Direction ``None``: of all directions, one behind the other.
         """
         array = self._array(e, value)
-        if direction is None and array is not None:
-            return e.constant(array[:, first:last, None], name=value.name or "")
-        if direction is None:
-            both = self._in_dtype(e, e.slice(value, [first], [last], [1]))
-            return e.reshape(both, [2, last - first, 1])
         if array is not None:
-            elements = array[direction, first:last]
-            return e.constant(elements[:, None] if upright else elements, name=value.name or "")
+            elements = array[:, first:last] if direction is None else array[direction, first:last]
+            return e.constant(elements.reshape(dims), name=value.name or "")
+        if direction is None:
+            return e.reshape(self._in_dtype(e, e.slice(value, [first], [last], [1])), dims)
         vector = self._in_dtype(e, self._sliced(e, value, direction, first, last))
-        return e.unsqueeze(vector, 1, [last - first, 1]) if upright else vector
+        return vector if len(dims) == 1 else e.reshape(vector, dims)
 
     def bias_sum(
         self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, offset: int
@@ -92,7 +101,8 @@ class Weights:
             wide = array[direction].astype(np.promote_types(np.float32, e.dtype.numpy()))
             total = wide[first:last] + wide[offset + first : offset + last]
             return e.constant(total.astype(e.dtype.numpy()), name=value.name or "")
-        parts = [self.vector(e, value, direction, shift + first, shift + last) for shift in (0, offset)]
+        size = [last - first]
+        parts = [self.vector(e, value, direction, shift + first, shift + last, size) for shift in (0, offset)]
         return e.op("Add", *parts)
 
     def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:

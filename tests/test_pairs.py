@@ -1,0 +1,137 @@
+"""Both directions in one step: block-diagonal or batched, the numbers are those of two."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+from judge import all_nodes, differences, run
+from small_models import recurrent_model, weights
+
+import rnnlower
+from rnnlower.pairs import LARGEST_DIAGONAL
+
+FLOAT = onnx.TensorProto.FLOAT
+NODES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTM", {}),
+    "lstm_clip": ("LSTM", {"clip": 0.4}),
+    "lstm_coupled": ("LSTM", {"input_forget": 1}),
+    "lstm_peepholes": ("LSTM", {"P": True}),
+    "lstm_states": ("LSTM", {"initial_h": True, "initial_c": True}),
+    "lstm_weights_at_run_time": ("LSTM", {"given": ("R", "B", "P"), "P": True}),
+    "gru": ("GRU", {}),
+    "gru_linear": ("GRU", {"linear_before_reset": 1, "initial_h": True}),
+    "gru_without_bias": ("GRU", {"linear_before_reset": 1, "B": False}),
+    "rnn": ("RNN", {"activations": ["Relu", "Relu"]}),
+}
+"""Operator, attributes and inputs."""
+
+
+def source_of(op_type: str, options: dict[str, Any], steps: Any) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A bidirectional model of a batch of one, and its inputs."""
+    attributes = dict(options)
+    constants = weights(op_type, directions=2)
+    if attributes.pop("P", False):
+        constants["P"] = constants["B"][:, :12]
+    if not attributes.pop("B", True):
+        del constants["B"]
+    rng = np.random.default_rng(0)
+    feeds = {"X": rng.standard_normal((5, 1, 3)).astype(np.float32)}
+    for name in ("initial_h", "initial_c"):
+        if attributes.pop(name, False):
+            feeds[name] = rng.standard_normal((2, 1, 4)).astype(np.float32)
+    feeds |= {name: constants.pop(name) for name in attributes.pop("given", ())}
+    inputs = {name: (FLOAT, list(value.shape)) for name, value in feeds.items()}
+    inputs["X"] = (FLOAT, [steps, 1, 3])
+    outputs = ("Y", "Y_h", "Y_c")[: 3 if op_type == "LSTM" else 2]
+    model = recurrent_model(
+        op_type,
+        constants=constants,
+        inputs=inputs,
+        outputs=outputs,
+        direction="bidirectional",
+        **attributes,
+    )
+    return model, feeds
+
+
+def lowered(model: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
+    result = getattr(rnnlower, strategy)(model, **options)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+def products(model: onnx.ModelProto) -> set[str]:
+    """The operators that multiply matrices in bodies."""
+    bodies = [
+        attribute.g
+        for node in all_nodes(model)
+        for attribute in node.attribute
+        if node.op_type in ("Scan", "Loop")
+    ]
+    return {node.op_type for body in bodies for node in body.node} & {"Gemm", "MatMul"}
+
+
+def largest_diagonal(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
+    for op_type in LARGEST_DIAGONAL:
+        monkeypatch.setitem(cast("dict[str, int]", LARGEST_DIAGONAL), op_type, units)
+
+
+@pytest.mark.parametrize("is_diagonal", [True, False], ids=["diagonal", "batched"])
+@pytest.mark.parametrize("steps", [5, "T"])
+@pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
+@pytest.mark.parametrize(("op_type", "options"), NODES.values(), ids=NODES)
+def test_both_directions_in_one_step(
+    op_type: str,
+    options: dict[str, Any],
+    strategy: str,
+    factor: int,
+    steps: Any,
+    is_diagonal: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    largest_diagonal(monkeypatch, 4 if is_diagonal else 3)
+    source, feeds = source_of(op_type, options, steps)
+    result = lowered(source, strategy, unroll_factor=factor)
+    # What the body of the block-diagonal form multiplies by must be known.
+    diagonal = is_diagonal and "given" not in options
+    assert products(result) == {"Gemm" if diagonal else "MatMul"}
+    assert differences(run(source, feeds), run(result, feeds), "float32") == []
+
+
+@pytest.mark.parametrize("op_type", LARGEST_DIAGONAL)
+def test_zeros_are_multiplied_while_that_costs_less(op_type: str) -> None:
+    for more, product in ((0, "Gemm"), (1, "MatMul")):
+        hidden_size = LARGEST_DIAGONAL[op_type] + more
+        constants = weights(op_type, hidden_size=hidden_size, directions=2)
+        constants = {name: value / 4 for name, value in constants.items()}
+        inputs = {"X": (FLOAT, [5, 1, 3])}
+        source = recurrent_model(
+            op_type, constants=constants, inputs=inputs, direction="bidirectional", hidden_size=hidden_size
+        )
+        result = lowered(source, "scan")
+        assert products(result) == {product}
+        X = {"X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)}
+        assert differences(run(source, X), run(result, X), "float32") == []
+
+
+@pytest.mark.parametrize("units", [4, 3], ids=["diagonal", "batched"])
+@pytest.mark.parametrize("length", [0, 2, 5])
+def test_sequence_lens(length: int, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask has one element for each direction: that leaves the batched form."""
+    largest_diagonal(monkeypatch, units)
+    source = recurrent_model(
+        "LSTM",
+        constants=weights("LSTM", directions=2),
+        inputs={"X": (FLOAT, [5, 1, 3]), "sequence_lens": (onnx.TensorProto.INT32, [1])},
+        direction="bidirectional",
+    )
+    result = lowered(source, "scan")
+    assert products(result) == {"MatMul"}
+    feeds = {
+        "X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32),
+        "sequence_lens": np.array([length], np.int32),
+    }
+    assert differences(run(source, feeds), run(result, feeds), "float32") == []
