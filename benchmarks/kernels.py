@@ -16,13 +16,19 @@ from measuring import VARIANTS, feeds_of, lowered, recurrent
 
 FORMS = ("unroll", "scan", "loop")
 STEPS = 20
-HIDDEN_SIZE = 64
+CASES = [
+    *((variant, 1, 64) for variant in VARIANTS),
+    ("bilstm", 1, 32),
+    ("lstm", 16, 64),
+    ("gru_linear", 64, 64),
+    ("gru", 64, 64),
+]
+"""Variants, with batch and hidden size."""
 _RUN = "_kernel_time"
 
 
-def kernels(variant: str, form: str, steps: int) -> collections.Counter[str]:
+def kernels(variant: str, form: str, size: tuple[int, ...]) -> collections.Counter[str]:
     """The kernels that one run of the graph runs, by operator."""
-    size = (steps, 1, HIDDEN_SIZE, HIDDEN_SIZE)
     model = lowered(recurrent(VARIANTS[variant], size), form)
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
@@ -36,9 +42,12 @@ def kernels(variant: str, form: str, steps: int) -> collections.Counter[str]:
     return collections.Counter(event["args"]["op_name"] for event in nodes)
 
 
-def of_a_step(variant: str, form: str) -> dict[str, int]:
+def of_a_step(variant: str, form: str, batch: int, hidden_size: int) -> dict[str, int]:
     """The kernels of one more step, by operator."""
-    return dict((kernels(variant, form, STEPS + 1) - kernels(variant, form, STEPS)).most_common())
+    more, fewer = (
+        kernels(variant, form, (steps, batch, hidden_size, hidden_size)) for steps in (STEPS + 1, STEPS)
+    )
+    return dict((more - fewer).most_common())
 
 
 def main() -> None:
@@ -46,12 +55,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
-    for variant in VARIANTS:
-        steps = {form: of_a_step(variant, form) for form in FORMS}
-        rows.append({"variant": variant, "kernels": steps})
+    for variant, batch, hidden_size in CASES:
+        steps = {form: of_a_step(variant, form, batch, hidden_size) for form in FORMS}
+        rows.append({"variant": variant, "size": [batch, hidden_size], "kernels": steps})
         for form, counts in steps.items():
             text = ", ".join(f"{count} {op_type}" for op_type, count in counts.items())
-            print(f"{variant:15} {form:7} {sum(counts.values()):3}: {text}", flush=True)
+            print(
+                f"{variant:15} {batch:3},{hidden_size:<3} {form:7} {sum(counts.values()):3}: {text}",
+                flush=True,
+            )
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 

@@ -100,9 +100,14 @@ def _kernels(data: dict[str, Any]) -> str:
         return f"**{sum(counts.values())}**: {', '.join(ops)}"
 
     rows = [
-        [TITLES[row["variant"]], *(shown(row["kernels"][form]) for form in forms)] for row in data["rows"]
+        [
+            TITLES[row["variant"]],
+            ",".join(map(str, row["size"])),
+            *(shown(row["kernels"][form]) for form in forms),
+        ]
+        for row in data["rows"]
     ]
-    return _table(["", *forms], rows)
+    return _table(["", "B,H", *forms], rows)
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -17,8 +17,8 @@ LONGEST_UNROLLED = 128
 """Steps, of all directions, beyond which a straight line costs more to load than it could save."""
 
 MICROSECONDS: Mapping[str, Sequence[float]] = {
-    "unroll": (25.2, 0.649, 5.73e-05),
-    "scan": (44.1, 0.594, 5.68e-05),
+    "unroll": (21.3, 0.649, 4.72e-05, 5.61e-05),
+    "scan": (27.1, 0.588, 5.06e-05, 4.8e-05),
 }
 """What each of the `features` costs, on one thread."""
 
@@ -64,7 +64,7 @@ class Choice:
 
 
 def features(facts: NodeFacts, strategy: str) -> list[float]:
-    """How often the time is spent that a node takes once, an op of a step, and a multiplication of a step."""
+    """How often the time is spent that a node takes once, an op of a step, and a product's weight and row."""
     steps = facts.seq_length or 0
     batch = facts.batch_size or _USUAL_BATCH
     gates = _GATES[facts.op_type]
@@ -73,15 +73,17 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
         ops += 2 if facts.op_type == "LSTM" else 1
     if strategy == "scan" and batch >= LARGE_BATCH:
         ops += _MORE_FOR_LARGE_BATCHES
-    products = facts.num_directions * gates * facts.hidden_size**2 * batch
+    weights = facts.num_directions * gates * facts.hidden_size**2
     if facts.num_directions == 2:
         # Both directions of a batch of one share their ops in a Scan.
         shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
         if shared and not facts.masked and facts.hidden_size <= LARGEST_DIAGONAL[facts.op_type]:
-            products *= 2
+            weights *= 2
         else:
             ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
-    return [1.0, float(steps * ops), float(steps * products)]
+    # In a straight line the first step has no state to multiply.
+    products = steps - (strategy == "unroll")
+    return [1.0, float(steps * ops), float(products * weights), float(products * weights * batch)]
 
 
 def predict(facts: NodeFacts, strategy: str) -> float:
