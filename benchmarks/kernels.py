@@ -18,7 +18,6 @@ FORMS = ("unroll", "scan", "loop")
 STEPS = 20
 CASES = [
     *((variant, 1, 64) for variant in VARIANTS),
-    ("bilstm", 1, 32),
     ("lstm", 16, 64),
     ("gru_linear", 64, 64),
     ("gru", 64, 64),

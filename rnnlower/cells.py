@@ -66,12 +66,7 @@ class CellParameters:
     @property
     def units_axis(self) -> int:
         """The axis of a step's values that gates stand along."""
-        return 0 if self.axes.upright and self.axes.pair != "batched" else 1
-
-    @property
-    def gate_size(self) -> int:
-        """The size of a gate along that axis."""
-        return self.node.hidden_size * (2 if self.axes.pair == "diagonal" else 1)
+        return 0 if self.axes.upright and not self.axes.paired else 1
 
     def operand(self, e: Emitter, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value | None:
         """What R multiplies: h, beside X where R is ``[W R]``."""
@@ -93,7 +88,7 @@ class CellParameters:
 
     def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         """``h R^T + addend`` for a group of gates."""
-        if self.axes.pair == "batched":
+        if self.axes.paired:
             product = e.op("MatMul", self.R[group], h)
             return product if addend is None else e.op("Add", product, addend)
         if self.axes.upright:
@@ -109,7 +104,7 @@ class CellParameters:
                 self.activate(e, index, self.product(e, letters, x, h)),
                 len(letters),
                 self.units_axis,
-                self.gate_size,
+                self.node.hidden_size,
             )
         else:
             values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]
@@ -155,7 +150,7 @@ def lstm_step(
     h, c = state
     letters = "io" if p.node.input_forget else "iof"
     if _ALL in p.R:
-        parts = e.split(p.product(e, _ALL, x, h), [3 * p.gate_size, p.gate_size], p.units_axis)
+        parts = e.split(p.product(e, _ALL, x, h), [3 * p.node.hidden_size, p.node.hidden_size], p.units_axis)
         x, h = dict(zip((letters, "c"), parts, strict=True)), None
     h = p.operand(e, x, h)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rnnlower.pairs import LARGEST_DIAGONAL, LARGEST_PAIR
+from rnnlower.pairs import LARGEST_PAIR
 from rnnlower.strategies import LARGE_BATCH
 
 __all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
@@ -77,10 +77,7 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     if facts.num_directions == 2:
         # Both directions of a batch of one share their ops in a Scan.
         shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
-        if shared and not facts.masked and facts.hidden_size <= LARGEST_DIAGONAL[facts.op_type]:
-            weights *= 2
-        else:
-            ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
+        ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
     # In a straight line the first step has no state to multiply.
     products = steps - (strategy == "unroll")
     return [1.0, float(steps * ops), float(products * weights), float(products * weights * batch)]

@@ -102,7 +102,7 @@ def cell_parameters(
     return CellParameters(
         node=node,
         activations=node.activations[direction or 0],
-        **_step_weights(e, node, weights, groups, direction, axes, multiplies_input=multiplies_input),
+        **_step_weights(e, node, weights, groups, direction, multiplies_input=multiplies_input),
         recurrent_bias=recurrent_bias,
         axes=axes,
         peepholes={}
@@ -121,7 +121,6 @@ def _step_weights(
     weights: Weights,
     groups: Sequence[GateGroup],
     direction: int | None,
-    axes: Axes,
     *,
     multiplies_input: bool,
 ) -> dict[str, dict[str, ir.Value]]:
@@ -131,9 +130,7 @@ def _step_weights(
     bias: dict[str, ir.Value] = {}
     for group in groups:
         rows = rows_of(node, group)
-        if axes.pair == "diagonal":
-            R[group.gates] = weights.block_diagonal(e, node.inputs["R"], *rows)
-        elif not multiplies_input or _behind_reset(node, group):
+        if not multiplies_input or _behind_reset(node, group):
             R[group.gates] = weights.matrix(e, node.inputs["R"], direction, *rows)
         if multiplies_input:
             assert direction is not None

@@ -6,7 +6,7 @@ There are half as many ops then, which counts while a step is small: for a batch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -15,24 +15,25 @@ from rnnlower.emitter import Emitter
 from rnnlower.lanes import Lane, cell_parameters, input_product, rows_of, to_arithmetic
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import Results, State
-from rnnlower.timeseries import Axes, Pair, TimeSeries
+from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
-__all__ = ["LARGEST_DIAGONAL", "LARGEST_PAIR", "pair_form", "paired_lane", "paired_series", "part_directions"]
+__all__ = ["LARGEST_PAIR", "paired_lane", "paired_series", "part_directions", "pays_as_pair"]
 
 LARGEST_PAIR = 256
 """Units up to which both directions in one step cost less than one behind the other."""
 
-LARGEST_DIAGONAL: Mapping[str, int] = {"LSTM": 48, "GRU": 72, "RNN": 112}
-"""Units up to which multiplying zeros costs less than the ops of a product with a batch axis."""
-
 _FLIP = 10
 
 
-def pair_form(e: Emitter, node: ResolvedNode, axes: Axes, weights: Weights) -> Pair | None:
-    """How both directions share a step, where that pays."""
+def pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
+    """Whether both directions in one step, as one batched product, cost less than one behind the other.
+
+    Not as a block-diagonal product, though for few units that is faster still: NaN and infinity times zero
+    would reach from one direction into the other.
+    """
     R = node.inputs["R"]
-    pays = (
+    return (
         axes.upright
         and node.reversed_directions == (False, True)
         and node.hidden_size <= LARGEST_PAIR
@@ -40,10 +41,6 @@ def pair_form(e: Emitter, node: ResolvedNode, axes: Axes, weights: Weights) -> P
         and node.activations[0] == node.activations[1]
         and not isinstance(R.const_value, ir.ExternalTensor)
     )
-    if not pays:
-        return None
-    is_small = node.hidden_size <= LARGEST_DIAGONAL[node.op_type] and weights.in_memory(R)
-    return "diagonal" if is_small and "sequence_lens" not in node.inputs else "batched"
 
 
 def paired_lane(
@@ -55,7 +52,7 @@ def paired_lane(
     groups: Sequence[GateGroup],
 ) -> Lane:
     """Both directions as one."""
-    single = dataclasses.replace(axes, pair=None, upright=False)
+    single = dataclasses.replace(axes, paired=False, upright=False)
     turned = TimeSeries(e, X.axes, X.width, stacked=e.flip(X.stacked(), 0))
     products = {}
     for group in groups:
@@ -64,7 +61,7 @@ def paired_lane(
             for direction, source in enumerate((X, turned))
         ]
         first, last = rows_of(node, group)
-        products[group.gates] = paired_series(e, axes, last - first, halves, gates=len(group.gates))
+        products[group.gates] = paired_series(e, axes, last - first, halves)
     states = []
     for name in node.state_names:
         initial = node.initial_state(name)
@@ -76,31 +73,21 @@ def paired_lane(
 
 
 def paired_series(
-    e: Emitter,
-    axes: Axes,
-    width: int,
-    halves: Sequence[ir.Value],
-    *,
-    gates: int = 1,
-    dtype: ir.DataType | None = None,
+    e: Emitter, axes: Axes, width: int, halves: Sequence[ir.Value], dtype: ir.DataType | None = None
 ) -> TimeSeries:
-    """What each direction has, ``[time, width, ...]``, as one: the gates' values lie one behind the other."""
-    axis = 1
-    if axes.pair == "diagonal" and gates > 1:
-        halves, axis = [e.reshape(half, [axes.time, gates, width // gates]) for half in halves], 2
-    stacked = e.reshape(e.concat(halves, axis), [axes.time, *axes.value(width)])
+    """What each direction has, ``[time, width, ...]``, as one."""
+    stacked = e.reshape(e.concat(halves, axis=1), [axes.time, *axes.value(width)])
     return TimeSeries(e, axes, width, stacked=stacked, dtype=dtype)
 
 
-def part_directions(e: Emitter, node: ResolvedNode, axes: Axes, results: Results) -> Results:
+def part_directions(e: Emitter, axes: Axes, results: Results) -> Results:
     """The outputs and final states of a pair, direction by direction."""
-    single = dataclasses.replace(axes, pair=None)
-    half_size = 1 if axes.pair == "batched" else node.hidden_size
+    single = dataclasses.replace(axes, paired=False)
     outputs = []
     for series in results.outputs:
-        forward, turned = e.split_evenly(series.stacked(), 2, 1, half_size)
+        forward, turned = e.split_evenly(series.stacked(), 2, 1, 1)
         for half in (forward, e.flip(turned, 0)):
             stacked = e.reshape(half, [axes.time, *single.value(series.width)])
             outputs.append(TimeSeries(e, single, series.width, stacked=stacked))
-    halves = [e.split_evenly(state, 2, 0, half_size) for state in results.states]
+    halves = [e.split_evenly(state, 2, 0, 1) for state in results.states]
     return Results(outputs, [half[direction] for direction in range(2) for half in halves])

@@ -23,7 +23,7 @@ from rnnlower.lanes import (
     single_lane,
     to_arithmetic,
 )
-from rnnlower.pairs import pair_form, paired_lane, paired_series, part_directions
+from rnnlower.pairs import paired_lane, paired_series, part_directions, pays_as_pair
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, Strategy, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
@@ -69,12 +69,12 @@ def lower_node(
         form = STRATEGIES[strategy].for_batch(axes.batch)
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    pair = pair_form(e, node, axes, weights)
+    paired = pays_as_pair(e, node, axes)
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    most_apart = form.most_apart if node.clip is None and pair != "batched" else 1
-    groups = gate_groups(node, most_apart=most_apart, joint=is_long or pair == "batched")
-    if pair:
-        axes = dataclasses.replace(axes, pair=pair)
+    most_apart = form.most_apart if node.clip is None and not paired else 1
+    groups = gate_groups(node, most_apart=most_apart, joint=is_long or paired)
+    if paired:
+        axes = dataclasses.replace(axes, paired=True)
         lanes = [paired_lane(e, node, weights, axes, series, groups)]
     else:
         multiplies_input = (
@@ -87,9 +87,9 @@ def lower_node(
             for direction in range(node.num_directions)
         ]
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
-    if pair:
-        lanes, results = lanes * 2, part_directions(e, node, axes, results)
-        axes = dataclasses.replace(axes, pair=None)
+    if paired:
+        lanes, results = lanes * 2, part_directions(e, axes, results)
+        axes = dataclasses.replace(axes, paired=False)
     return _outputs(e, node, axes, lanes, mask, results)
 
 
@@ -222,7 +222,7 @@ def _join(
     for lane in lanes:
         inputs += lane.inputs.values()
         if mask is not None:
-            inputs.append(_within(mask, axes) if axes.pair else mask.within.reversed(lane.reverse))
+            inputs.append(_within(mask, axes) if axes.paired else mask.within.reversed(lane.reverse))
     per_lane = len(inputs) // len(lanes)
     states_per_lane = len(lanes[0].states)
 
@@ -271,7 +271,7 @@ def _join(
 def _within(mask: Mask, axes: Axes) -> TimeSeries:
     """The mask of a pair."""
     e, within = mask.within.e, mask.within.stacked()
-    return paired_series(e, axes, 1, [within, e.flip(within, 0)], dtype=mask.within.dtype)
+    return paired_series(e, axes, 1, [within, e.flip(within, 0)], mask.within.dtype)
 
 
 def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None) -> ir.Value:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import onnx_ir as ir
 
 from rnnlower.emitter import Dim, Emitter
 
-__all__ = ["Axes", "Pair", "TimeSeries"]
-
-Pair = Literal["batched", "diagonal"]
+__all__ = ["Axes", "TimeSeries"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,23 +21,18 @@ class Axes:
         upright: Whether a value of one step is a column ``[width, 1]`` instead of rows ``[batch, width]``.
             For a batch of one that is the same memory, and the weights come first in a product: onnxruntime
             repacks a constant second operand for each node, which costs memory and, for one row, time.
-        pair: How upright values hold both directions, if they do: ``[2, width, 1]``, so that a product with
-            the weights has a batch axis (``batched``), or gate by gate one behind the other, ``[2 * width,
-            1]``, so that the weights are block-diagonal (``diagonal``).
+        paired: Whether the upright values of both directions lie one behind the other, ``[2, width, 1]``.
     """
 
     time: Dim
     batch: Dim
     upright: bool = False
-    pair: Pair | None = None
+    paired: bool = False
 
     def value(self, width: Dim) -> list[Dim]:
         """The sizes of a value of one step."""
-        if self.pair == "batched":
+        if self.paired:
             return [2, width, 1]
-        if self.pair == "diagonal":
-            assert isinstance(width, int)
-            return [2 * width, 1]
         return [width, 1] if self.upright else [self.batch, width]
 
 

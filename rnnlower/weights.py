@@ -57,19 +57,6 @@ class Weights:
         both = ir.Tensor(np.concatenate(halves, axis=1), dtype=ir.DataType(self._dtype))
         return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
 
-    def block_diagonal(self, e: Emitter, R: ir.Value, first: int, last: int) -> ir.Value:
-        """Rows of an R in memory, gate by gate: ``[2 * (last - first), 2 * hidden_size]``."""
-        tensor = self._constant(R)
-        assert tensor is not None
-        rows = tensor.numpy()[:, first:last]
-        hidden_size = rows.shape[2]
-        gates = (last - first) // hidden_size
-        blocks = np.zeros((gates, 2, hidden_size, 2, hidden_size), rows.dtype)
-        for direction in range(2):
-            blocks[:, direction, :, direction] = rows[direction].reshape(gates, hidden_size, hidden_size)
-        both = ir.Tensor(blocks.reshape(2 * (last - first), -1), dtype=tensor.dtype)
-        return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
-
     def vector(
         self,
         e: Emitter,

@@ -1,8 +1,8 @@
-"""Both directions in one step: block-diagonal or batched, the numbers are those of two."""
+"""Both directions in one step, by one batched product: the numbers are those of two."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +11,6 @@ from judge import all_nodes, differences, run
 from small_models import recurrent_model, weights
 
 import rnnlower
-from rnnlower.pairs import LARGEST_DIAGONAL
 
 FLOAT = onnx.TensorProto.FLOAT
 NODES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -74,54 +73,21 @@ def products(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for body in bodies for node in body.node} & {"Gemm", "MatMul"}
 
 
-def largest_diagonal(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
-    for op_type in LARGEST_DIAGONAL:
-        monkeypatch.setitem(cast("dict[str, int]", LARGEST_DIAGONAL), op_type, units)
-
-
-@pytest.mark.parametrize("is_diagonal", [True, False], ids=["diagonal", "batched"])
 @pytest.mark.parametrize("steps", [5, "T"])
 @pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
 @pytest.mark.parametrize(("op_type", "options"), NODES.values(), ids=NODES)
 def test_both_directions_in_one_step(
-    op_type: str,
-    options: dict[str, Any],
-    strategy: str,
-    factor: int,
-    steps: Any,
-    is_diagonal: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    op_type: str, options: dict[str, Any], strategy: str, factor: int, steps: Any
 ) -> None:
-    largest_diagonal(monkeypatch, 4 if is_diagonal else 3)
     source, feeds = source_of(op_type, options, steps)
     result = lowered(source, strategy, unroll_factor=factor)
-    # What the body of the block-diagonal form multiplies by must be known.
-    diagonal = is_diagonal and "given" not in options
-    assert products(result) == {"Gemm" if diagonal else "MatMul"}
+    assert products(result) == {"MatMul"}
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
-@pytest.mark.parametrize("op_type", LARGEST_DIAGONAL)
-def test_zeros_are_multiplied_while_that_costs_less(op_type: str) -> None:
-    for more, product in ((0, "Gemm"), (1, "MatMul")):
-        hidden_size = LARGEST_DIAGONAL[op_type] + more
-        constants = weights(op_type, hidden_size=hidden_size, directions=2)
-        constants = {name: value / 4 for name, value in constants.items()}
-        inputs = {"X": (FLOAT, [5, 1, 3])}
-        source = recurrent_model(
-            op_type, constants=constants, inputs=inputs, direction="bidirectional", hidden_size=hidden_size
-        )
-        result = lowered(source, "scan")
-        assert products(result) == {product}
-        X = {"X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)}
-        assert differences(run(source, X), run(result, X), "float32") == []
-
-
-@pytest.mark.parametrize("units", [4, 3], ids=["diagonal", "batched"])
 @pytest.mark.parametrize("length", [0, 2, 5])
-def test_sequence_lens(length: int, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mask has one element for each direction: that leaves the batched form."""
-    largest_diagonal(monkeypatch, units)
+def test_sequence_lens(length: int) -> None:
+    """A mask has one element for each direction."""
     source = recurrent_model(
         "LSTM",
         constants=weights("LSTM", directions=2),
@@ -135,3 +101,29 @@ def test_sequence_lens(length: int, units: int, monkeypatch: pytest.MonkeyPatch)
         "sequence_lens": np.array([length], np.int32),
     }
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
+@pytest.mark.parametrize(
+    ("op_type", "batch"), [("LSTM", 1), ("LSTM", 12), ("GRU", 1), ("GRU", 1024), ("RNN", 1)]
+)
+@pytest.mark.parametrize("strange", [np.nan, np.inf])
+def test_what_is_no_number_reaches_no_other_direction_and_row(
+    strange: float, op_type: str, batch: int, strategy: str
+) -> None:
+    """One in X touches its own row, from its step on in the order in which a direction takes the steps."""
+    source = recurrent_model(
+        op_type,
+        constants=weights(op_type, directions=2),
+        inputs={"X": (FLOAT, [6, batch, 3])},
+        direction="bidirectional",
+    )
+    result = lowered(source, strategy)
+    X = np.random.default_rng(0).standard_normal((6, batch, 3)).astype(np.float32)
+    clean = run(result, {"X": X})["Y"]
+    X[2, 0, 1] = strange
+    dirty = run(result, {"X": X})["Y"]
+    np.testing.assert_array_equal(dirty[:2, 0], clean[:2, 0])
+    np.testing.assert_array_equal(dirty[3:, 1], clean[3:, 1])
+    np.testing.assert_array_equal(dirty[:, :, 1:], clean[:, :, 1:])
+    assert not np.array_equal(dirty, clean, equal_nan=True)
