@@ -17,8 +17,8 @@ LONGEST_UNROLLED = 128
 """Steps, of all directions, beyond which a straight line costs more to load than it could save."""
 
 MICROSECONDS: Mapping[str, Sequence[float]] = {
-    "unroll": (21.3, 0.649, 4.72e-05, 5.61e-05),
-    "scan": (27.1, 0.588, 5.06e-05, 4.8e-05),
+    "unroll": (18.7, 0.609, 0.00124, 5.45e-05, 4.49e-05),
+    "scan": (27.6, 0.53, 0.00078, 5.49e-05, 4.22e-05),
 }
 """What each of the `features` costs, on one thread."""
 
@@ -64,23 +64,26 @@ class Choice:
 
 
 def features(facts: NodeFacts, strategy: str) -> list[float]:
-    """How often the time is spent that a node takes once, an op of a step, and a product's weight and row."""
+    """What time is spent on, counted over all steps.
+
+    The node itself, which counts once; ops; elements of gates; weights that a product reads; and weights
+    times the rows that they multiply.
+    """
     steps = facts.seq_length or 0
     batch = facts.batch_size or _USUAL_BATCH
-    gates = _GATES[facts.op_type]
+    units = facts.num_directions * _GATES[facts.op_type] * facts.hidden_size
     ops = _KERNELS[facts.op_type] + 2 * facts.linear_before_reset
     if facts.masked:
         ops += 2 if facts.op_type == "LSTM" else 1
     if strategy == "scan" and batch >= LARGE_BATCH:
         ops += _MORE_FOR_LARGE_BATCHES
-    weights = facts.num_directions * gates * facts.hidden_size**2
     if facts.num_directions == 2:
         # Both directions of a batch of one share their ops in a Scan.
         shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
         ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
     # In a straight line the first step has no state to multiply.
-    products = steps - (strategy == "unroll")
-    return [1.0, float(steps * ops), float(products * weights), float(products * weights * batch)]
+    weights = (steps - (strategy == "unroll")) * units * facts.hidden_size
+    return [1.0, *map(float, (steps * ops, steps * units * batch, weights, weights * batch))]
 
 
 def predict(facts: NodeFacts, strategy: str) -> float:
