@@ -30,11 +30,12 @@ from rnnlower.errors import MissingOperatorError, OpsetError, UnsupportedModelEr
 from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
 from rnnlower.operators import OUTPUT_NAMES
+from rnnlower.parsing import parse_recurrent
 from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
-from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics
 from rnnlower.sequence import fail_like_node, lower_node
 from rnnlower.weights import Weights
 

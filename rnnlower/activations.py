@@ -1,6 +1,6 @@
 """The activation functions of the recurrent operators as primitive ops.
 
-A new activation is one row in `ACTIVATIONS` and one row of parameters in `recurrent.py`.
+A new activation is one row in `ACTIVATIONS` and one row of parameters in `operators.py`.
 Source: the operators' texts (LSTM, GRU, RNN; all versions list the same functions).
 """
 

@@ -9,9 +9,10 @@ from typing import Any
 import onnx_ir as ir
 
 from rnnlower.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.parsing import parse_recurrent
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.places import Located, find_recurrent, origin
-from rnnlower.recurrent import ResolvedNode, parse_recurrent
+from rnnlower.recurrent import ResolvedNode
 
 __all__ = ["RecurrentNode", "inspect_model"]
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.parsing import parse_recurrent
 from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.places import Located, sources
-from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics
 from rnnlower.targets import Target
 
 __all__ = ["with_static_lengths"]

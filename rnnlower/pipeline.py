@@ -15,6 +15,7 @@ from rnnlower.conforming import conform
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.lengths import with_static_lengths
 from rnnlower.opset import NodePredicate
+from rnnlower.parsing import parse_recurrent
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -23,7 +24,7 @@ from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass, Plan
 from rnnlower.places import Located, default_opset, find_recurrent, walk
-from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics
 from rnnlower.requirements import FIRST_OPSET, opset_needs
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits

@@ -20,8 +20,9 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from rnnlower.parsing import parse_recurrent
 from rnnlower.places import Located, origin
-from rnnlower.recurrent import ResolvedNode, parse_recurrent
+from rnnlower.recurrent import ResolvedNode
 
 __all__ = ["FIRST_OPSET", "RULES", "SOURCE", "Departure", "Rule", "departures"]
 

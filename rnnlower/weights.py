@@ -54,7 +54,7 @@ class Weights:
         """Rows of ``[W R]``, which are `in_memory`: ``[last - first, input_size + hidden_size]``."""
         tensors = [self._constant(value) for value in (W, R)]
         halves = [tensor.numpy()[direction, first:last] for tensor in tensors if tensor is not None]
-        both = ir.Tensor(np.concatenate(halves, axis=1), dtype=ir.DataType(self._dtype))
+        both = ir.Tensor(np.concatenate(halves, axis=1), dtype=self._dtype)
         return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
 
     def vector(

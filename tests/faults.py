@@ -1,8 +1,7 @@
-"""Faults that a lowering could have, and how to plant each.
+"""Faults that a lowering could have, planted by lowering a node that was altered.
 
-A fault of the source is planted by lowering a node that was altered: a dropped clip in the node is a dropped
-clip in the lowered graph. The others are planted into the lowered graph. Each takes a model that is its own
-to change and says whether it could be planted.
+A dropped clip in the node is a dropped clip in the lowered graph. Each fault takes a model that is its own to
+change and says whether it could be planted.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from judge import all_nodes
 from onnx import helper, numpy_helper
 from small_models import GATES
 
-__all__ = ["LOWERED_FAULTS", "SOURCE_FAULTS", "Fault"]
+__all__ = ["SOURCE_FAULTS", "Fault", "Random", "graphs_of"]
 
 Random = np.random.Generator
 Fault = Callable[[onnx.ModelProto, Random], bool]
@@ -23,7 +22,7 @@ Fault = Callable[[onnx.ModelProto, Random], bool]
 W, R, B, LENS, H, C, P = range(1, 8)
 
 
-def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
     def walk(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
         yield graph
         for node in graph.node:
@@ -41,7 +40,7 @@ def _cell(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def _home(model: onnx.ModelProto) -> onnx.GraphProto | onnx.FunctionProto:
-    return next(graph for graph in _graphs(model) if any(node.op_type in GATES for node in graph.node))
+    return next(graph for graph in graphs_of(model) if any(node.op_type in GATES for node in graph.node))
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -133,7 +132,7 @@ def _tensor_of(model: onnx.ModelProto, position: int) -> onnx.TensorProto | None
     if not _has(cell, position):
         return None
     name = cell.input[position]
-    for graph in _graphs(model):
+    for graph in graphs_of(model):
         for tensor in getattr(graph, "initializer", ()):
             if tensor.name == name:
                 return tensor
@@ -362,74 +361,4 @@ SOURCE_FAULTS: dict[str, Fault] = {
     "off by one in time": _shift_time,
     "reverse ignores sequence_lens": _reverse_ignores_lens,
     "sequence_lens one less": _shorten_lens,
-}
-
-
-def _pick_node(model: onnx.ModelProto, random: Random, ops: tuple[str, ...]) -> onnx.NodeProto | None:
-    nodes = [node for node in all_nodes(model) if node.op_type in ops and node.domain == ""]
-    return nodes[int(random.integers(len(nodes)))] if nodes else None
-
-
-def _other_op(old: tuple[str, ...], new: str) -> Fault:
-    def plant(model: onnx.ModelProto, random: Random) -> bool:
-        node = _pick_node(model, random, old)
-        if node is None:
-            return False
-        node.op_type = new
-        del node.attribute[:]
-        return True
-
-    return plant
-
-
-def _swap_operands(ops: tuple[str, ...], first: int, second: int) -> Fault:
-    def plant(model: onnx.ModelProto, random: Random) -> bool:
-        node = _pick_node(model, random, ops)
-        if node is None or node.input[first] == node.input[second]:
-            return False
-        node.input[first], node.input[second] = node.input[second], node.input[first]
-        return True
-
-    return plant
-
-
-def _change_constant(model: onnx.ModelProto, random: Random) -> bool:
-    """A constant that the lowering wrote, by 5%."""
-    read = {name for node in all_nodes(model) for name in node.input}
-    tensors = [
-        tensor
-        for graph in _graphs(model)
-        for tensor in getattr(graph, "initializer", ())
-        if tensor.name in read and tensor.data_type == onnx.TensorProto.FLOAT and 0 not in tensor.dims
-    ]
-    if not tensors:
-        return False
-    tensor = tensors[int(random.integers(len(tensors)))]
-    array = numpy_helper.to_array(tensor) * np.float32(1.05)
-    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    return True
-
-
-def _swap_states_of_body(model: onnx.ModelProto, random: Random) -> bool:
-    """Two states of a Scan or Loop change places on their way to the next step."""
-    node = _pick_node(model, random, ("Scan", "Loop"))
-    body = None if node is None else next((each.g for each in node.attribute if each.name == "body"), None)
-    first = 0 if node is None or node.op_type == "Scan" else 1
-    if body is None or len(body.output) < first + 2:
-        return False
-    names = body.output[first].name, body.output[first + 1].name
-    body.output[first].name, body.output[first + 1].name = names[1], names[0]
-    return names[0] != names[1]
-
-
-LOWERED_FAULTS: dict[str, Fault] = {
-    "Tanh becomes Sigmoid": _other_op(("Tanh",), "Sigmoid"),
-    "Sigmoid becomes Tanh": _other_op(("Sigmoid",), "Tanh"),
-    "Mul becomes Add": _other_op(("Mul",), "Add"),
-    "Sub becomes Add": _other_op(("Sub",), "Add"),
-    "Add becomes Sub": _other_op(("Add",), "Sub"),
-    "operands of Sub swapped": _swap_operands(("Sub",), 0, 1),
-    "branches of Where swapped": _swap_operands(("Where",), 1, 2),
-    "a constant off by 5%": _change_constant,
-    "two carried states swapped": _swap_states_of_body,
 }

@@ -20,8 +20,9 @@ import time
 import numpy as np
 import onnx
 from configs import Config, random_config
-from faults import LOWERED_FAULTS, SOURCE_FAULTS
+from faults import SOURCE_FAULTS
 from judge import STRATEGIES, differences, judge, lower, run_in, session_of
+from lowered_faults import LOWERED_FAULTS
 
 import rnnlower
 from rnnlower.errors import UnverifiableError

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mutations
-from faults import LOWERED_FAULTS, SOURCE_FAULTS
+from faults import SOURCE_FAULTS
+from lowered_faults import LOWERED_FAULTS
 
 
 def test_faults_are_caught_and_equal_pairs_are_equal() -> None:

@@ -11,10 +11,11 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.inference import guarded
+from rnnlower.parsing import parse_recurrent
 from rnnlower.passes.analysis import quiet_libraries
 from rnnlower.passes.lower_recurrent import EMITTED
 from rnnlower.places import Located, default_opset, find_recurrent, forget_negative_sizes, op_types, walk
-from rnnlower.recurrent import ResolvedNode, Semantics, parse_recurrent
+from rnnlower.recurrent import ResolvedNode, Semantics
 from rnnlower.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 
