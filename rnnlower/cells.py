@@ -114,7 +114,10 @@ class CellParameters:
 CellStep = Callable[
     [Emitter, CellParameters, Mapping[str, ir.Value], Sequence[ir.Value | None]], list[ir.Value]
 ]
-"""``(emitter, parameters, input products by group, state) -> new state``; the state's first value is H(t)."""
+"""``(emitter, parameters, input products by group or X, state) -> new state``.
+
+The state's first value is H(t).
+"""
 
 
 def gate_groups(node: ResolvedNode, *, most_apart: int = 1, joint: bool = False) -> tuple[GateGroup, ...]:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnnlower.cells import CellParameters, GateGroup
 from rnnlower.emitter import Emitter
 from rnnlower.recurrent import ResolvedNode
-from rnnlower.strategies import MOST_JOINED, State
+from rnnlower.strategies import State
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
@@ -28,6 +28,9 @@ __all__ = [
     "single_lane",
     "to_arithmetic",
 ]
+
+MOST_JOINED = 2 * 2**20
+"""Bytes of W and R beyond which a step that reads both waits for memory."""
 
 LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
 """Elements of H in a step from which a copy of X beside it costs less than a copy of the input products."""

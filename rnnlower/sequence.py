@@ -1,8 +1,8 @@
 """A recurrent node as primitive ops: layout, directions, sequence lengths and outputs around the step.
 
 The stages: bring X to time-major and to the type of the arithmetic; for each direction (a `Lane`) multiply X
-by W for all time steps at once; join the lanes' steps into one, run it by a strategy, and put the outputs
-together.
+by W for all time steps at once, unless the step is to do that; join the lanes' steps into one, run it by a
+strategy, and put the outputs together.
 """
 
 from __future__ import annotations

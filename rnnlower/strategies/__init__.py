@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnnlower.strategies.base import LARGE_BATCH, MOST_JOINED, Recurrence, Results, State, Step, Strategy
+from rnnlower.strategies.base import LARGE_BATCH, Recurrence, Results, State, Step, Strategy
 from rnnlower.strategies.chunks import run_in_chunks
 from rnnlower.strategies.loop import run_loop
 from rnnlower.strategies.scan import run_scan
@@ -17,7 +17,6 @@ from rnnlower.strategies.unroll import run_unrolled
 
 __all__ = [
     "LARGE_BATCH",
-    "MOST_JOINED",
     "STRATEGIES",
     "Recurrence",
     "Results",

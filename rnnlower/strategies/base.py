@@ -11,13 +11,10 @@ import onnx_ir as ir
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.timeseries import Axes, TimeSeries
 
-__all__ = ["LARGE_BATCH", "MOST_JOINED", "Recurrence", "Results", "Run", "State", "Step", "Strategy"]
+__all__ = ["LARGE_BATCH", "Recurrence", "Results", "Run", "State", "Step", "Strategy"]
 
 LARGE_BATCH = 12
 """Rows from which on a step spends its time on the elements rather than on starting ops."""
-
-MOST_JOINED = 2 * 2**20
-"""Bytes of W and R beyond which a step that reads both waits for memory."""
 
 Step = Callable[
     [Emitter, Sequence[ir.Value], Sequence[ir.Value | None]], tuple[list[ir.Value], list[ir.Value]]
@@ -96,9 +93,8 @@ class Strategy:
             body must not name H twice, as state and as output, and the copy would cost an op in each step.
         largest_together: Units up to which the steps of both directions stand in one body: the weights of
             larger ones drive each other out of the caches.
-        multiplies_input: Whether a step multiplies its X itself, as ``[X H] [W R]^T``, where both weights are
-            at most `MOST_JOINED` bytes. A product for all steps at once is no faster for many rows, and Gemm
-            copies what it adds to.
+        multiplies_input: Whether a step multiplies its X itself, as ``[X H] [W R]^T``, if the weights allow
+            it. A product for all steps at once is no faster for many rows, and Gemm copies what it adds to.
         large_batch: The form for a batch of `LARGE_BATCH` rows and more, if another.
     """
 
