@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from rnnlower.lanes import LEAST_JOINED
 from rnnlower.pairs import LARGEST_PAIR
 from rnnlower.strategies import LARGE_BATCH
 
@@ -18,14 +19,14 @@ LONGEST_UNROLLED = 128
 
 MICROSECONDS: Mapping[str, Sequence[float]] = {
     "unroll": (18.7, 0.609, 0.00124, 5.45e-05, 4.49e-05),
-    "scan": (27.6, 0.53, 0.00078, 5.49e-05, 4.22e-05),
+    "scan": (27.6, 0.533, 0.000892, 5.46e-05, 4.15e-05),
 }
 """What each of the `features` costs, on one thread."""
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
 _MORE_IN_A_PAIR = 3
-_MORE_FOR_LARGE_BATCHES = 2
+_MORE_WHERE_JOINED = 2
 _USUAL_BATCH = 1
 
 
@@ -75,8 +76,9 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     ops = _KERNELS[facts.op_type] + 2 * facts.linear_before_reset
     if facts.masked:
         ops += 2 if facts.op_type == "LSTM" else 1
-    if strategy == "scan" and batch >= LARGE_BATCH:
-        ops += _MORE_FOR_LARGE_BATCHES
+    is_large = batch >= LARGE_BATCH and batch * facts.hidden_size >= LEAST_JOINED[facts.op_type]
+    if strategy == "scan" and is_large:
+        ops += _MORE_WHERE_JOINED
     if facts.num_directions == 2:
         # Both directions of a batch of one share their ops in a Scan.
         shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR

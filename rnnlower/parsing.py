@@ -297,9 +297,9 @@ class _Parser:
         layout: int,
     ) -> None:
         rows = len(self.cell.gates) * hidden_size
-        states = (num_directions, batch_size, hidden_size)
+        states: tuple[int | None, ...] = (num_directions, batch_size, hidden_size)
         if layout:
-            states = (batch_size, num_directions, hidden_size)  # type: ignore[assignment]
+            states = (batch_size, num_directions, hidden_size)
         if not hidden_size:
             return
         expected: dict[str, tuple[int | None, ...]] = {

@@ -138,13 +138,20 @@ def test_bytes_of_a_step_of_every_cell() -> None:
         assert (long - short) / 1000 <= 420
 
 
-@pytest.mark.parametrize(("batch", "ops"), [(1, 11), (2, 16), (None, 16), (12, 20)])
-def test_only_a_known_batch_of_one_shares_its_ops(batch: int | None, ops: int) -> None:
-    """The cost model counts the ops that are emitted: directions of an unknown batch stay apart.
-
-    A large batch has more: the Concat of X and H, and a product for each gate.
-    """
-    facts = NodeFacts("LSTM", 64, seq_length=10, batch_size=batch, num_directions=2)
+@pytest.mark.parametrize(
+    ("op_type", "batch", "ops"),
+    [
+        ("LSTM", 1, 11),
+        ("LSTM", 2, 16),
+        ("LSTM", None, 16),
+        ("LSTM", 12, 20),
+        ("GRU", 63, 14),
+        ("GRU", 64, 18),
+    ],
+)
+def test_the_cost_model_counts_what_is_emitted(op_type: str, batch: int | None, ops: int) -> None:
+    """Only a known batch of one shares its directions' ops; a product of X beside H has more of them."""
+    facts = NodeFacts(op_type, 64, seq_length=10, batch_size=batch, num_directions=2)
     assert features(facts, "scan")[1] == 10 * ops
 
 
