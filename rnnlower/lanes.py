@@ -1,4 +1,4 @@
-"""The directions of a recurrent node: one lane each. Both as one are in `pairs.py`.
+"""The directions of a recurrent node: one lane each, or one for both (`pairs.py`).
 
 A `Lane` holds what the steps of a direction share: weights, input products for all time steps or X itself,
 initial states.
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.cells import CellParameters, GateGroup
 from rnnlower.emitter import Emitter
+from rnnlower.pairs import turned
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import State
 from rnnlower.timeseries import Axes, TimeSeries
@@ -20,12 +21,9 @@ from rnnlower.weights import Weights
 
 __all__ = [
     "Lane",
-    "cell_parameters",
     "from_arithmetic",
-    "input_product",
+    "make_lane",
     "pays_to_join",
-    "rows_of",
-    "single_lane",
     "to_arithmetic",
 ]
 
@@ -56,31 +54,36 @@ def pays_to_join(e: Emitter, node: ResolvedNode, weights: Weights, batch: int) -
     return rows * (node.input_size + node.hidden_size) * e.dtype.itemsize <= MOST_JOINED
 
 
-def single_lane(
+def make_lane(
     e: Emitter,
     node: ResolvedNode,
     weights: Weights,
     axes: Axes,
     X: TimeSeries,
     groups: Sequence[GateGroup],
-    direction: int,
+    direction: int | None,
     *,
     multiplies_input: bool = False,
 ) -> Lane:
-    parameters = cell_parameters(e, node, weights, groups, direction, axes, multiplies_input=multiplies_input)
-    if multiplies_input:
-        inputs = {"X": X.reversed(node.reversed_directions[direction])}
-    else:
-        inputs = {group.gates: input_product(e, node, weights, axes, X, group, direction) for group in groups}
-    return Lane(
-        parameters,
-        inputs,
-        [_initial_state(e, node, axes, name, direction) for name in node.state_names],
-        node.reversed_directions[direction],
+    """A direction's lane; of both directions where the axes are paired and the direction is ``None``."""
+    reverse = direction is not None and node.reversed_directions[direction]
+    parameters = _cell_parameters(
+        e, node, weights, groups, direction, axes, multiplies_input=multiplies_input
     )
+    if multiplies_input:
+        inputs = {"X": X.reversed(reverse)}
+    else:
+        inputs = {
+            group.gates: _input_product(e, node, weights, axes, X, group, direction).reversed(reverse)
+            for group in groups
+        }
+    if direction is None:
+        inputs = {gates: turned(e, product) for gates, product in inputs.items()}
+    states = [_initial_state(e, node, axes, name, direction) for name in node.state_names]
+    return Lane(parameters, inputs, states, reverse)
 
 
-def cell_parameters(
+def _cell_parameters(
     e: Emitter,
     node: ResolvedNode,
     weights: Weights,
@@ -132,8 +135,12 @@ def _step_weights(
     W: dict[str, ir.Value] = {}
     bias: dict[str, ir.Value] = {}
     for group in groups:
-        rows = rows_of(node, group)
-        if not multiplies_input or _behind_reset(node, group):
+        rows = _rows_of(node, group)
+        if direction is None:
+            height = rows[1] - rows[0]
+            dims = [node.num_directions, height, node.hidden_size]
+            R[group.gates] = weights.matrices(e, node.inputs["R"], *rows, dims)
+        elif not multiplies_input or _behind_reset(node, group):
             R[group.gates] = weights.matrix(e, node.inputs["R"], direction, *rows)
         if multiplies_input:
             assert direction is not None
@@ -145,47 +152,50 @@ def _step_weights(
     return {"R": R, "W": W, "bias": bias}
 
 
-def rows_of(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
+def _rows_of(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
     """The rows of a group in W, R and each half of B."""
     return group.first * node.hidden_size, group.last * node.hidden_size
 
 
-def input_product(
+def _input_product(
     e: Emitter,
     node: ResolvedNode,
     weights: Weights,
     axes: Axes,
     X: TimeSeries,
     group: GateGroup,
-    direction: int,
+    direction: int | None,
 ) -> TimeSeries:
     """``X W^T + bias`` of a group of gates, for all steps at once."""
-    first, last = rows_of(node, group)
-    W = weights.matrix(e, node.inputs["W"], direction, first, last)
+    first, last = _rows_of(node, group)
+    width = last - first
+    if direction is None:
+        W = weights.matrices(e, node.inputs["W"], first, last, [node.num_directions * width, -1])
+    else:
+        W = weights.matrix(e, node.inputs["W"], direction, first, last)
     bias = _bias(e, node, weights, group, direction)
-    width, reverse = last - first, node.reversed_directions[direction]
     if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
         # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
-        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
+        return TimeSeries(e, axes, width, stacked=stacked)
     product = e.gemm(X.flat(), W, bias)
     if axes.upright:
         stacked = e.reshape(product, [axes.time, *axes.value(width)])
-        return TimeSeries(e, axes, width, stacked=stacked, reverse=reverse)
-    return TimeSeries(e, axes, width, flat=product, reverse=reverse)
+        return TimeSeries(e, axes, width, stacked=stacked)
+    return TimeSeries(e, axes, width, flat=product)
 
 
 def _bias(
-    e: Emitter, node: ResolvedNode, weights: Weights, group: GateGroup, direction: int
+    e: Emitter, node: ResolvedNode, weights: Weights, group: GateGroup, direction: int | None
 ) -> ir.Value | None:
-    """What is added to ``X W^T``."""
-    first, last = rows_of(node, group)
+    """What is added to ``X W^T``, as a vector."""
+    first, last = _rows_of(node, group)
     B = node.inputs.get("B")
     if B is None:
         return None
     if _behind_reset(node, group):
-        return weights.vector(e, B, direction, first, last, [last - first])
+        return weights.vector(e, B, direction, first, last, [-1])
     offset = len(node.cell.gates) * node.hidden_size
     return weights.bias_sum(e, B, direction, first, last, offset)
 
@@ -195,15 +205,15 @@ def _behind_reset(node: ResolvedNode, group: GateGroup) -> bool:
     return node.linear_before_reset and group.gates == "h"
 
 
-def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int) -> State:
+def _initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int | None) -> State:
     value = node.initial_state(name)
     if value is None:
         return State(None, node.hidden_size)
-    if node.num_directions > 1:
+    if direction is not None and node.num_directions > 1:
         value = e.slice(value, [direction], [direction + 1], [node.layout])
     # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
-    sizes = (-1, 1) if axes.upright else (-1, node.hidden_size)
-    rows = e.op("Reshape", value, e.integers(*sizes), since=5)
+    sizes = [-1, *axes.value(node.hidden_size)[1:]]
+    rows = e.op("Reshape", value, e.size_vector(sizes), since=5)
     return State(to_arithmetic(e, node, rows), node.hidden_size)
 
 

@@ -16,14 +16,8 @@ import onnx_ir as ir
 from rnnlower.cells import CELLS, LAST_OPS, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.errors import MissingOperatorError
-from rnnlower.lanes import (
-    Lane,
-    from_arithmetic,
-    pays_to_join,
-    single_lane,
-    to_arithmetic,
-)
-from rnnlower.pairs import paired_lane, paired_series, part_directions, pays_as_pair
+from rnnlower.lanes import Lane, from_arithmetic, make_lane, pays_to_join, to_arithmetic
+from rnnlower.pairs import pays_as_pair, turned
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, Strategy, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
@@ -37,7 +31,7 @@ class Mask:
     """Which steps lie within a row's sequence.
 
     Attributes:
-        within: ``t < sequence_lens``, bool, one column.
+        within: ``t < sequence_lens``, bool, one column; for a pair as its steps are taken.
         nonempty: ``sequence_lens > 0``, bool ``[batch, 1]``.
     """
 
@@ -68,28 +62,19 @@ def lower_node(
     if e.for_onnxruntime:
         form = STRATEGIES[strategy].for_batch(axes.batch)
     axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
+    axes = dataclasses.replace(axes, paired=pays_as_pair(e, node, axes))
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
-    paired = pays_as_pair(e, node, axes)
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    most_apart = form.most_apart if node.clip is None and not paired else 1
-    groups = gate_groups(node, most_apart=most_apart, joint=is_long or paired)
-    if paired:
-        axes = dataclasses.replace(axes, paired=True)
-        lanes = [paired_lane(e, node, weights, axes, series, groups)]
-    else:
-        multiplies_input = (
-            form.multiplies_input
-            and isinstance(axes.batch, int)
-            and pays_to_join(e, node, weights, axes.batch)
-        )
-        lanes = [
-            single_lane(e, node, weights, axes, series, groups, direction, multiplies_input=multiplies_input)
-            for direction in range(node.num_directions)
-        ]
+    most_apart = form.most_apart if node.clip is None and not axes.paired else 1
+    groups = gate_groups(node, most_apart=most_apart, joint=is_long or axes.paired)
+    multiplies_input = (
+        form.multiplies_input and isinstance(axes.batch, int) and pays_to_join(e, node, weights, axes.batch)
+    )
+    lanes = [
+        make_lane(e, node, weights, axes, series, groups, direction, multiplies_input=multiplies_input)
+        for direction in ([None] if axes.paired else range(node.num_directions))
+    ]
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
-    if paired:
-        lanes, results = lanes * 2, part_directions(e, axes, results)
-        axes = dataclasses.replace(axes, paired=False)
     return _outputs(e, node, axes, lanes, mask, results)
 
 
@@ -186,6 +171,8 @@ def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
     tensor = None if lens.is_graph_input() else ir.convenience.get_const_tensor(lens)
     if tensor is not None and isinstance(axes.time, int):
         known = np.arange(axes.time)[:, np.newaxis, np.newaxis] < tensor.numpy()[:, np.newaxis]
+        if axes.paired:
+            known = np.stack([known, known[::-1]], axis=1)
         series = TimeSeries(
             e,
             axes,
@@ -202,6 +189,9 @@ def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
         nonempty = e.unsqueeze(e.less(zero, lens), 1, [axes.batch, 1])
     except MissingOperatorError as error:
         raise error.behind("input sequence_lens", "make sequence_lens a constant") from None
+    if axes.paired:
+        within = e.reshape(e.concat([within, within], axis=1), [axes.time, *axes.value(1)])
+        return Mask(turned(e, TimeSeries(e, axes, 1, stacked=within, dtype=e.condition_type)), nonempty)
     return Mask(TimeSeries(e, axes, 1, stacked=within, dtype=e.condition_type), nonempty)
 
 
@@ -222,7 +212,7 @@ def _join(
     for lane in lanes:
         inputs += lane.inputs.values()
         if mask is not None:
-            inputs.append(_within(mask, axes) if axes.paired else mask.within.reversed(lane.reverse))
+            inputs.append(mask.within.reversed(lane.reverse))
     per_lane = len(inputs) // len(lanes)
     states_per_lane = len(lanes[0].states)
 
@@ -268,12 +258,6 @@ def _join(
     )
 
 
-def _within(mask: Mask, axes: Axes) -> TimeSeries:
-    """The mask of a pair."""
-    e, within = mask.within.e, mask.within.stacked()
-    return paired_series(e, axes, 1, [within, e.flip(within, 0)], mask.within.dtype)
-
-
 def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None) -> ir.Value:
     """The state written out."""
     if state is None and isinstance(axes.batch, int):
@@ -300,7 +284,9 @@ def _sequence_output(
         if mask is not None:
             within = mask.within.flat() if flat else mask.within.stacked()
             value = e.where_else_zero(within, value)
-        dims = [axes.time, 1, axes.batch, node.hidden_size]
+        if axes.paired:
+            value = turned(e, TimeSeries(e, axes, node.hidden_size, stacked=value)).stacked()
+        dims = [axes.time, 2 if axes.paired else 1, axes.batch, node.hidden_size]
         is_reshaped = lane.is_flat or axes.upright
         lanes.append(e.reshape(value, dims) if is_reshaped else e.unsqueeze(value, 1, dims))
     Y = from_arithmetic(e, node, e.concat(lanes, axis=1))
@@ -326,7 +312,7 @@ def _state_output(
         if nonempty is not None and state.initial is not None:
             value = e.where_else_zero(nonempty, value)
         dims: list[Dim] = [axes.batch, node.hidden_size]
-        dims.insert(node.layout, 1)
+        dims.insert(node.layout, 2 if axes.paired else 1)
         lanes.append(e.reshape(value, dims) if axes.upright else e.unsqueeze(value, node.layout, dims))
     return from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
 

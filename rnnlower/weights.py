@@ -29,21 +29,21 @@ class Weights:
         self._private = private
         self._dtype = dtype
 
-    def matrix(self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int) -> ir.Value:
-        """Rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``.
-
-        Direction ``None``: of all directions, ``[num_directions, last - first, columns]``.
-        """
+    def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
+        """Rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
         tensor = self._constant(value)
-        if tensor is not None and direction is None:
-            both = ir.Tensor(np.ascontiguousarray(tensor.numpy()[:, first:last]), dtype=tensor.dtype)
-            return self._in_dtype(e, e.tensor_constant(both, name=value.name or ""))
-        if direction is None:
-            return self._in_dtype(e, e.slice(value, [first], [last], [1]))
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
         return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
+
+    def matrices(self, e: Emitter, value: ir.Value, first: int, last: int, dims: Sequence[int]) -> ir.Value:
+        """The rows of all directions' W or R, in the given sizes."""
+        tensor = self._constant(value)
+        if tensor is None:
+            return e.reshape(self._in_dtype(e, e.slice(value, [first], [last], [1])), dims)
+        rows = ir.Tensor(tensor.numpy()[:, first:last].reshape(dims), dtype=tensor.dtype)
+        return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
 
     def in_memory(self, *values: ir.Value) -> bool:
         """Whether all are constants to cut that need not be read from elsewhere."""
@@ -80,16 +80,16 @@ class Weights:
         return vector if len(dims) == 1 else e.reshape(vector, dims)
 
     def bias_sum(
-        self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, offset: int
+        self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int, offset: int
     ) -> ir.Value:
-        """``Wb + Rb``, where Rb starts `offset` behind Wb: ``[last - first]``."""
+        """``Wb + Rb``, where Rb starts `offset` behind Wb, as a vector; as for `vector`."""
         array = self._array(e, value)
         if array is not None:
-            wide = array[direction].astype(np.promote_types(np.float32, e.dtype.numpy()))
-            total = wide[first:last] + wide[offset + first : offset + last]
-            return e.constant(total.astype(e.dtype.numpy()), name=value.name or "")
-        size = [last - first]
-        parts = [self.vector(e, value, direction, shift + first, shift + last, size) for shift in (0, offset)]
+            wide = array if direction is None else array[[direction]]
+            wide = wide.astype(np.promote_types(np.float32, e.dtype.numpy()))
+            total = wide[:, first:last] + wide[:, offset + first : offset + last]
+            return e.constant(total.astype(e.dtype.numpy()).reshape(-1), name=value.name or "")
+        parts = [self.vector(e, value, direction, shift + first, shift + last, [-1]) for shift in (0, offset)]
         return e.op("Add", *parts)
 
     def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:

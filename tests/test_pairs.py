@@ -85,21 +85,40 @@ def test_both_directions_in_one_step(
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
+    """Both directions' input products are one, and only the time of the second one is turned round."""
+    source, _ = source_of(op_type, {}, 5)
+    ops = [node.op_type for node in lowered(source, "scan").graph.node]
+    assert ops.count("Gemm") == (2 if op_type == "GRU" else 1)
+    assert ops.count("ReverseSequence") == ops.count("Gemm") + 1
+    assert set(ops) <= {"Reshape", "Gemm", "ReverseSequence", "Scan", "Mul", "Add"}
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+def test_no_steps(strategy: str) -> None:
+    source, feeds = source_of("LSTM", {"initial_h": True, "initial_c": True}, "T")
+    feeds["X"] = feeds["X"][:0]
+    results = run(lowered(source, strategy), feeds)
+    assert results["Y"].shape == (0, 2, 1, 4)
+    np.testing.assert_array_equal(results["Y_h"], np.zeros((2, 1, 4), np.float32))
+
+
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("length", [0, 2, 5])
-def test_sequence_lens(length: int) -> None:
+def test_sequence_lens(length: int, constant: bool) -> None:
     """A mask has one element for each direction."""
-    source = recurrent_model(
-        "LSTM",
-        constants=weights("LSTM", directions=2),
-        inputs={"X": (FLOAT, [5, 1, 3]), "sequence_lens": (onnx.TensorProto.INT32, [1])},
-        direction="bidirectional",
-    )
+    lengths = {"sequence_lens": np.array([length], np.int32)}
+    inputs = {"X": (FLOAT, [5, 1, 3]), "sequence_lens": (onnx.TensorProto.INT32, [1])}
+    constants = weights("LSTM", directions=2)
+    if constant:
+        constants |= lengths
+        del inputs["sequence_lens"]
+    source = recurrent_model("LSTM", constants=constants, inputs=inputs, direction="bidirectional")
     result = lowered(source, "scan")
     assert products(result) == {"MatMul"}
-    feeds = {
-        "X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32),
-        "sequence_lens": np.array([length], np.int32),
-    }
+    feeds = {"X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)}
+    feeds |= {} if constant else lengths
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
