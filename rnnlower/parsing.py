@@ -106,11 +106,11 @@ class _Parser:
 
     def _check_attributes(self) -> None:
         known = {**SHARED_ATTRIBUTES, **self.cell.attributes}
+        own = sorted(name for name, (first, last) in known.items() if first <= self.version <= last)
         for name, attribute in self.node.attributes.items():
             if name not in known:
                 raise self._invalid(
-                    f"unknown attribute {name!r}; "
-                    f"{self.node.op_type}-{self.version} has {', '.join(sorted(known))}"
+                    f"unknown attribute {name!r}; {self.node.op_type}-{self.version} has {', '.join(own)}"
                 )
             first, last = known[name]
             if not first <= self.version <= last:

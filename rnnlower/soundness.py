@@ -24,7 +24,7 @@ from onnx import AttributeProto, TensorProto
 from rnnlower.errors import InvalidModelError
 from rnnlower.signatures import misfit_of_every_version
 
-__all__ = ["check_external_data", "check_proto", "read_proto", "stored_tensors"]
+__all__ = ["called", "check_external_data", "check_proto", "read_proto", "stored_tensors"]
 
 _Nodes = Sequence[onnx.NodeProto]
 
@@ -158,8 +158,16 @@ def _check_graph_scope(graph: onnx.GraphProto, outer: frozenset[str], label: str
     _check_scope(graph.node, given, [value.name for value in graph.output], outer, label)
 
 
+def called(node: onnx.NodeProto) -> str:
+    """What messages call a node; one without a name goes by what it gives."""
+    if node.name:
+        return f"{node.op_type} node {node.name!r}"
+    output = next(filter(None, node.output), "")
+    return f"unnamed {node.op_type} node" + (f" (output {output!r})" if output else "")
+
+
 def _where(node: onnx.NodeProto, label: str) -> str:
-    return f"{label}: {node.op_type} node {node.name or '(unnamed)'!r}"
+    return f"{label}: {called(node)}"
 
 
 def _check_calls(model: onnx.ModelProto, label: str) -> None:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.soundness import called
 
 __all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
 
@@ -78,8 +79,7 @@ def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:
     for graph in graphs:
         for node in graph.node:
             if any(attribute.HasField("sparse_tensor") for attribute in node.attribute):
-                label = f"{node.op_type} node {node.name or '(unnamed)'!r}"
-                raise UnsupportedModelError(f"{label} holds a sparse tensor; make it a dense one")
+                raise UnsupportedModelError(f"{called(node)} holds a sparse tensor; make it a dense one")
     known = _names(proto.graph)
     rest = Unmodelled(
         training_info=list(proto.training_info),

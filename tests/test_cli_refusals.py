@@ -38,7 +38,12 @@ def cell_with(op_type: str, **attributes: object) -> onnx.ModelProto:
 
 
 _ATTRIBUTES = {
-    "unknown": ("LSTM", {"colour": 1}, "unknown attribute 'colour'"),
+    "unknown": (
+        "LSTM",
+        {"colour": 1},
+        "'colour'; LSTM-14 has activation_alpha, activation_beta, activations, "
+        "clip, direction, hidden_size, input_forget, layout\n",
+    ),
     "of_another_operator": ("LSTM", {"linear_before_reset": 1}, "'linear_before_reset'"),
     "of_an_older_version": ("GRU", {"output_sequence": 1}, "'output_sequence'"),
     "of_another_type": ("LSTM", {"clip": "high"}, "'clip'"),

@@ -132,8 +132,8 @@ def test_nodes_that_come_before_what_their_bodies_read() -> None:
     ("body", "said"),
     [
         ("y = Neg (x)", "nothing produces the output 'z'"),
-        ("z = Neg (x)  z = Exp (x)", "Exp node '(unnamed)' produces 'z', which exists already"),
-        ("x = Neg (x)  z = Exp (x)", "Neg node '(unnamed)' produces 'x', which exists already"),
+        ("z = Neg (x)  z = Exp (x)", "unnamed Exp node (output 'z') produces 'z', which exists already"),
+        ("x = Neg (x)  z = Exp (x)", "unnamed Neg node (output 'x') produces 'x', which exists already"),
     ],
 )
 def test_names_in_a_function(body: str, said: str) -> None:
