@@ -25,14 +25,13 @@ def pays_as_pair(e: Emitter, node: ResolvedNode, axes: Axes) -> bool:
     Not as a block-diagonal product, though for few units that is faster still: NaN and infinity times zero
     would reach from one direction into the other.
     """
-    R = node.inputs["R"]
     return (
         axes.upright
         and node.reversed_directions == (False, True)
         and node.hidden_size <= LARGEST_PAIR
         and e.opset >= _REVERSE_SEQUENCE
         and node.activations[0] == node.activations[1]
-        and not isinstance(R.const_value, ir.ExternalTensor)
+        and not any(isinstance(node.inputs[name].const_value, ir.ExternalTensor) for name in "WR")
     )
 
 

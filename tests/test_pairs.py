@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from judge import all_nodes, differences, run
+from onnx.external_data_helper import set_external_data
 from small_models import recurrent_model, weights
 
 import rnnlower
@@ -93,6 +96,18 @@ def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
     assert ops.count("Gemm") == (2 if op_type == "GRU" else 1)
     assert ops.count("ReverseSequence") == ops.count("Gemm") + 1
     assert set(ops) <= {"Reshape", "Gemm", "ReverseSequence", "Scan", "Mul", "Add"}
+
+
+@pytest.mark.parametrize("name", ["W", "R"])
+def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
+    """Of both directions they would have to be read and written anew."""
+    source, _ = source_of("LSTM", {}, 5)
+    weight = next(each for each in source.graph.initializer if each.name == name)
+    set_external_data(weight, "weights.bin")
+    onnx.save(source, tmp_path / "model.onnx")
+    lowered = rnnlower.scan(ir.load(tmp_path / "model.onnx"))
+    pieces = [value.const_value for own, value in lowered.graph.initializers.items() if own[0] == name]
+    assert sum(isinstance(each, ir.ExternalTensor) for each in pieces) == len(pieces) > 0
 
 
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
