@@ -25,8 +25,8 @@ MICROSECONDS: Mapping[str, Sequence[float]] = {
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
-_MORE_IN_A_PAIR = 3
-_MORE_WHERE_JOINED = 2
+_KERNELS_OF_A_PAIR = {"LSTM": 11, "GRU": 11, "RNN": 4}
+_MORE_WHERE_JOINED = {"LSTM": 2, "GRU": 2, "RNN": 1}
 _USUAL_BATCH = 1
 
 
@@ -73,19 +73,26 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     steps = facts.seq_length or 0
     batch = facts.batch_size or _USUAL_BATCH
     units = facts.num_directions * _GATES[facts.op_type] * facts.hidden_size
-    ops = _KERNELS[facts.op_type] + 2 * facts.linear_before_reset
-    if facts.masked:
-        ops += 2 if facts.op_type == "LSTM" else 1
-    is_large = batch >= LARGE_BATCH and batch * facts.hidden_size >= LEAST_JOINED[facts.op_type]
-    if strategy == "scan" and is_large:
-        ops += _MORE_WHERE_JOINED
-    if facts.num_directions == 2:
-        # Both directions of a batch of one share their ops in a Scan.
-        shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
-        ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
     # In a straight line the first step has no state to multiply.
     weights = (steps - (strategy == "unroll")) * units * facts.hidden_size
-    return [1.0, *map(float, (steps * ops, steps * units * batch, weights, weights * batch))]
+    ops = steps * _ops_of_a_step(facts, strategy)
+    return [1.0, *map(float, (ops, steps * units * batch, weights, weights * batch))]
+
+
+def _ops_of_a_step(facts: NodeFacts, strategy: str) -> int:
+    """Of all directions. Those of a batch of one share their ops in a Scan."""
+    op_type, batch = facts.op_type, facts.batch_size or _USUAL_BATCH
+    masks = 0 if not facts.masked else 2 if op_type == "LSTM" else 1
+    if strategy == "unroll":
+        return facts.num_directions * (_KERNELS[op_type] + 2 * facts.linear_before_reset + masks)
+    if facts.num_directions == 2 and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR:
+        return _KERNELS_OF_A_PAIR[op_type] + facts.linear_before_reset + masks
+    ops = _KERNELS[op_type] + 2 * facts.linear_before_reset + masks
+    # An RNN has no last op to leave to the outside, so that its H is copied.
+    ops += op_type == "RNN"
+    if batch >= LARGE_BATCH and batch * facts.hidden_size >= LEAST_JOINED[op_type]:
+        ops += _MORE_WHERE_JOINED[op_type]
+    return facts.num_directions * ops
 
 
 def predict(facts: NodeFacts, strategy: str) -> float:
