@@ -26,7 +26,7 @@ import onnx_ir as ir
 from rnnlower import unmodelled
 from rnnlower.dialect import Dialect
 from rnnlower.emitter import Emitter
-from rnnlower.errors import MissingOperatorError, OpsetError, UnsupportedModelError
+from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
 from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
 from rnnlower.operators import OUTPUT_NAMES
@@ -35,8 +35,9 @@ from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
-from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
 from rnnlower.sequence import fail_like_node, lower_node
+from rnnlower.strategies import STRATEGIES
 from rnnlower.weights import Weights
 
 __all__ = ["EMITTED", "LowerRecurrentPass", "LoweredNode", "Plan", "replace_node"]
@@ -69,7 +70,7 @@ class LoweredNode:
         op_type: LSTM, GRU or RNN.
         path: Where it lived.
         direction: forward, reverse or bidirectional.
-        strategy: unroll, scan or loop.
+        strategy: unroll, scan or loop; conform where only the attributes had to change.
         steps: Static number of time steps, or ``None``.
         emitted_ops: Number of nodes in its place, those of bodies included.
         reason: Why this strategy.
@@ -104,6 +105,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         dialect: The operators that may be emitted; ``None``: all.
         tell: Hears which of how many nodes is being lowered.
 
+    Raises:
+        OptionError: There is no such strategy or reading, or the factor is below 1.
+
     Attributes:
         lowered: What became of the nodes.
         notes: What a user should know about the forms that were chosen.
@@ -121,6 +125,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         tell: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:
         super().__init__()
+        if isinstance(strategy, str) and strategy not in STRATEGIES:
+            raise OptionError(f"the strategy is {strategy!r}; it must be one of {', '.join(STRATEGIES)}")
+        if unroll_factor < 1:
+            raise OptionError(f"the unroll factor is {unroll_factor}; it must be at least 1")
+        check_semantics(semantics)
         self._located = nodes
         self._impossible = impossible
         self._strategy = strategy
@@ -146,7 +155,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                     f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
                     "(InlineFunctionsPass)"
                 )
-            self._parse(located)
+            if self._parse(located).seq_length is None and self._plan(located).strategy == "unroll":
+                raise UnsupportedModelError(
+                    f"{located.node.op_type} node {str(located)!r}: its sequence length is not known, and "
+                    "unrolling needs a number; fix the shapes of the inputs first (FreezeDimsPass), or use "
+                    "the strategy scan"
+                )
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
         with paused_collection():

@@ -139,7 +139,7 @@ def check(model: ModelLike, *, target: str | os.PathLike[str], semantics: Semant
         semantics: The reading by which a native recurrent node has to be right.
 
     Raises:
-        OptionError: There is no such target.
+        OptionError: There is no such target or reading.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
     return find_misfits(load_model(model), find_target(target), semantics)

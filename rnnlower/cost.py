@@ -37,7 +37,6 @@ class NodeFacts:
     Attributes:
         op_type: ``LSTM``, ``GRU`` or ``RNN``.
         hidden_size: Number of units.
-        input_size: Features of X, or ``None`` where unknown.
         seq_length: Static number of time steps, or ``None``.
         batch_size: Static batch size, or ``None``.
         num_directions: 1 or 2.
@@ -47,7 +46,6 @@ class NodeFacts:
 
     op_type: str
     hidden_size: int
-    input_size: int | None = None
     seq_length: int | None = None
     batch_size: int | None = None
     num_directions: int = 1
@@ -57,10 +55,9 @@ class NodeFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A strategy, its unroll factor, and why in words."""
+    """A strategy, and why in words."""
 
     strategy: str
-    unroll_factor: int
     reason: str
 
 
@@ -107,13 +104,13 @@ def choose(facts: NodeFacts) -> Choice:
     Several steps in an iteration never pay: an iteration of a Scan costs no more than one op does.
     """
     if facts.seq_length is None:
-        return Choice("scan", 1, "its sequence length is dynamic")
+        return Choice("scan", "its sequence length is dynamic")
     steps = facts.seq_length * facts.num_directions
     if steps > LONGEST_UNROLLED:
-        return Choice("scan", 1, f"{steps} steps in a straight line would take long to load")
+        return Choice("scan", f"{steps} steps in a straight line would take long to load")
     unrolled, scanned = (predict(facts, strategy) for strategy in ("unroll", "scan"))
     if unrolled <= scanned:
         reason = f"{unrolled:.0f} us in a straight line, {scanned:.0f} us in a Scan by the cost model"
-        return Choice("unroll", 1, reason)
+        return Choice("unroll", reason)
     reason = f"{scanned:.0f} us in a Scan, {unrolled:.0f} us in a straight line by the cost model"
-    return Choice("scan", 1, reason)
+    return Choice("scan", reason)

@@ -24,7 +24,7 @@ from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass, Plan
 from rnnlower.places import Located, default_opset, find_recurrent, walk
-from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
 from rnnlower.requirements import FIRST_OPSET, opset_needs
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits
@@ -77,8 +77,7 @@ class LoweringOptions:
     def __post_init__(self) -> None:
         if self.unroll_factor < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
-        if self.semantics not in ("ort", "spec"):
-            raise OptionError(f"the semantics are {self.semantics!r}; they must be 'ort' or 'spec'")
+        check_semantics(self.semantics)
         if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
             raise OptionError(
                 f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"

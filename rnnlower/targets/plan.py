@@ -119,7 +119,7 @@ def choose_plan(target: Target, node: ResolvedNode, unroll_factor: int) -> Plan:
     """How a node is lowered for the target."""
     if target.name == "onnxruntime":
         choice = cost.choose(_facts(node))
-        return Plan(choice.strategy, max(choice.unroll_factor, unroll_factor), choice.reason)
+        return Plan(choice.strategy, unroll_factor, choice.reason)
     steps, loops = node.seq_length, target.control_flow.ops
     guarded = steps is not None or "If" in loops
     if not {"Scan", "Loop"} & {*loops}:
@@ -144,7 +144,6 @@ def _facts(node: ResolvedNode) -> cost.NodeFacts:
     return cost.NodeFacts(
         op_type=node.op_type,
         hidden_size=node.hidden_size,
-        input_size=node.input_size,
         seq_length=node.seq_length,
         batch_size=node.batch_size,
         num_directions=node.num_directions,
