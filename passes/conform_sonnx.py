@@ -27,9 +27,9 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
 from rnnlower.parsing import parse_recurrent
-from rnnlower.passes.lower_recurrent import LoweredNode, replace_node
 from rnnlower.places import Located, default_opset, find_recurrent, value_names
 from rnnlower.recurrent import ResolvedNode
+from rnnlower.replacing import LoweredNode, replace_node
 from rnnlower.sonnx import FIRST_OPSET, departures, last_steps
 
 __all__ = ["ConformSonnxPass"]

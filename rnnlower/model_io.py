@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.passes.analysis import paused_collection, quiet_libraries
 from rnnlower.placing import check_destination, place
+from rnnlower.quiet import paused_collection, quiet_libraries
 from rnnlower.soundness import check_external_data, check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.conforming import conform
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
+from rnnlower.inlining import functions_with, inline_functions
 from rnnlower.lengths import with_static_lengths
 from rnnlower.opset import NodePredicate
 from rnnlower.parsing import parse_recurrent
@@ -20,11 +21,11 @@ from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass, Plan
+from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
 from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
+from rnnlower.replacing import LoweredNode, Plan
 from rnnlower.requirements import FIRST_OPSET, opset_needs
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits
@@ -352,18 +353,16 @@ def _reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int
 
 def _inline_functions(model: ir.Model) -> list[str]:
     """Inlines the functions that hold selected nodes; gives notes."""
-    inlining = InlineFunctionsPass(_is_selected)
     opset = default_opset(model)
-    versions = {function.opset_imports.get("", opset) for function in inlining.functions_to_inline(model)} | {
-        opset
-    }
+    functions = functions_with(model, _is_selected)
+    versions = {opset, *(function.opset_imports.get("", opset) for function in functions)}
     # A version that nobody knows is refused at once.
     highest = min(max(versions), max(LAST_OPSET, opset))
     notes = _move(model, range(opset, highest + 1)) if len(versions) > 1 else []
-    inlining(model)
+    uncalled = inline_functions(model, functions_with(model, _is_selected))
     return notes + [
         f"function {function.domain}::{function.name} is never called, and went with its recurrent nodes"
-        for function in inlining.uncalled
+        for function in uncalled
     ]
 
 

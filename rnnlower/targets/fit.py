@@ -12,10 +12,10 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.inference import guarded
 from rnnlower.parsing import parse_recurrent
-from rnnlower.passes.analysis import quiet_libraries
-from rnnlower.passes.lower_recurrent import EMITTED
 from rnnlower.places import Located, default_opset, find_recurrent, forget_negative_sizes, op_types, walk
+from rnnlower.quiet import quiet_libraries
 from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
+from rnnlower.replacing import EMITTED
 from rnnlower.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 

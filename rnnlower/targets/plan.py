@@ -10,9 +10,9 @@ import onnx_ir as ir
 from rnnlower import cost
 from rnnlower.dialect import Dialect
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.passes.lower_recurrent import Plan
 from rnnlower.places import Located
 from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.replacing import Plan
 from rnnlower.targets.fit import dynamic_inputs, find_misfits, native_misfits
 from rnnlower.targets.target import Target
 
