@@ -71,7 +71,7 @@ class ConformSonnxPass(ir.passes.InPlacePass):
                 continue
             if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
                 # Anew: an input may be an output of a node that has just been replaced.
-                node = parse_recurrent(located.node, located.opset, label=str(located))
+                node = parse_recurrent(located)
                 if node.dtype is not None:
                     e = Emitter(default_opset(model), names, node.dtype, initializers)
                     located = dataclasses.replace(located, node=_conform(e, node))

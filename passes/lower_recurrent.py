@@ -107,12 +107,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         for located in found:
             if self._located is None and located.path.startswith("function:"):
                 raise UnsupportedModelError(
-                    f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
-                    "(InlineFunctionsPass)"
+                    f"{located.label} is in a function; inline it first (InlineFunctionsPass)"
                 )
             if self._parse(located).seq_length is None and self._plan(located).strategy == "unroll":
                 raise UnsupportedModelError(
-                    f"{located.node.op_type} node {str(located)!r}: its sequence length is not known, and "
+                    f"{located.label}: its sequence length is not known, and "
                     "unrolling needs a number; fix the shapes of the inputs first (FreezeDimsPass), or use "
                     "the strategy scan"
                 )
@@ -132,17 +131,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             node = self._parse(located)
             steps = f", {node.seq_length} steps" if node.seq_length else ""
             self._tell(f"lowering {located.name}{steps}: node", number, len(found))
-            dtype = _dtype(node, str(located))
+            dtype = _dtype(node, located.label)
             e = Emitter(opset, names, _arithmetic(dtype), initializers, self._dialect)
             weights = Weights(private, dtype)
             plan = self._plan(located)
             try:
                 outputs = lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
             except MissingOperatorError as error:
-                raise error.at(f"{node.op_type} node {str(located)!r}") from None
+                raise error.at(located.label) from None
             except OpsetError as error:
-                where = f"{node.op_type} node {str(located)!r}"
-                raise OpsetError(f"{where}: {error}; convert the model first (ConvertOpsetPass)") from None
+                raise OpsetError(
+                    f"{located.label}: {error}; convert the model first (ConvertOpsetPass)"
+                ) from None
             self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
             replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
@@ -150,7 +150,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             e = Emitter(opset, names, ir.DataType.FLOAT, initializers, self._dialect)
             if self._dialect is not None and not _can_fail(self._dialect):
                 raise UnsupportedModelError(
-                    f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes, and "
+                    f"{located.label} cannot run on inputs of these shapes, and "
                     f"target {self._dialect.name} cannot be told that its branch fails; take the branch out "
                     "of the model, or give the inputs other shapes"
                 )
@@ -167,7 +167,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return self._strategy[located.node]
 
     def _parse(self, located: Located) -> ResolvedNode:
-        return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
+        return parse_recurrent(located, self._semantics)
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
@@ -197,8 +197,7 @@ def _can_fail(dialect: Dialect) -> bool:
 def _dtype(node: ResolvedNode, label: str) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
-            f"{node.op_type} node {label!r}: the types of its inputs are unknown; "
-            "add type information to the model"
+            f"{label}: the types of its inputs are unknown; add type information to the model"
         )
     return node.dtype
 

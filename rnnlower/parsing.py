@@ -23,6 +23,7 @@ from rnnlower.operators import (
     SHARED_ATTRIBUTES,
     SPEC_PARAMETERS,
 )
+from rnnlower.places import Located
 from rnnlower.recurrent import Activation, ResolvedNode, Semantics
 
 __all__ = ["parse_recurrent"]
@@ -30,16 +31,12 @@ __all__ = ["parse_recurrent"]
 _MOST_STATE_ELEMENTS = 2**28
 
 
-def parse_recurrent(
-    node: ir.Node, opset: int, semantics: Semantics = "ort", *, label: str = "", lenient: bool = False
-) -> ResolvedNode:
+def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
     """Reads an LSTM, GRU or RNN node.
 
     Args:
-        node: The node. Attributes that refer to a function's parameter must have been resolved.
-        opset: Version of the default domain that the node's graph imports.
+        located: The node. Attributes that refer to a function's parameter must have been resolved.
         semantics: Which reading wins where the text and onnxruntime differ.
-        label: What messages call the node; left out: its name.
         lenient: Take attributes that refer to a function's parameter as absent, and an unknown hidden_size as
             0.
 
@@ -47,16 +44,16 @@ def parse_recurrent(
         InvalidModelError: The node breaks the operator's text.
         UnsupportedModelError: The node asks for something that is refused.
     """
-    return _Parser(node, opset, semantics, label or node.name or "(unnamed)", lenient).parse()
+    return _Parser(located, semantics, lenient).parse()
 
 
 class _Parser:
-    def __init__(self, node: ir.Node, opset: int, semantics: Semantics, label: str, lenient: bool) -> None:
-        self.node = node
+    def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
+        self.node = located.node
         self.lenient = lenient
-        self.label = f"{node.op_type} node {label!r}"
-        self.cell = RECURRENT_OPS[node.op_type]
-        self.version = max(v for v in self.cell.versions if v <= opset)
+        self.label = located.label
+        self.cell = RECURRENT_OPS[self.node.op_type]
+        self.version = max(v for v in self.cell.versions if v <= located.opset)
         self.semantics = semantics
 
     def parse(self) -> ResolvedNode:

@@ -24,7 +24,7 @@ from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
-from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
+from rnnlower.recurrent import Semantics, check_semantics
 from rnnlower.replacing import LoweredNode, Plan
 from rnnlower.requirements import FIRST_OPSET, opset_needs
 from rnnlower.targets import Target
@@ -163,7 +163,7 @@ def lower_model(
         InferTypesPass()(model)
         selected, kept = sort_out_native(selected, target, options.semantics)
     for located in selected:
-        parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
+        parse_recurrent(located, options.semantics, lenient=True)
         located.node.meta[_ORIGIN] = located
     notes: list[str] = []
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
@@ -246,8 +246,8 @@ def _lower(
 def _plan(located: Located, options: LoweringOptions) -> Plan:
     if options.target is None:
         return Plan(options.strategy, options.unroll_factor)
-    node = _parse(located, options.semantics)
-    require_known(options.target, node, str(located))
+    node = parse_recurrent(located, options.semantics)
+    require_known(options.target, node, located.label)
     return choose_plan(options.target, node, options.unroll_factor)
 
 
@@ -283,13 +283,11 @@ def _unused_factor(
 def _notes(unreachable: Sequence[Located], impossible: Sequence[Located]) -> list[str]:
     """What happened to nodes beside their being lowered."""
     notes = [
-        f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
-        "and went with its branch"
+        f"{located.label} never runs on inputs of these shapes, and went with its branch"
         for located in unreachable
     ]
     notes += [
-        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
-        "what replaces it fails as it would"
+        f"{located.label} cannot run on inputs of these shapes; what replaces it fails as it would"
         for located in impossible
     ]
     return notes
@@ -346,7 +344,7 @@ def _reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int
         (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
     )
     raise OpsetError(
-        f"{located.node.op_type} node {str(located)!r}: what takes its place ({what}) cannot be said in "
+        f"{located.label}: what takes its place ({what}) cannot be said in "
         f"opset {asked}; ask for opset {lowest} or higher"
     )
 
@@ -376,9 +374,5 @@ def _current(model: ir.Model) -> list[Located]:
     ]
 
 
-def _parse(located: Located, semantics: Semantics) -> ResolvedNode:
-    return parse_recurrent(located.node, located.opset, semantics, label=str(located))
-
-
 def _needs(located: Located, options: LoweringOptions, plan: Plan) -> dict[str, int]:
-    return opset_needs(_parse(located, options.semantics), plan.strategy, plan.unroll_factor)
+    return opset_needs(parse_recurrent(located, options.semantics), plan.strategy, plan.unroll_factor)

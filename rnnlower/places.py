@@ -44,6 +44,11 @@ class Located:
     def __str__(self) -> str:
         return f"{self.path}/{self.name}" if self.path else self.name
 
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{self.node.op_type} node {str(self)!r}"
+
 
 def is_recurrent(node: ir.Node) -> bool:
     """Whether the node is an LSTM, GRU or RNN of the default domain."""

@@ -133,7 +133,7 @@ def _native_reasons(located: Located, target: Target, semantics: Semantics) -> l
         return [(f"{target.name} has no {located.node.op_type}", target.ops)]
     if any(attribute.is_ref() for attribute in located.node.attributes.values()):
         return [("its attributes depend on the function's caller", rules[0])]
-    node = parse_recurrent(located.node, located.opset, semantics, label=str(located), lenient=True)
+    node = parse_recurrent(located, semantics, lenient=True)
     judged = [(rule, list(_broken(rule, node, semantics, located.path))) for rule in rules]
     if not all(broken for _, broken in judged):
         return []

@@ -65,9 +65,8 @@ def check_opset(target: Target, opset: int) -> None:
         )
 
 
-def require_known(target: Target, node: ResolvedNode, label: str) -> None:
+def require_known(target: Target, node: ResolvedNode, where: str) -> None:
     """Refuses a node whose sizes or type the target does not take."""
-    where = f"{node.op_type} node {label!r}"
     if target.shapes.static:
         sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
         for what, size in sizes.items():
