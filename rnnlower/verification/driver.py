@@ -16,9 +16,10 @@ from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.verification.coverage import BranchWatch, empty_words
 from rnnlower.verification.engines import EngineName, NumpyEngine, Semantics
 from rnnlower.verification.given import GivenInputs, read_inputs
-from rnnlower.verification.interface import interface_problems
+from rnnlower.verification.interface import feedable_inputs, interface_problems
 from rnnlower.verification.judging import Judge, Judged
 from rnnlower.verification.models import HeldModel, ModelLike, hold
+from rnnlower.verification.overriding import Overrides
 from rnnlower.verification.result import VerificationResult
 from rnnlower.verification.running import Runner
 from rnnlower.verification.session import LacksKernelError, LoadError, RunError, brief
@@ -100,7 +101,7 @@ def verify(
 
 
 def _verify(runner: Runner, judge: Judge, options: _Options) -> VerificationResult:
-    problems, runnable = interface_problems(runner.reference.proto.graph, runner.candidate.proto.graph)
+    problems, runnable = interface_problems(runner.reference.proto, runner.candidate.proto)
     if not runnable:
         return _result(runner, judge, [], problems)
     try:
@@ -156,6 +157,7 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
     graph, facts = runner.reference.proto.graph, runner.reference_facts
     maker = input_maker(graph, runner.candidate.proto.graph, facts, options.seed)
     states = state_pairs(graph, facts, options.states)
+    overrides = Overrides(runner.reference, runner.candidate.proto, options.seed)
     count = options.trials or maker.natural_trials
     runner.empty_inputs = maker.plan.has_empty_inputs
     branches = BranchWatch(runner.reference)
@@ -166,11 +168,12 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
             count,
             states,
             lambda done: options.progress("reference", done, count),
+            overrides,
         )
     runner.states = fed_back(finished, states)
     if options.states and not runner.states:
         runner.note("no trial went on with the given states: some do among three or more trials")
-    runner.notes += skipped + branches.words() + empty_words(finished)
+    runner.notes += skipped + branches.words() + empty_words(finished) + overrides.words()
     return finished
 
 
@@ -178,7 +181,7 @@ def _run_candidate(
     runner: Runner, finished: list[Trial], progress: Progress
 ) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
     """The candidate's outputs, and what is wrong with it beyond them: that it does not load, or run."""
-    accepted = {value.name for value in runner.candidate.proto.graph.input}
+    accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
     pairs: list[tuple[Trial, dict[str, Any]]] = []
     failures = []
     try:

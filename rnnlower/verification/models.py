@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import OptionError
@@ -42,6 +44,10 @@ class HeldModel:
         """Whether protobuf can hold the model together with its external data."""
         tensors = self.proto.graph.initializer
         return sum(8 * elements(tensor.dims) for tensor in tensors if uses_external_data(tensor)) < _LARGE
+
+    def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
+        """The contents of one of the model's tensors, from its data file if they are there."""
+        return numpy_helper.to_array(tensor, str(self.path.parent) if self.path else "")
 
     def with_data(self) -> onnx.ModelProto:
         """The model with its external data loaded."""
