@@ -237,6 +237,14 @@ def test_help() -> None:
         assert option in rnnlower("scan", "--help").stdout
 
 
+@pytest.mark.parametrize(("option", "other"), [("--atol", "--rtol"), ("--rtol", "--atol")])
+def test_help_tells_what_a_tolerance_left_out_is(option: str, other: str) -> None:
+    for command in ("scan", "convert", "verify"):
+        words = rnnlower(command, "--help").stdout.replace("│", " ").split()
+        text = " ".join(words[words.index(option) :])
+        assert f"left out: by type, or 0 beside {other}" in text
+
+
 def test_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
     assert rnnlower("--version").stdout == "rnnlower 1.2.3\n"

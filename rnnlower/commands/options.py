@@ -97,10 +97,16 @@ Verify = Annotated[
 Trials = Annotated[int | None, typer.Option(min=1, help="Sets of generated inputs.", show_default=False)]
 Seed = Annotated[int, typer.Option(help="Seed of the generated inputs.")]
 Atol = Annotated[
-    float | None, typer.Option(min=0.0, help="Absolute tolerance; left out: by type.", show_default=False)
+    float | None,
+    typer.Option(
+        min=0.0, help="Absolute tolerance; left out: by type, or 0 beside --rtol.", show_default=False
+    ),
 ]
 Rtol = Annotated[
-    float | None, typer.Option(min=0.0, help="Relative tolerance; left out: by type.", show_default=False)
+    float | None,
+    typer.Option(
+        min=0.0, help="Relative tolerance; left out: by type, or 0 beside --atol.", show_default=False
+    ),
 ]
 Inputs = Annotated[
     pathlib.Path | None,
