@@ -118,12 +118,13 @@ class LoweringReport:
                 del node["reason"]
         else:
             kept = [dataclasses.asdict(node) for node in self.kept]
-            of_target = {"target": self.target, "kept": kept, "notes": list(self.notes)}
+            of_target = {"target": self.target, "kept": kept}
         return {
             "nodes": nodes,
             "opset": self.opset,
             "ops_before": dict(self.ops_before),
             "ops_after": dict(self.ops_after),
+            "notes": list(self.notes),
         } | of_target
 
 

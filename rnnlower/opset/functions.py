@@ -17,9 +17,15 @@ def drop_uncalled(session: Session) -> None:
     """Take away the functions that nothing calls: there is no place to inline them."""
     model = session.model
     called = called_functions(model)
-    for identifier in [each for each in model.functions if each not in called]:
-        session.report.unused.append(_name(identifier))
+    unused = [each for each in model.functions if each not in called]
+    for identifier in unused:
         del model.functions[identifier]
+    if unused:
+        names = session.report.unused = [_name(each) for each in unused]
+        session.report.notes.append(
+            f"opset {session.target} has no functions: {', '.join(names)} "
+            f"{'is' if len(names) == 1 else 'are'} never called, and left out"
+        )
 
 
 def inline_all(session: Session) -> None:

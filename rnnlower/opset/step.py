@@ -64,6 +64,11 @@ class Step(View):
             self.node.resize_inputs(position + 1)
         self.node.replace_input_with(position, value)
 
+    def note(self, sentence: str) -> None:
+        """Tell the user something, once for the whole model."""
+        if sentence not in self.session.report.notes:
+            self.session.report.notes.append(sentence)
+
     def drop_outputs(self, count: int) -> None:
         """Keep the first `count` outputs; the others must be unused."""
         self.node.resize_outputs(min(count, len(self.node.outputs)))
