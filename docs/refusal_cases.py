@@ -200,6 +200,8 @@ OPTIONS = [
     Case("a state that is not there", f"{SCAN} --state Y_h=h"),
     Case("a state of another shape", f"{SCAN} --state Y=X"),
     Case("states and inputs", f"{SCAN} --state Y=X --inputs good.npz"),
+    Case("trials and inputs", f"{SCAN} --trials 7 --inputs good.npz"),
+    Case("how to verify, and not to", f"{SCAN} --no-verify --seed 7"),
     Case("inputs that are no archive", f"{SCAN} --inputs plain.npz"),
     Case("inputs of another rank", f"{SCAN} --inputs rank.npz"),
     Case("inputs of another type", f"{SCAN} --inputs dtype.npz"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +35,7 @@ __all__ = [
     "parse_dims",
     "parse_shapes",
     "parse_states",
+    "verification_settings",
 ]
 
 Model = Annotated[
@@ -95,7 +96,8 @@ Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run source and result and compare before writing.")
 ]
 Trials = Annotated[int | None, typer.Option(min=1, help="Sets of generated inputs.", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Seed of the generated inputs.")]
+# None where it is not given: a default would look like a choice.
+Seed = Annotated[int | None, typer.Option(help="Seed of the generated inputs.", show_default="0")]
 Atol = Annotated[
     float | None,
     typer.Option(
@@ -158,6 +160,15 @@ def parse_states(options: list[str] | None) -> dict[str, str] | None:
             raise OptionError(f"--state {option!r} is not OUT=IN, as in --state h_out=h_in")
         states[output] = name
     return states or None
+
+
+def verification_settings(verify: bool, **options: Any) -> dict[str, Any]:
+    """Those of the options that were given; they say how to verify, and so need a verification."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and not verify:
+        option = next(iter(given)).replace("states", "state")
+        raise OptionError(f"--{option} says how to verify, --no-verify not to: leave out one of the two")
+    return given
 
 
 def check_external_data(mode: str) -> None:
