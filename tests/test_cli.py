@@ -236,6 +236,30 @@ def test_how_to_verify_needs_a_verification(option: str, out: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "first", "second"),
+    [
+        ("--dim", "T", "T=4", "T=6"),
+        ("--input-shape", "X", "X:5,2,3", "X:5,3,3"),
+        ("--state", "Y_h", "Y_h=initial_h", "Y_h=initial_c"),
+    ],
+)
+def test_one_name_with_two_values(option: str, name: str, first: str, second: str, out: Path) -> None:
+    run = rnnlower("scan", STATIC, "-o", out, option, first, option, second, code=2)
+    assert f"{option} gives {name!r} two values" in run.stderr
+    assert not out.exists()
+
+
+def test_one_name_with_one_value_twice(out: Path) -> None:
+    line = ["--input-shape", "X:5,2,3"] * 2 + ["--state", "Y_h=initial_h"] * 2
+    rnnlower("scan", STATIC, "-o", out, *line, "--trials", 3)
+
+
+def test_two_states_for_one_input(out: Path) -> None:
+    line = ("--state", "Y_h=initial_h", "--state", "Y_c=initial_h")
+    assert "same input" in rnnlower("scan", STATIC, "-o", out, *line, code=2).stderr
+
+
 def test_trials_that_given_inputs_would_leave_without_effect(out: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", X=np.zeros((5, 2, 3), np.float32))
     for line in (["verify", STATIC, STATIC], ["scan", STATIC, "-o", out]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -37,6 +37,8 @@ __all__ = [
     "parse_states",
     "verification_settings",
 ]
+
+_Value = TypeVar("_Value")
 
 Model = Annotated[
     pathlib.Path, typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False)
@@ -131,34 +133,39 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but erro
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")]
 
 
+def _set_once(found: dict[str, _Value], name: str, value: _Value, option: str) -> None:
+    if found.setdefault(name, value) != value:
+        raise OptionError(f"{option} gives {name!r} two values, {found[name]} and {value}: leave out one")
+
+
 def parse_dims(options: list[str] | None) -> dict[str, int]:
-    dims = {}
+    dims: dict[str, int] = {}
     for option in options or ():
         name, separator, size = option.rpartition("=")
         if not separator or not name or not size.isdecimal():
             raise OptionError(f"--dim {option!r} is not NAME=N, as in --dim T=16")
-        dims[name] = int(size)
+        _set_once(dims, name, int(size), "--dim")
     return dims
 
 
 def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
-    shapes = {}
+    shapes: dict[str, list[int]] = {}
     for option in options or ():
         name, separator, sizes = option.rpartition(":")
         parts = sizes.split(",") if sizes else []
         if not separator or not name or not all(part.strip().isdecimal() for part in parts):
             raise OptionError(f"--input-shape {option!r} is not NAME:2,3,4, as in --input-shape X:16,1,80")
-        shapes[name] = [int(part) for part in parts]
+        _set_once(shapes, name, [int(part) for part in parts], "--input-shape")
     return shapes
 
 
 def parse_states(options: list[str] | None) -> dict[str, str] | None:
-    states = {}
+    states: dict[str, str] = {}
     for option in options or ():
         output, separator, name = option.partition("=")
         if not separator or not output or not name:
             raise OptionError(f"--state {option!r} is not OUT=IN, as in --state h_out=h_in")
-        states[output] = name
+        _set_once(states, output, name, "--state")
     return states or None
 
 
