@@ -60,8 +60,8 @@ def verify(
     Args:
         reference: the model that is right: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
         candidate: the model in question. Its dimensions may be fixed where the reference's are not.
-        trials: how many sets of inputs to generate; left out: 8 patterns of magnitudes, times up to 4
-            where flags among the inputs choose branches, times 3 for a small model.
+        trials: how many sets of inputs to generate, where none are given; left out: 8 patterns of magnitudes,
+            times up to 4 where flags among the inputs choose branches, times 3 for a small model.
         seed: the generated inputs follow from it; the same seed gives the same inputs.
         atol, rtol: allow ``|a - b| <= atol + rtol * |reference|``; where one is given, the other is 0 if left
             out. Both left out: by dtype (see :mod:`.compare`).
@@ -93,6 +93,8 @@ def verify(
         raise OptionError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
     if inputs is not None and states:
         raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
+    if inputs is not None and trials is not None:
+        raise OptionError("--trials counts generated inputs, --inputs gives others: leave out one of the two")
     options = _Options(trials, seed, inputs, states, progress or (lambda role, done, total: None))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
