@@ -17,7 +17,7 @@ __all__ = ["with_static_lengths"]
 
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
-_BYTES_A_STEP = 420
+_BYTES_A_STEP = 350
 # Inputs that say what shape something gets.
 _SHAPES = {("Reshape", 1), ("Expand", 1), ("Tile", 1), ("ConstantOfShape", 0)}
 
