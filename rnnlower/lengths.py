@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.parsing import parse_recurrent
 from rnnlower.passes.static_shapes import StaticShapesPass
-from rnnlower.places import Located, sources
+from rnnlower.places import Located, dim_name, sources
 from rnnlower.recurrent import ResolvedNode, Semantics
 from rnnlower.targets import Target
 
@@ -65,9 +65,9 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
     X = node.inputs[0]
     layout = node.attributes.get_int("layout", 0)
     dim = X.shape[layout] if X is not None and X.shape is not None else None
-    named = isinstance(dim, ir.SymbolicDim) and dim.value is not None
-    length = f"{str(dim)!r}" if named else "unknown"
-    remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
+    name = dim_name(dim)
+    length = repr(name) if name else "unknown"
+    remedy = f"--dim {name}=16" if name else _input_remedy(model, X)
     needy = "unrolling" if target is None else f"target {target.name}"
     problem = (
         f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and {needy} needs a number"
@@ -91,7 +91,7 @@ def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
         return ""
     for value in inputs:
         dims = list(value.shape or ())
-        names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]
+        names = [dim_name(dim) for dim in dims if isinstance(dim, ir.SymbolicDim)]
         remedies.update({f"--dim {name}=16": None for name in names if name})
         if None in names or any(isinstance(dim, int) and dim < 0 for dim in dims):
             shape = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)
