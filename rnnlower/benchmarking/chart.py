@@ -18,7 +18,7 @@ def check_chart(path: Path) -> None:
     """Before anything is measured: can there be a chart in this file?
 
     Raises:
-        OptionError: Another format than PNG or SVG, a folder that is not there or that it would replace, or no
+        OptionError: Another format than PNG or SVG, no folder to put it in, a folder in its place, or no
             matplotlib.
     """
     if path.suffix.lower() not in _FORMATS:
