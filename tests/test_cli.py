@@ -214,6 +214,10 @@ def test_model_without_recurrent_node(out: Path, tmp_path: Path) -> None:
         ["scan", STATIC, "-o", "x.onnx", "--semantics", "torch"],
         ["scan", STATIC, "-o", "x.onnx", "--trials", "0"],
         ["scan", STATIC, "-o", "x.onnx", "--atol", "-1"],
+        ["lower", STATIC, "-o", "x.onnx", "--target", "tinygrad", "--no-verify", "--trials", "7"],
+        ["convert", STATIC, "-o", "x.onnx", "--opset", "15", "--no-verify", "--seed", "0"],
+        ["unroll", STATIC, "-o", "x.onnx", "--no-verify", "--atol", "0"],
+        ["loop", STATIC, "-o", "x.onnx", "--inputs", "absent.npz", "--no-verify"],
         ["scan", STATIC, "-o", "x.onnx", "--inputs", "absent.npz"],
         ["scan", STATIC, "-o", "x.onnx", "--external-data", "maybe"],
         ["scan", STATIC, "-o", "absent/x.onnx"],
@@ -237,6 +241,48 @@ def test_wrong_usage(arguments: list[object], tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--inputs", "--trials", "--seed", "--atol", "--rtol", "--state"])
+def test_how_to_verify_needs_a_verification(option: str, out: Path) -> None:
+    value = "Y_h=X" if option == "--state" else "1"
+    words = rnnlower("scan", STATIC, "-o", out, "--no-verify", option, value, code=2).stderr
+    assert option in words
+    assert "--no-verify" in words
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "first", "second"),
+    [
+        ("--dim", "T", "T=4", "T=6"),
+        ("--input-shape", "X", "X:5,2,3", "X:5,3,3"),
+        ("--state", "Y_h", "Y_h=initial_h", "Y_h=initial_c"),
+    ],
+)
+def test_one_name_with_two_values(option: str, name: str, first: str, second: str, out: Path) -> None:
+    run = rnnlower("scan", STATIC, "-o", out, option, first, option, second, code=2)
+    assert f"{option} gives {name!r} two values" in run.stderr
+    assert not out.exists()
+
+
+def test_one_name_with_one_value_twice(out: Path) -> None:
+    line = ["--input-shape", "X:5,2,3"] * 2 + ["--state", "Y_h=initial_h"] * 2
+    rnnlower("scan", STATIC, "-o", out, *line, "--trials", 3)
+
+
+def test_two_states_for_one_input(out: Path) -> None:
+    line = ("--state", "Y_h=initial_h", "--state", "Y_c=initial_h")
+    assert "same input" in rnnlower("scan", STATIC, "-o", out, *line, code=2).stderr
+
+
+def test_trials_that_given_inputs_would_leave_without_effect(out: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "inputs.npz", X=np.zeros((5, 2, 3), np.float32))
+    for line in (["verify", STATIC, STATIC], ["scan", STATIC, "-o", out]):
+        run = rnnlower(*line, "--inputs", tmp_path / "inputs.npz", "--trials", 7, code=2)
+        assert "--trials" in run.stderr
+        assert "--inputs" in run.stderr
+    assert not out.exists()
+
+
 def test_help() -> None:
     assert "unroll" in rnnlower("--help").stdout
     for option in (
@@ -249,6 +295,14 @@ def test_help() -> None:
         "--verify",
     ):
         assert option in rnnlower("scan", "--help").stdout
+
+
+@pytest.mark.parametrize(("option", "other"), [("--atol", "--rtol"), ("--rtol", "--atol")])
+def test_help_tells_what_a_tolerance_left_out_is(option: str, other: str) -> None:
+    for command in ("scan", "convert", "verify"):
+        words = rnnlower(command, "--help").stdout.replace("│", " ").split()
+        text = " ".join(words[words.index(option) :])
+        assert f"left out: by type, or 0 beside {other}" in text
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch) -> None:

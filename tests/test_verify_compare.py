@@ -81,6 +81,14 @@ def test_a_given_tolerance_is_the_last_word() -> None:
     assert _compare(a, b, rtol=0.01).equal
 
 
+def test_one_given_tolerance_makes_the_other_zero() -> None:
+    tiny, zero = np.full(2, 1e-9, np.float32), np.zeros(2, np.float32)
+    assert _compare(zero, tiny).equal
+    assert not _compare(zero, tiny, rtol=0.5).equal
+    large = np.full(2, 1e6, np.float32)
+    assert not _compare(large, np.nextafter(large, np.float32(2e6)), atol=1e-3).equal
+
+
 def test_shapes_and_dtypes_must_match() -> None:
     a = np.zeros((2, 1), np.float32)
     assert "shape" in _compare(a, a[:, 0]).note

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,22 @@ def test_an_unreadable_model_is_refused(tmp_path: Path, content: bytes | None) -
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         verify(recurrent_model("RNN"), recurrent_model("RNN"), **options)
+
+
+def _cut_short(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.raw_data = tensor.raw_data[:-4]
+
+
+def _misread(model: onnx.ModelProto) -> None:
+    model.graph.node[0].input[0] = "nowhere"
+
+
+@pytest.mark.parametrize("damage", [_cut_short, _misread, lambda model: model.Clear()])
+def test_a_broken_proto_is_named(damage: Callable[[onnx.ModelProto], None]) -> None:
+    broken = recurrent_model("RNN")
+    damage(broken)
+    with pytest.raises(InvalidModelError, match="the reference"):
+        verify(broken, recurrent_model("RNN"))
+    with pytest.raises(InvalidModelError, match="the candidate"):
+        verify(recurrent_model("RNN"), broken)

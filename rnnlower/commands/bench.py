@@ -56,7 +56,7 @@ def bench(
     input_shape: InputShapes = None,
     node: Nodes = None,
     semantics: Semantics = "ort",
-    seed: Seed = 0,
+    seed: Seed = None,
     inputs: Inputs = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -79,7 +79,7 @@ def bench(
             nodes=node,
             semantics=semantics,  # type: ignore[arg-type]  # bench checks it
             inputs=inputs,
-            seed=seed,
+            seed=seed or 0,
             threads=threads,
             runs=runs,
             warmup=warmup,

@@ -23,6 +23,7 @@ from rnnlower.commands.options import (
     Verify,
     check_external_data,
     parse_states,
+    verification_settings,
 )
 from rnnlower.commands.running import (
     exit_codes,
@@ -41,7 +42,7 @@ def convert(
     opset: Annotated[int, typer.Option(help="Default-domain opset of the result.", show_default=False)],
     verify: Verify = True,
     trials: Trials = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     atol: Atol = None,
     rtol: Rtol = None,
     inputs: Inputs = None,
@@ -58,6 +59,15 @@ def convert(
     from rnnlower.progress import progress
 
     check_external_data(external_data)
+    settings = verification_settings(
+        verify,
+        trials=trials,
+        seed=seed,
+        atol=atol,
+        rtol=rtol,
+        inputs=inputs,
+        states=parse_states(state),
+    )
     if opset not in OPSETS:
         raise OptionError(
             f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
@@ -68,14 +78,6 @@ def convert(
         conversion = convert_opset(converted, opset)
     for note in conversion.notes:
         say(f"rnnlower: note: {note}", quiet)
-    settings = {
-        "trials": trials,
-        "seed": seed,
-        "atol": atol,
-        "rtol": rtol,
-        "inputs": inputs,
-        "states": parse_states(state),
-    }
     verification = write(converted, output, model, settings if verify else None, external_data, quiet)
     if json_:
         result = dataclasses.asdict(conversion) | {

@@ -35,6 +35,7 @@ from rnnlower.commands.options import (
     parse_dims,
     parse_shapes,
     parse_states,
+    verification_settings,
 )
 from rnnlower.commands.running import exit_codes, finish, say, write
 
@@ -55,7 +56,7 @@ def _lower(
     semantics: Semantics = "ort",
     verify: Verify = True,
     trials: Trials = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     atol: Atol = None,
     rtol: Rtol = None,
     inputs: Inputs = None,
@@ -83,21 +84,22 @@ def _lower(
         strict=strict,
     )
     check_external_data(external_data)
+    settings = verification_settings(
+        verify,
+        trials=trials,
+        seed=seed,
+        atol=atol,
+        rtol=rtol,
+        inputs=inputs,
+        states=parse_states(state),
+    )
     with progress("reading", quiet) as tell:
         lowered = read_model(model)
         source_size = model.stat().st_size
         lowering = lower_model(lowered, options, tell)
     for note in lowering.notes:
         say(f"rnnlower: note: {note}", quiet)
-    settings = {
-        "trials": trials,
-        "seed": seed,
-        "atol": atol,
-        "rtol": rtol,
-        "inputs": inputs,
-        "states": parse_states(state),
-        "semantics": semantics,
-    }
+    settings |= {"semantics": semantics}
     verification = write(lowered, output, model, settings if verify else None, external_data, quiet)
     result = lowering.to_dict() | {
         "verification": None if verification is None else verification.to_dict(),

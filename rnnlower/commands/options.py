@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -35,7 +35,10 @@ __all__ = [
     "parse_dims",
     "parse_shapes",
     "parse_states",
+    "verification_settings",
 ]
+
+_Value = TypeVar("_Value")
 
 Model = Annotated[
     pathlib.Path, typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False)
@@ -95,12 +98,19 @@ Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Run source and result and compare before writing.")
 ]
 Trials = Annotated[int | None, typer.Option(min=1, help="Sets of generated inputs.", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Seed of the generated inputs.")]
+# None where it is not given: a default would look like a choice.
+Seed = Annotated[int | None, typer.Option(help="Seed of the generated inputs.", show_default="0")]
 Atol = Annotated[
-    float | None, typer.Option(min=0.0, help="Absolute tolerance; left out: by type.", show_default=False)
+    float | None,
+    typer.Option(
+        min=0.0, help="Absolute tolerance; left out: by type, or 0 beside --rtol.", show_default=False
+    ),
 ]
 Rtol = Annotated[
-    float | None, typer.Option(min=0.0, help="Relative tolerance; left out: by type.", show_default=False)
+    float | None,
+    typer.Option(
+        min=0.0, help="Relative tolerance; left out: by type, or 0 beside --atol.", show_default=False
+    ),
 ]
 Inputs = Annotated[
     pathlib.Path | None,
@@ -123,35 +133,49 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but erro
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")]
 
 
+def _set_once(found: dict[str, _Value], name: str, value: _Value, option: str) -> None:
+    if found.setdefault(name, value) != value:
+        raise OptionError(f"{option} gives {name!r} two values, {found[name]} and {value}: leave out one")
+
+
 def parse_dims(options: list[str] | None) -> dict[str, int]:
-    dims = {}
+    dims: dict[str, int] = {}
     for option in options or ():
         name, separator, size = option.rpartition("=")
         if not separator or not name or not size.isdecimal():
             raise OptionError(f"--dim {option!r} is not NAME=N, as in --dim T=16")
-        dims[name] = int(size)
+        _set_once(dims, name, int(size), "--dim")
     return dims
 
 
 def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
-    shapes = {}
+    shapes: dict[str, list[int]] = {}
     for option in options or ():
         name, separator, sizes = option.rpartition(":")
         parts = sizes.split(",") if sizes else []
         if not separator or not name or not all(part.strip().isdecimal() for part in parts):
             raise OptionError(f"--input-shape {option!r} is not NAME:2,3,4, as in --input-shape X:16,1,80")
-        shapes[name] = [int(part) for part in parts]
+        _set_once(shapes, name, [int(part) for part in parts], "--input-shape")
     return shapes
 
 
 def parse_states(options: list[str] | None) -> dict[str, str] | None:
-    states = {}
+    states: dict[str, str] = {}
     for option in options or ():
         output, separator, name = option.partition("=")
         if not separator or not output or not name:
             raise OptionError(f"--state {option!r} is not OUT=IN, as in --state h_out=h_in")
-        states[output] = name
+        _set_once(states, output, name, "--state")
     return states or None
+
+
+def verification_settings(verify: bool, **options: Any) -> dict[str, Any]:
+    """Those of the options that were given; they say how to verify, and so need a verification."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and not verify:
+        option = next(iter(given)).replace("states", "state")
+        raise OptionError(f"--{option} says how to verify, --no-verify not to: leave out one of the two")
+    return given
 
 
 def check_external_data(mode: str) -> None:

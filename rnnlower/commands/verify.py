@@ -19,6 +19,7 @@ from rnnlower.commands.options import (
     States,
     Trials,
     parse_states,
+    verification_settings,
 )
 from rnnlower.commands.running import (
     DIFFERENT,
@@ -38,7 +39,7 @@ def verify(
         pathlib.Path, typer.Argument(metavar="CANDIDATE", help="The model in question.", show_default=False)
     ],
     trials: Trials = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     atol: Atol = None,
     rtol: Rtol = None,
     inputs: Inputs = None,
@@ -59,16 +60,17 @@ def verify(
     from rnnlower import report
     from rnnlower.progress import progress
 
-    settings = {
-        "trials": trials,
-        "seed": seed,
-        "atol": atol,
-        "rtol": rtol,
-        "inputs": inputs,
-        "states": parse_states(state),
-        "semantics": semantics,
-        "engine": engine,
-    }
+    settings = verification_settings(
+        True,
+        trials=trials,
+        seed=seed,
+        atol=atol,
+        rtol=rtol,
+        inputs=inputs,
+        states=parse_states(state),
+        semantics=semantics,
+        engine=engine,
+    )
     with progress("verifying", quiet) as tell:
         result = verify_files(reference, candidate, settings, tell)
     if json_:

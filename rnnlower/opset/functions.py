@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, OpsetError
+from rnnlower.inlining import functions_with, inline_functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values, called_functions
 from rnnlower.opset.view import Session
@@ -35,14 +36,11 @@ def inline_all(session: Session) -> None:
     Raises:
         OpsetError: a call cannot be expanded.
     """
-    # The passes are built on this package.
-    from rnnlower.passes.inline_functions import InlineFunctionsPass
-
     model, report = session.model, session.report
     report.inlined += map(_name, model.functions)
     outputs = _outputs_of_calls(model)
     try:
-        InlineFunctionsPass(lambda node: True)(model)
+        inline_functions(model, functions_with(model, lambda node: True))
     except InvalidModelError as error:
         raise OpsetError(f"opset {session.target} has no functions, and {error}") from error
     if model.functions:

@@ -20,7 +20,8 @@ their number. The table holds for up to 64 steps; for T steps, both terms are sq
 The scale is in it because an element near zero may be the difference of large ones; its floor of 0.1 because
 gate values are of order one whatever the inputs are. Where a recurrent node computes in a coarser type than
 the output's, the coarser type's row holds. What exceeds this is set against :mod:`.conditioning` before it
-counts. A tolerance that the caller gives is taken as it is, unscaled, and is the last word.
+counts. A tolerance that the caller gives is taken as it is, unscaled, and is the last word; where only one of
+the two is given, the other is 0.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.verification.coverage import BranchWatch, empty_words
 from rnnlower.verification.engines import EngineName, NumpyEngine, Semantics
 from rnnlower.verification.given import GivenInputs, read_inputs
-from rnnlower.verification.interface import interface_problems
+from rnnlower.verification.interface import feedable_inputs, interface_problems
 from rnnlower.verification.judging import Judge, Judged
 from rnnlower.verification.models import HeldModel, ModelLike, hold
+from rnnlower.verification.overriding import Overrides
 from rnnlower.verification.result import VerificationResult
 from rnnlower.verification.running import Runner
 from rnnlower.verification.session import LacksKernelError, LoadError, RunError, brief
@@ -59,10 +60,11 @@ def verify(
     Args:
         reference: the model that is right: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
         candidate: the model in question. Its dimensions may be fixed where the reference's are not.
-        trials: how many sets of inputs to generate; left out: 8 patterns of magnitudes, times up to 4
-            where flags among the inputs choose branches, times 3 for a small model.
+        trials: how many sets of inputs to generate, where none are given; left out: 8 patterns of magnitudes,
+            times up to 4 where flags among the inputs choose branches, times 3 for a small model.
         seed: the generated inputs follow from it; the same seed gives the same inputs.
-        atol, rtol: allow ``|a - b| <= atol + rtol * |reference|``. Left out: by dtype (see :mod:`.compare`).
+        atol, rtol: allow ``|a - b| <= atol + rtol * |reference|``; where one is given, the other is 0 if left
+            out. Both left out: by dtype (see :mod:`.compare`).
         inputs: run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
         states: for a streaming model, the state input that each state output feeds in the next call; left
             out: found by name and shape. Some of the generated trials go on with such states.
@@ -91,6 +93,8 @@ def verify(
         raise OptionError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
     if inputs is not None and states:
         raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
+    if inputs is not None and trials is not None:
+        raise OptionError("--trials counts generated inputs, --inputs gives others: leave out one of the two")
     options = _Options(trials, seed, inputs, states, progress or (lambda role, done, total: None))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -100,7 +104,7 @@ def verify(
 
 
 def _verify(runner: Runner, judge: Judge, options: _Options) -> VerificationResult:
-    problems, runnable = interface_problems(runner.reference.proto.graph, runner.candidate.proto.graph)
+    problems, runnable = interface_problems(runner.reference.proto, runner.candidate.proto)
     if not runnable:
         return _result(runner, judge, [], problems)
     try:
@@ -156,6 +160,7 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
     graph, facts = runner.reference.proto.graph, runner.reference_facts
     maker = input_maker(graph, runner.candidate.proto.graph, facts, options.seed)
     states = state_pairs(graph, facts, options.states)
+    overrides = Overrides(runner.reference, runner.candidate.proto, options.seed)
     count = options.trials or maker.natural_trials
     runner.empty_inputs = maker.plan.has_empty_inputs
     branches = BranchWatch(runner.reference)
@@ -166,11 +171,12 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
             count,
             states,
             lambda done: options.progress("reference", done, count),
+            overrides,
         )
     runner.states = fed_back(finished, states)
     if options.states and not runner.states:
         runner.note("no trial went on with the given states: some do among three or more trials")
-    runner.notes += skipped + branches.words() + empty_words(finished)
+    runner.notes += skipped + branches.words() + empty_words(finished) + overrides.words()
     return finished
 
 
@@ -178,7 +184,7 @@ def _run_candidate(
     runner: Runner, finished: list[Trial], progress: Progress
 ) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
     """The candidate's outputs, and what is wrong with it beyond them: that it does not load, or run."""
-    accepted = {value.name for value in runner.candidate.proto.graph.input}
+    accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
     pairs: list[tuple[Trial, dict[str, Any]]] = []
     failures = []
     try:

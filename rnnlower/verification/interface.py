@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import onnx
 
-__all__ = ["interface_problems", "required_inputs"]
+__all__ = ["feedable_inputs", "interface_problems", "overridable_inputs", "required_inputs"]
+
+# Before it every initializer had to be an input too, and runtimes let nobody feed those.
+_FIRST_IR_WITH_DEFAULTS = 4
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -13,27 +16,44 @@ def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [value for value in graph.input if value.name not in initialized]
 
 
-def interface_problems(reference: onnx.GraphProto, candidate: onnx.GraphProto) -> tuple[list[str], bool]:
-    """Differences between the graphs' inputs and outputs; whether both can take the same inputs at all."""
+def feedable_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that a caller may feed: also those whose initializer is a default value."""
+    defaults = model.ir_version >= _FIRST_IR_WITH_DEFAULTS
+    return [*model.graph.input] if defaults else required_inputs(model.graph)
+
+
+def overridable_inputs(model: onnx.ModelProto) -> list[str]:
+    """The names of the inputs that a caller may feed or leave at their default value."""
+    required = {value.name for value in required_inputs(model.graph)}
+    return [value.name for value in feedable_inputs(model) if value.name not in required]
+
+
+def interface_problems(reference: onnx.ModelProto, candidate: onnx.ModelProto) -> tuple[list[str], bool]:
+    """Differences between the models' inputs and outputs; whether both can take the same inputs at all."""
     problems, runnable = [], True
-    theirs = {value.name: value for value in candidate.input}
-    ours = {value.name for value in reference.input}
-    for value in required_inputs(reference):
+    theirs = {value.name: value for value in candidate.graph.input}
+    ours = {value.name for value in reference.graph.input}
+    lasting = feedable_inputs(reference)
+    for value in lasting:
         other = theirs.get(value.name)
         if other is None:
             problems.append(f"the candidate has no input {value.name!r}")
         elif other.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
             problems.append(f"input {value.name!r} has another type in the candidate")
             runnable = False
-    for value in required_inputs(candidate):
+    defaults = overridable_inputs(reference)
+    for value in required_inputs(candidate.graph):
         if value.name not in ours:
             problems.append(f"the candidate wants an input {value.name!r} that the reference lacks")
             runnable = False
-    ours_in_order = [value.name for value in required_inputs(reference) if value.name in theirs]
-    theirs_in_order = [value.name for value in candidate.input if value.name in ours_in_order]
+        elif value.name in defaults:
+            problems.append(f"input {value.name!r} has no default value in the candidate")
+            runnable = False
+    ours_in_order = [value.name for value in lasting if value.name in theirs]
+    theirs_in_order = [value.name for value in candidate.graph.input if value.name in ours_in_order]
     if ours_in_order != theirs_in_order:
         problems.append(f"the inputs are ordered {theirs_in_order} instead of {ours_in_order}")
-    expected, found = [o.name for o in reference.output], [o.name for o in candidate.output]
+    expected, found = [o.name for o in reference.graph.output], [o.name for o in candidate.graph.output]
     problems += [f"the candidate has no output {name!r}" for name in expected if name not in found]
     problems += [f"the candidate has an output {name!r} more" for name in found if name not in expected]
     if sorted(expected) == sorted(found) and expected != found:

@@ -14,6 +14,7 @@ from rnnlower.verification.compare import Tolerance, compare_values, is_inexact,
 from rnnlower.verification.conditioning import overflowing, rounding_noise
 from rnnlower.verification.facts import dims_of, unnamed_dim
 from rnnlower.verification.graph_facts import gather_facts
+from rnnlower.verification.interface import feedable_inputs
 from rnnlower.verification.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.running import Runner
@@ -195,7 +196,7 @@ class Judge:
             extended = with_outputs(model, names) if names else None
             if extended is None:
                 return None
-            accepted = {value.name for value in model.proto.graph.input}
+            accepted = {value.name for value in feedable_inputs(model.proto)}
             try:
                 with self._runner.open(extended) as run:
                     values.append(run({k: v for k, v in trial.feeds.items() if k in accepted}))

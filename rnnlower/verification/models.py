@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import OptionError
-from rnnlower.soundness import read_proto
+from rnnlower.soundness import check_proto, read_proto
 
 __all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "op_types", "slim"]
 
@@ -43,6 +45,10 @@ class HeldModel:
         tensors = self.proto.graph.initializer
         return sum(8 * elements(tensor.dims) for tensor in tensors if uses_external_data(tensor)) < _LARGE
 
+    def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
+        """The contents of one of the model's tensors, from its data file if they are there."""
+        return numpy_helper.to_array(tensor, str(self.path.parent) if self.path else "")
+
     def with_data(self) -> onnx.ModelProto:
         """The model with its external data loaded."""
         return onnx.load(self.path) if self.path else self.proto
@@ -52,13 +58,14 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
     """Take a path, ModelProto or ir.Model; what is too large for memory formats goes to a file in ``folder``.
 
     Raises:
-        InvalidModelError: the file is missing, unreadable or no ONNX model.
+        InvalidModelError: the file is missing, unreadable or no ONNX model; or the ModelProto is broken.
         OptionError: a ModelProto refers to external data; only a path says where that lies.
     """
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         return HeldModel(role, read_proto(path, f"the {role} {path}"), path)
     if isinstance(model, onnx.ModelProto):
+        check_proto(model, f"the {role}")
         if any(uses_external_data(tensor) for tensor in model.graph.initializer):
             raise OptionError(f"the {role} has external data: give its path instead of a ModelProto")
         if _data_size(model) < _LARGE:

@@ -94,7 +94,8 @@ class Session:
         except self._failures as error:
             raise _load_error(error) from error
         self._names = [output.name for output in self._session.get_outputs()]
-        typed = (*self._session.get_inputs(), *self._session.get_outputs())
+        session = self._session
+        typed = (*session.get_inputs(), *session.get_overridable_initializers(), *session.get_outputs())
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in typed)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ def state_pairs(
                 raise OptionError(f"state {output}={name}: the model has no such output or no such input")
             if not _may_hold(outputs[output], inputs[name]):
                 raise OptionError(f"state {output}={name}: the two differ in type or shape")
+            if [*given.values()].count(name) > 1:
+                raise OptionError(f"state {output}={name}: another output feeds the same input")
         return dict(given)
     pairs: dict[str, str] = {}
     for name, value in inputs.items():

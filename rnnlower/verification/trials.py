@@ -16,6 +16,7 @@ from rnnlower.verification.facts import Facts, dims_of
 from rnnlower.verification.generate import InputMaker
 from rnnlower.verification.interface import required_inputs
 from rnnlower.verification.models import elements
+from rnnlower.verification.overriding import Overrides
 from rnnlower.verification.session import RunError, brief
 from rnnlower.verification.shapes import Recipe, ShapePlan, Sizes
 
@@ -31,6 +32,8 @@ _DRAWS = 2
 _DRAWS_OF_FIXED_SHAPE = 4
 # Every how many rounds a streaming model gets its own state back.
 _CONTINUED = 3
+# ... and every how many, beginning with the second, overridable inputs get other values.
+_OVERRIDDEN = 3
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,13 @@ def generate_trials(
     count: int,
     states: Mapping[str, str] | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    overrides: Overrides | None = None,
 ) -> tuple[list[Trial], list[str]]:
     """Up to ``count`` trials on which ``run`` (the reference) runs, and the reasons for those left out.
 
     ``states`` are pairs of a state output and the state input that it feeds: every third time, a trial goes
-    on where the one before it ended.
+    on where the one before it ended. ``overrides`` are values for inputs that have defaults, for every third
+    time, too.
 
     Raises:
         UnverifiableError: it ran on none.
@@ -126,6 +131,9 @@ def generate_trials(
             trial = _continued(run, maker, number, states, last[variant])
         if trial is None:
             trial, reason = _first_that_runs(run, maker, number, variant, last)
+        if trial is not None and overrides and maker.round_of(number) % _OVERRIDDEN == 1:
+            trial = _overridden(run, trial, overrides)
+            last[variant] = (*last[variant][:2], trial)
         if trial is not None:
             finished.append(trial)
             continue
@@ -176,6 +184,11 @@ def _continued(
         return Trial(number, feeds, run(feeds))
     except RunError:
         return None
+
+
+def _overridden(run: RunModel, trial: Trial, overrides: Overrides) -> Trial:
+    changed = overrides.run(run, trial.feeds)
+    return trial if changed is None else Trial(trial.number, *changed)
 
 
 def _first_that_runs(
