@@ -264,3 +264,17 @@ def test_numbers_of_constants_are_not_rounded() -> None:
     stored = [onnx.numpy_helper.to_array(tensor) for tensor in lowered.graph.initializer]
     rows = {array.tobytes() for tensor in stored if tensor.ndim == 2 for array in tensor}
     assert rows >= {row.tobytes() for row in exact["W"][0]}
+
+
+def test_notes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}, opset=17)
+    node = onnx.helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model.functions.append(onnx.helper.make_function("own", "spare", ["x", "w", "r"], ["y"], [node], opsets))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    for call in (lambda: rnnlower.scan(model), lambda: rnnlower.convert(model, opset=13)):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="rnnlower"):
+            call()
+        (record,) = [each for each in caplog.records if each.name.startswith("rnnlower")]
+        assert "own::spare" in record.getMessage()
