@@ -309,6 +309,10 @@ CASES = {
 
 CALLS = [
     Case("a size below 0", 'rnnlower.unroll(model, dims={"T": -1})'),
+    Case("a size that is no number", 'rnnlower.unroll(model, dims={"T": "5"})'),
+    Case("sizes without names", 'rnnlower.unroll(model, dims=["T"])'),
+    Case("a shape that is no list", 'rnnlower.unroll(model, input_shapes={"X": 5})'),
+    Case("a pattern that is not in a list", 'rnnlower.unroll(model, nodes="lstm*")'),
     Case("the unroll factor", "rnnlower.scan(model, unroll_factor=0)"),
     Case("the opset", "rnnlower.convert(model, opset=0)"),
     Case("the number of trials", "rnnlower.verify(model, model, trials=0)"),
