@@ -36,14 +36,16 @@ class Overrides:
         self._reasons: dict[str, str] = {}
         self._ran = False
         feedable = {value.name for value in feedable_inputs(candidate)}
-        fixed = {value.name for value in candidate.graph.input} - feedable
+        inputs = {value.name for value in candidate.graph.input}
         overridable = set(overridable_inputs(reference.proto))
         tensors = [tensor for tensor in reference.proto.graph.initializer if tensor.name in overridable]
         room = _MOST_ELEMENTS
         self._left: list[onnx.TensorProto] = []
         for tensor in tensors:
             size = elements(tensor.dims)
-            if tensor.name in fixed:
+            if tensor.name not in inputs:
+                reason = "the candidate has no such input"
+            elif tensor.name not in feedable:
                 reason = f"nobody may feed the candidate's, at IR version {candidate.ir_version}"
             elif not is_inexact(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)):
                 reason = "only floats get other values"
