@@ -55,11 +55,11 @@ def fit(matrix: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def facts_of(row: dict[str, object]) -> NodeFacts:
-    steps, batch, input_size, hidden_size = row["size"]
+    steps, batch, _, hidden_size = row["size"]
     variant = VARIANTS[row["variant"]]
     directions = 2 if variant.attributes.get("direction") == "bidirectional" else 1
     linear = bool(variant.attributes.get("linear_before_reset"))
-    return NodeFacts(variant.op_type, hidden_size, input_size, steps, batch, directions, linear)
+    return NodeFacts(variant.op_type, hidden_size, steps, batch, directions, linear)
 
 
 def main() -> None:

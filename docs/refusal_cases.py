@@ -167,6 +167,7 @@ RECURRENT = [
     Case("types that differ", SCAN, double("W")),
     Case("types that nothing tells", SCAN, computed(0, 1, 2, 3)),
     Case("the type of sequence_lens", SCAN, lens(TensorProto.INT64)),
+    Case("a length above that of X", f"{SCAN} --dim T=5", lens(INT32, 9)),
     Case("the rank of X", SCAN, x(FLOAT, "T", 3)),
     Case("the features of X", SCAN, x(FLOAT, "T", 1, 4)),
     Case("the shape of R", SCAN, set_attribute("hidden_size", 3)),
@@ -324,6 +325,8 @@ CALLS = [
         "rnnlower.convert(ir.from_proto(model), opset=10)",
         model=text(11, "float[2] X", "Y = Pad (X)"),
     ),
+    Case("a strategy that there is not", 'LowerRecurrentPass("unrol")(ir.from_proto(model))'),
+    Case("a length that a pass does not know", 'LowerRecurrentPass("unroll")(ir.from_proto(model))'),
     Case("a node in a function", 'LowerRecurrentPass("scan")(ir.from_proto(model))', call()),
     Case("another opset of a function", "InlineFunctionsPass()(ir.from_proto(model))", call(**{"": 16})),
     Case(

@@ -27,9 +27,9 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
 from rnnlower.parsing import parse_recurrent
-from rnnlower.passes.lower_recurrent import LoweredNode, replace_node
 from rnnlower.places import Located, default_opset, find_recurrent, value_names
 from rnnlower.recurrent import ResolvedNode
+from rnnlower.replacing import LoweredNode, replace_node
 from rnnlower.sonnx import FIRST_OPSET, departures, last_steps
 
 __all__ = ["ConformSonnxPass"]
@@ -71,7 +71,7 @@ class ConformSonnxPass(ir.passes.InPlacePass):
                 continue
             if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
                 # Anew: an input may be an output of a node that has just been replaced.
-                node = parse_recurrent(located.node, located.opset, label=str(located))
+                node = parse_recurrent(located)
                 if node.dtype is not None:
                     e = Emitter(default_opset(model), names, node.dtype, initializers)
                     located = dataclasses.replace(located, node=_conform(e, node))

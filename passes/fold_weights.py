@@ -22,9 +22,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower import unmodelled
+from rnnlower.cleanup import remove_orphans
 from rnnlower.errors import InvalidModelError
 from rnnlower.names import NameSource
-from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.places import is_recurrent, value_names, walk
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]

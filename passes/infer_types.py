@@ -17,8 +17,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.inference import guarded
-from rnnlower.passes.analysis import bare_copy, quiet_libraries
+from rnnlower.passes.analysis import bare_copy
 from rnnlower.places import is_recurrent, op_types, walk
+from rnnlower.quiet import quiet_libraries
 
 __all__ = ["InferTypesPass"]
 

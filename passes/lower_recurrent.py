@@ -18,72 +18,28 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower import unmodelled
+from rnnlower.cleanup import remove_orphans
 from rnnlower.dialect import Dialect
 from rnnlower.emitter import Emitter
-from rnnlower.errors import MissingOperatorError, OpsetError, UnsupportedModelError
+from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
 from rnnlower.initializers import InitializerPool
 from rnnlower.names import NameSource
-from rnnlower.operators import OUTPUT_NAMES
 from rnnlower.parsing import parse_recurrent
-from rnnlower.passes.analysis import paused_collection
-from rnnlower.passes.cleanup import remove_orphans
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
 from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
-from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.quiet import paused_collection
+from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
+from rnnlower.replacing import LoweredNode, Plan, replace_node
 from rnnlower.sequence import fail_like_node, lower_node
+from rnnlower.strategies import STRATEGIES
 from rnnlower.weights import Weights
 
-__all__ = ["EMITTED", "LowerRecurrentPass", "LoweredNode", "Plan", "replace_node"]
-
-EMITTED = "rnnlower.emitted"
-"""Key in the `meta` of nodes that were emitted for a target."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How a node is to be lowered, and why so.
-
-    Attributes:
-        strategy: unroll, scan or loop.
-        unroll_factor: Time steps in an iteration of a Scan or Loop.
-        reason: Why.
-    """
-
-    strategy: str
-    unroll_factor: int = 1
-    reason: str = "asked for"
-
-
-@dataclasses.dataclass(frozen=True)
-class LoweredNode:
-    """What became of one node.
-
-    Attributes:
-        name: Name of the node that was lowered.
-        op_type: LSTM, GRU or RNN.
-        path: Where it lived.
-        direction: forward, reverse or bidirectional.
-        strategy: unroll, scan or loop.
-        steps: Static number of time steps, or ``None``.
-        emitted_ops: Number of nodes in its place, those of bodies included.
-        reason: Why this strategy.
-    """
-
-    name: str
-    op_type: str
-    path: str
-    direction: str
-    strategy: str
-    steps: int | None
-    emitted_ops: int
-    reason: str
-
+__all__ = ["LowerRecurrentPass"]
 
 _WITH_BODIES = ("If", "Loop", "Scan")
 
@@ -104,6 +60,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         dialect: The operators that may be emitted; ``None``: all.
         tell: Hears which of how many nodes is being lowered.
 
+    Raises:
+        OptionError: There is no such strategy or reading, or the factor is below 1.
+
     Attributes:
         lowered: What became of the nodes.
         notes: What a user should know about the forms that were chosen.
@@ -121,6 +80,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         tell: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:
         super().__init__()
+        if isinstance(strategy, str) and strategy not in STRATEGIES:
+            raise OptionError(f"the strategy is {strategy!r}; it must be one of {', '.join(STRATEGIES)}")
+        if unroll_factor < 1:
+            raise OptionError(f"the unroll factor is {unroll_factor}; it must be at least 1")
+        check_semantics(semantics)
         self._located = nodes
         self._impossible = impossible
         self._strategy = strategy
@@ -143,10 +107,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         for located in found:
             if self._located is None and located.path.startswith("function:"):
                 raise UnsupportedModelError(
-                    f"{located.node.op_type} node {str(located)!r} is in a function; inline it first "
-                    "(InlineFunctionsPass)"
+                    f"{located.label} is in a function; inline it first (InlineFunctionsPass)"
                 )
-            self._parse(located)
+            if self._parse(located).seq_length is None and self._plan(located).strategy == "unroll":
+                raise UnsupportedModelError(
+                    f"{located.label}: its sequence length is not known, and "
+                    "unrolling needs a number; fix the shapes of the inputs first (FreezeDimsPass), or use "
+                    "the strategy scan"
+                )
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(value_names(model))
         with paused_collection():
@@ -163,17 +131,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             node = self._parse(located)
             steps = f", {node.seq_length} steps" if node.seq_length else ""
             self._tell(f"lowering {located.name}{steps}: node", number, len(found))
-            dtype = _dtype(node, str(located))
+            dtype = _dtype(node, located.label)
             e = Emitter(opset, names, _arithmetic(dtype), initializers, self._dialect)
             weights = Weights(private, dtype)
             plan = self._plan(located)
             try:
                 outputs = lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
             except MissingOperatorError as error:
-                raise error.at(f"{node.op_type} node {str(located)!r}") from None
+                raise error.at(located.label) from None
             except OpsetError as error:
-                where = f"{node.op_type} node {str(located)!r}"
-                raise OpsetError(f"{where}: {error}; convert the model first (ConvertOpsetPass)") from None
+                raise OpsetError(
+                    f"{located.label}: {error}; convert the model first (ConvertOpsetPass)"
+                ) from None
             self.notes |= e.notes
             self.lowered.append(self._report(located, e, node.direction, node.seq_length))
             replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
@@ -181,7 +150,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             e = Emitter(opset, names, ir.DataType.FLOAT, initializers, self._dialect)
             if self._dialect is not None and not _can_fail(self._dialect):
                 raise UnsupportedModelError(
-                    f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes, and "
+                    f"{located.label} cannot run on inputs of these shapes, and "
                     f"target {self._dialect.name} cannot be told that its branch fails; take the branch out "
                     "of the model, or give the inputs other shapes"
                 )
@@ -198,7 +167,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return self._strategy[located.node]
 
     def _parse(self, located: Located) -> ResolvedNode:
-        return parse_recurrent(located.node, located.opset, self._semantics, label=str(located))
+        return parse_recurrent(located, self._semantics)
 
     def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
         inner = sum(
@@ -228,8 +197,7 @@ def _can_fail(dialect: Dialect) -> bool:
 def _dtype(node: ResolvedNode, label: str) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
-            f"{node.op_type} node {label!r}: the types of its inputs are unknown; "
-            "add type information to the model"
+            f"{label}: the types of its inputs are unknown; add type information to the model"
         )
     return node.dtype
 
@@ -254,42 +222,3 @@ def _private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[i
         and not value.is_graph_output()
         and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())
     }
-
-
-def _inherit(old: ir.Node, new: ir.Node | None) -> None:
-    """Hands on what the model says about a node; thousands of nodes of its steps go without."""
-    assert new is not None
-    new.metadata_props.update(old.metadata_props)
-    new.doc_string = old.doc_string
-
-
-def replace_node(
-    old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node], *, mark: bool
-) -> None:
-    """Puts the emitted nodes in the place of the node; its outputs keep their names and types.
-
-    Args:
-        old: The node.
-        outputs: What takes the place of its outputs, by name.
-        emitted: The nodes that compute them.
-        mark: Whether they are to be known as `EMITTED` later, which takes a dictionary for each of them.
-    """
-    graph = old.graph
-    assert graph is not None
-    graph.insert_before(old, emitted)
-    if mark:
-        for node in emitted:
-            node.meta[EMITTED] = True
-    for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
-        if name not in outputs:
-            continue
-        new = outputs[name]
-        new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
-        new.metadata_props.update(value.metadata_props)
-        new.meta.update(value.meta)
-        _inherit(old, new.producer())
-        value.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.name, value.name = value.name, None
-    inputs = [value for value in old.inputs if value is not None]
-    graph.remove(old, safe=True)
-    remove_orphans(inputs)

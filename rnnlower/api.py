@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.model_io import ModelLike, load_model, to_proto
-from rnnlower.passes.analysis import paused_collection
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.pipeline import LoweringOptions, lower_model
+from rnnlower.quiet import paused_collection
 from rnnlower.recurrent import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.fit import Misfit, find_misfits
@@ -139,7 +139,7 @@ def check(model: ModelLike, *, target: str | os.PathLike[str], semantics: Semant
         semantics: The reading by which a native recurrent node has to be right.
 
     Raises:
-        OptionError: There is no such target.
+        OptionError: There is no such target or reading.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
     return find_misfits(load_model(model), find_target(target), semantics)

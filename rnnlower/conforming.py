@@ -9,9 +9,9 @@ import onnx_ir as ir
 from rnnlower.passes.conform_sonnx import ConformSonnxPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.lower_recurrent import LoweredNode
 from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.places import Located, find_recurrent
+from rnnlower.replacing import LoweredNode
 from rnnlower.sonnx import departures
 
 __all__ = ["conform"]

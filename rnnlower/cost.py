@@ -25,8 +25,8 @@ MICROSECONDS: Mapping[str, Sequence[float]] = {
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
-_MORE_IN_A_PAIR = 3
-_MORE_WHERE_JOINED = 2
+_KERNELS_OF_A_PAIR = {"LSTM": 11, "GRU": 11, "RNN": 4}
+_MORE_WHERE_JOINED = {"LSTM": 2, "GRU": 2, "RNN": 1}
 _USUAL_BATCH = 1
 
 
@@ -37,7 +37,6 @@ class NodeFacts:
     Attributes:
         op_type: ``LSTM``, ``GRU`` or ``RNN``.
         hidden_size: Number of units.
-        input_size: Features of X, or ``None`` where unknown.
         seq_length: Static number of time steps, or ``None``.
         batch_size: Static batch size, or ``None``.
         num_directions: 1 or 2.
@@ -47,7 +46,6 @@ class NodeFacts:
 
     op_type: str
     hidden_size: int
-    input_size: int | None = None
     seq_length: int | None = None
     batch_size: int | None = None
     num_directions: int = 1
@@ -57,10 +55,9 @@ class NodeFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A strategy, its unroll factor, and why in words."""
+    """A strategy, and why in words."""
 
     strategy: str
-    unroll_factor: int
     reason: str
 
 
@@ -73,19 +70,26 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     steps = facts.seq_length or 0
     batch = facts.batch_size or _USUAL_BATCH
     units = facts.num_directions * _GATES[facts.op_type] * facts.hidden_size
-    ops = _KERNELS[facts.op_type] + 2 * facts.linear_before_reset
-    if facts.masked:
-        ops += 2 if facts.op_type == "LSTM" else 1
-    is_large = batch >= LARGE_BATCH and batch * facts.hidden_size >= LEAST_JOINED[facts.op_type]
-    if strategy == "scan" and is_large:
-        ops += _MORE_WHERE_JOINED
-    if facts.num_directions == 2:
-        # Both directions of a batch of one share their ops in a Scan.
-        shared = strategy == "scan" and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
-        ops = ops + _MORE_IN_A_PAIR if shared else 2 * ops
     # In a straight line the first step has no state to multiply.
     weights = (steps - (strategy == "unroll")) * units * facts.hidden_size
-    return [1.0, *map(float, (steps * ops, steps * units * batch, weights, weights * batch))]
+    ops = steps * _ops_of_a_step(facts, strategy)
+    return [1.0, *map(float, (ops, steps * units * batch, weights, weights * batch))]
+
+
+def _ops_of_a_step(facts: NodeFacts, strategy: str) -> int:
+    """Of all directions. Those of a batch of one share their ops in a Scan."""
+    op_type, batch = facts.op_type, facts.batch_size or _USUAL_BATCH
+    masks = 0 if not facts.masked else 2 if op_type == "LSTM" else 1
+    if strategy == "unroll":
+        return facts.num_directions * (_KERNELS[op_type] + 2 * facts.linear_before_reset + masks)
+    if facts.num_directions == 2 and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR:
+        return _KERNELS_OF_A_PAIR[op_type] + facts.linear_before_reset + masks
+    ops = _KERNELS[op_type] + 2 * facts.linear_before_reset + masks
+    # An RNN has no last op to leave to the outside, so that its H is copied.
+    ops += op_type == "RNN"
+    if batch >= LARGE_BATCH and batch * facts.hidden_size >= LEAST_JOINED[op_type]:
+        ops += _MORE_WHERE_JOINED[op_type]
+    return facts.num_directions * ops
 
 
 def predict(facts: NodeFacts, strategy: str) -> float:
@@ -100,13 +104,13 @@ def choose(facts: NodeFacts) -> Choice:
     Several steps in an iteration never pay: an iteration of a Scan costs no more than one op does.
     """
     if facts.seq_length is None:
-        return Choice("scan", 1, "its sequence length is dynamic")
+        return Choice("scan", "its sequence length is dynamic")
     steps = facts.seq_length * facts.num_directions
     if steps > LONGEST_UNROLLED:
-        return Choice("scan", 1, f"{steps} steps in a straight line would take long to load")
+        return Choice("scan", f"{steps} steps in a straight line would take long to load")
     unrolled, scanned = (predict(facts, strategy) for strategy in ("unroll", "scan"))
     if unrolled <= scanned:
         reason = f"{unrolled:.0f} us in a straight line, {scanned:.0f} us in a Scan by the cost model"
-        return Choice("unroll", 1, reason)
+        return Choice("unroll", reason)
     reason = f"{scanned:.0f} us in a Scan, {unrolled:.0f} us in a straight line by the cost model"
-    return Choice("scan", 1, reason)
+    return Choice("scan", reason)

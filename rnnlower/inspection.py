@@ -73,7 +73,7 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
 
 def _describe(located: Located) -> RecurrentNode:
     node = located.node
-    resolved = parse_recurrent(node, located.opset, label=str(located), lenient=True)
+    resolved = parse_recurrent(located, lenient=True)
     X = node.inputs[0]
     shape = X.shape if X is not None else None
     return RecurrentNode(

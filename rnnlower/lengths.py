@@ -32,11 +32,11 @@ def with_static_lengths(
     """
 
     def dynamic(nodes: Sequence[Located]) -> list[Located]:
-        return [located for located in nodes if _parse(located, semantics).seq_length is None]
+        return [located for located in nodes if parse_recurrent(located, semantics).seq_length is None]
 
     is_static = target is not None and target.shapes.static
     if not dynamic(current) and not is_static:
-        _check_cost([(located, _parse(located, semantics)) for located in current])
+        _check_cost([(located, parse_recurrent(located, semantics)) for located in current])
         return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model)
@@ -44,7 +44,7 @@ def with_static_lengths(
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise UnsupportedModelError(_no_length(located, model, target))
-    _check_cost([(located, _parse(located, semantics)) for located in current])
+    _check_cost([(located, parse_recurrent(located, semantics)) for located in current])
     return current, analysis.unreachable, analysis.impossible
 
 
@@ -54,7 +54,7 @@ def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
         steps = (node.seq_length or 0) * node.num_directions
         if steps > _MOST_STEPS:
             raise UnsupportedModelError(
-                f"{node.op_type} node {str(located)!r}: unrolling {steps:,} steps makes about "
+                f"{located.label}: unrolling {steps:,} steps makes about "
                 f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
                 f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
             )
@@ -69,9 +69,7 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
     length = f"{str(dim)!r}" if named else "unknown"
     remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
     needy = "unrolling" if target is None else f"target {target.name}"
-    problem = (
-        f"{node.op_type} node {str(located)!r}: its sequence length is {length}, and {needy} needs a number"
-    )
+    problem = f"{located.label}: its sequence length is {length}, and {needy} needs a number"
     other_way = "keep it dynamic with `rnnlower scan`"
     if target is not None:
         other_way = "choose a target that has Scan or Loop"
@@ -99,7 +97,3 @@ def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
         if value.shape is None:
             remedies[f"--input-shape {value.name}:2,3,4"] = None
     return " or ".join(remedies)
-
-
-def _parse(located: Located, semantics: Semantics) -> ResolvedNode:
-    return parse_recurrent(located.node, located.opset, semantics, label=str(located))

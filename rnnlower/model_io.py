@@ -20,8 +20,9 @@ import onnx_ir as ir
 
 from rnnlower import unmodelled
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.passes.analysis import paused_collection, quiet_libraries
+from rnnlower.places import subgraphs_of
 from rnnlower.placing import check_destination, place
+from rnnlower.quiet import paused_collection, quiet_libraries
 from rnnlower.soundness import check_external_data, check_proto, read_proto
 
 __all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
@@ -133,20 +134,10 @@ def _is_sorted(graph: ir.Graph | ir.Function, seen: set[ir.Node]) -> bool:
         producers = (value.producer() for value in node.inputs if value is not None)
         if any(producer is not None and producer not in seen for producer in producers):
             return False
-        if not all(_is_sorted(subgraph, seen) for subgraph in _subgraphs(node)):
+        if not all(_is_sorted(subgraph, seen) for subgraph in subgraphs_of(node)):
             return False
         seen.add(node)
     return True
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:

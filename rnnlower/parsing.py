@@ -23,6 +23,7 @@ from rnnlower.operators import (
     SHARED_ATTRIBUTES,
     SPEC_PARAMETERS,
 )
+from rnnlower.places import Located
 from rnnlower.recurrent import Activation, ResolvedNode, Semantics
 
 __all__ = ["parse_recurrent"]
@@ -30,16 +31,12 @@ __all__ = ["parse_recurrent"]
 _MOST_STATE_ELEMENTS = 2**28
 
 
-def parse_recurrent(
-    node: ir.Node, opset: int, semantics: Semantics = "ort", *, label: str = "", lenient: bool = False
-) -> ResolvedNode:
+def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
     """Reads an LSTM, GRU or RNN node.
 
     Args:
-        node: The node. Attributes that refer to a function's parameter must have been resolved.
-        opset: Version of the default domain that the node's graph imports.
+        located: The node. Attributes that refer to a function's parameter must have been resolved.
         semantics: Which reading wins where the text and onnxruntime differ.
-        label: What messages call the node; left out: its name.
         lenient: Take attributes that refer to a function's parameter as absent, and an unknown hidden_size as
             0.
 
@@ -47,16 +44,16 @@ def parse_recurrent(
         InvalidModelError: The node breaks the operator's text.
         UnsupportedModelError: The node asks for something that is refused.
     """
-    return _Parser(node, opset, semantics, label or node.name or "(unnamed)", lenient).parse()
+    return _Parser(located, semantics, lenient).parse()
 
 
 class _Parser:
-    def __init__(self, node: ir.Node, opset: int, semantics: Semantics, label: str, lenient: bool) -> None:
-        self.node = node
+    def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
+        self.node = located.node
         self.lenient = lenient
-        self.label = f"{node.op_type} node {label!r}"
-        self.cell = RECURRENT_OPS[node.op_type]
-        self.version = max(v for v in self.cell.versions if v <= opset)
+        self.label = located.label
+        self.cell = RECURRENT_OPS[self.node.op_type]
+        self.version = max(v for v in self.cell.versions if v <= located.opset)
         self.semantics = semantics
 
     def parse(self) -> ResolvedNode:
@@ -69,10 +66,11 @@ class _Parser:
         layout = self._integer("layout", 0)
         if layout not in (0, 1):
             raise self._invalid(f"attribute layout is {layout}; it must be 0 or 1")
-        hidden_size, input_size = self._sizes(inputs, x_shape, len(directions))
+        hidden_size, input_size = self._sizes(inputs, x_shape)
         seq_length, batch_size = _static(x_shape, layout), _static(x_shape, 1 - layout)
         batch_size = self._batch_size(inputs, batch_size, layout)
         self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
+        self._check_lengths(inputs.get("sequence_lens"), seq_length)
         if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
             raise self._unsupported(
                 f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written; "
@@ -243,9 +241,7 @@ class _Parser:
             raise self._invalid(f"input sequence_lens has type {lens.dtype.name}; it must be INT32")
         return next(iter(dtypes.values()), None)
 
-    def _sizes(
-        self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None, num_directions: int
-    ) -> tuple[int, int | None]:
+    def _sizes(self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None) -> tuple[int, int | None]:
         for name, rank in (("X", 3), ("W", 3), ("R", 3)):
             shape = x_shape if name == "X" else inputs[name].shape
             if shape is not None and len(shape) != rank:
@@ -266,6 +262,16 @@ class _Parser:
         if input_size is not None and x_size is not None and input_size != x_size:
             raise self._invalid(f"input X has {x_size} features, but W is made for {input_size}")
         return hidden_size, x_size if input_size is None else input_size
+
+    def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:
+        """Refuses constant lengths that no sequence has; onnxruntime does, but not before it runs."""
+        tensor = None if lens is None or lens.is_graph_input() else ir.convenience.get_const_tensor(lens)
+        if tensor is None:
+            return
+        for length in tensor.numpy().flat:
+            if length < 0 or (seq_length is not None and length > seq_length):
+                longest = "" if seq_length is None else f" to {seq_length}, the time steps of X"
+                raise self._invalid(f"input sequence_lens has {length}; lengths go from 0{longest}")
 
     def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
         """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.conforming import conform
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
+from rnnlower.inlining import functions_with, inline_functions
 from rnnlower.lengths import with_static_lengths
 from rnnlower.opset import NodePredicate
 from rnnlower.parsing import parse_recurrent
@@ -20,11 +21,11 @@ from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.lower_recurrent import LoweredNode, LowerRecurrentPass, Plan
+from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.places import Located, default_opset, find_recurrent, walk
-from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.recurrent import Semantics, check_semantics
+from rnnlower.replacing import LoweredNode, Plan
 from rnnlower.requirements import FIRST_OPSET, opset_needs
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits
@@ -77,8 +78,7 @@ class LoweringOptions:
     def __post_init__(self) -> None:
         if self.unroll_factor < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
-        if self.semantics not in ("ort", "spec"):
-            raise OptionError(f"the semantics are {self.semantics!r}; they must be 'ort' or 'spec'")
+        check_semantics(self.semantics)
         if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
             raise OptionError(
                 f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
@@ -118,12 +118,13 @@ class LoweringReport:
                 del node["reason"]
         else:
             kept = [dataclasses.asdict(node) for node in self.kept]
-            of_target = {"target": self.target, "kept": kept, "notes": list(self.notes)}
+            of_target = {"target": self.target, "kept": kept}
         return {
             "nodes": nodes,
             "opset": self.opset,
             "ops_before": dict(self.ops_before),
             "ops_after": dict(self.ops_after),
+            "notes": list(self.notes),
         } | of_target
 
 
@@ -163,7 +164,7 @@ def lower_model(
         InferTypesPass()(model)
         selected, kept = sort_out_native(selected, target, options.semantics)
     for located in selected:
-        parse_recurrent(located.node, located.opset, options.semantics, label=str(located), lenient=True)
+        parse_recurrent(located, options.semantics, lenient=True)
         located.node.meta[_ORIGIN] = located
     notes: list[str] = []
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
@@ -246,8 +247,8 @@ def _lower(
 def _plan(located: Located, options: LoweringOptions) -> Plan:
     if options.target is None:
         return Plan(options.strategy, options.unroll_factor)
-    node = _parse(located, options.semantics)
-    require_known(options.target, node, str(located))
+    node = parse_recurrent(located, options.semantics)
+    require_known(options.target, node, located.label)
     return choose_plan(options.target, node, options.unroll_factor)
 
 
@@ -283,13 +284,11 @@ def _unused_factor(
 def _notes(unreachable: Sequence[Located], impossible: Sequence[Located]) -> list[str]:
     """What happened to nodes beside their being lowered."""
     notes = [
-        f"{located.node.op_type} node {str(located)!r} never runs on inputs of these shapes, "
-        "and went with its branch"
+        f"{located.label} never runs on inputs of these shapes, and went with its branch"
         for located in unreachable
     ]
     notes += [
-        f"{located.node.op_type} node {str(located)!r} cannot run on inputs of these shapes; "
-        "what replaces it fails as it would"
+        f"{located.label} cannot run on inputs of these shapes; what replaces it fails as it would"
         for located in impossible
     ]
     return notes
@@ -346,25 +345,23 @@ def _reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int
         (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
     )
     raise OpsetError(
-        f"{located.node.op_type} node {str(located)!r}: what takes its place ({what}) cannot be said in "
+        f"{located.label}: what takes its place ({what}) cannot be said in "
         f"opset {asked}; ask for opset {lowest} or higher"
     )
 
 
 def _inline_functions(model: ir.Model) -> list[str]:
     """Inlines the functions that hold selected nodes; gives notes."""
-    inlining = InlineFunctionsPass(_is_selected)
     opset = default_opset(model)
-    versions = {function.opset_imports.get("", opset) for function in inlining.functions_to_inline(model)} | {
-        opset
-    }
+    functions = functions_with(model, _is_selected)
+    versions = {opset, *(function.opset_imports.get("", opset) for function in functions)}
     # A version that nobody knows is refused at once.
     highest = min(max(versions), max(LAST_OPSET, opset))
     notes = _move(model, range(opset, highest + 1)) if len(versions) > 1 else []
-    inlining(model)
+    uncalled = inline_functions(model, functions_with(model, _is_selected))
     return notes + [
         f"function {function.domain}::{function.name} is never called, and went with its recurrent nodes"
-        for function in inlining.uncalled
+        for function in uncalled
     ]
 
 
@@ -378,9 +375,5 @@ def _current(model: ir.Model) -> list[Located]:
     ]
 
 
-def _parse(located: Located, semantics: Semantics) -> ResolvedNode:
-    return parse_recurrent(located.node, located.opset, semantics, label=str(located))
-
-
 def _needs(located: Located, options: LoweringOptions, plan: Plan) -> dict[str, int]:
-    return opset_needs(_parse(located, options.semantics), plan.strategy, plan.unroll_factor)
+    return opset_needs(parse_recurrent(located, options.semantics), plan.strategy, plan.unroll_factor)

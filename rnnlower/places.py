@@ -19,6 +19,7 @@ __all__ = [
     "op_types",
     "origin",
     "sources",
+    "subgraphs_of",
     "value_names",
     "walk",
 ]
@@ -43,6 +44,11 @@ class Located:
 
     def __str__(self) -> str:
         return f"{self.path}/{self.name}" if self.path else self.name
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{self.node.op_type} node {str(self)!r}"
 
 
 def is_recurrent(node: ir.Node) -> bool:
@@ -70,6 +76,17 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
                 suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
                 inner = f"{name}/{suffix}"
                 yield from walk(subgraph, f"{path}/{inner}" if path else inner)
+
+
+def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    """The bodies and branches of a node."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def op_types(model: ir.Model) -> set[str]:

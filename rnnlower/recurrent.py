@@ -12,11 +12,22 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.errors import OptionError
 from rnnlower.operators import DIRECTIONS, RECURRENT_OPS, Cell
 
-__all__ = ["Activation", "ResolvedNode", "Semantics"]
+__all__ = ["Activation", "ResolvedNode", "Semantics", "check_semantics"]
 
 Semantics = Literal["ort", "spec"]
+
+
+def check_semantics(semantics: str) -> None:
+    """Refuses a reading that there is not.
+
+    Raises:
+        OptionError: It is neither ``ort`` nor ``spec``.
+    """
+    if semantics not in ("ort", "spec"):
+        raise OptionError(f"the semantics are {semantics!r}; they must be 'ort' or 'spec'")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ strategy, and put the outputs together.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rnnlower.cells import CELLS, LAST_OPS, gate_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.errors import MissingOperatorError
-from rnnlower.lanes import Lane, from_arithmetic, make_lane, pays_to_join, to_arithmetic
+from rnnlower.lanes import Lane, LaneMaker, from_arithmetic, pays_to_join, to_arithmetic
 from rnnlower.pairs import pays_as_pair, turned
 from rnnlower.recurrent import ResolvedNode
 from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, Strategy, run_in_chunks
@@ -70,10 +70,7 @@ def lower_node(
     multiplies_input = (
         form.multiplies_input and isinstance(axes.batch, int) and pays_to_join(e, node, weights, axes.batch)
     )
-    lanes = [
-        make_lane(e, node, weights, axes, series, groups, direction, multiplies_input=multiplies_input)
-        for direction in ([None] if axes.paired else range(node.num_directions))
-    ]
+    lanes = LaneMaker(e, node, weights, axes, groups, multiplies_input).lanes(series)
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
     return _outputs(e, node, axes, lanes, mask, results)
 
@@ -206,7 +203,8 @@ def _join(
 ) -> Recurrence:
     """One recurrence whose step is the step of every lane.
 
-    Its outputs are H of each lane, or the two operands of `last_op` that make H.
+    The inputs of a lane are its products or X and, where there is a mask, that. Its outputs are H of each
+    lane, or the two operands of `last_op` that make H.
     """
     inputs: list[TimeSeries] = []
     for lane in lanes:
@@ -224,25 +222,11 @@ def _join(
         for index, lane in enumerate(lanes):
             own = values[index * per_lane : (index + 1) * per_lane]
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
-            last = None
-            if mask is not None and e.is_never(own[-1]):
-                new = [_or_zeros(e, axes, node, value) for value in old]
-            else:
-                x = dict(zip(lane.inputs, own, strict=False))
-                new = CELLS[node.op_type](e, lane.parameters, x, old)
-                last = new[0].producer()
-                if mask is not None:
-                    new = [
-                        e.where(own[-1], value, _or_zeros(e, axes, node, before))
-                        for value, before in zip(new, old, strict=True)
-                    ]
+            x = dict(zip(lane.inputs, own[: len(lane.inputs)], strict=True))
+            new, H = _masked_step(e, node, lane, x, None if mask is None else own[-1], old)
             new_states += new
-            if wants_sequence and last_op is None:
-                outputs.append(new[0])
-            elif wants_sequence:
-                assert last is not None
-                assert last.op_type == last_op
-                outputs += [operand for operand in last.inputs if operand is not None]
+            if wants_sequence:
+                outputs += [new[0]] if last_op is None else _operands(H, last_op)
         return new_states, outputs
 
     sequences = [lane.reverse for lane in lanes for _ in range(1 if last_op is None else 2)]
@@ -256,6 +240,37 @@ def _join(
         output_widths=[node.hidden_size] * len(sequences),
         output_reverse=sequences,
     )
+
+
+def _masked_step(
+    e: Emitter,
+    node: ResolvedNode,
+    lane: Lane,
+    x: Mapping[str, ir.Value],
+    within: ir.Value | None,
+    old: Sequence[ir.Value | None],
+) -> tuple[list[ir.Value], ir.Value]:
+    """The new state, which is the old one in rows whose sequence has ended, and H as the cell made it."""
+    axes = lane.parameters.axes
+    if within is not None and e.is_never(within):
+        kept = [_or_zeros(e, axes, node, value) for value in old]
+        return kept, kept[0]
+    new = CELLS[node.op_type](e, lane.parameters, x, old)
+    if within is None:
+        return new, new[0]
+    masked = [
+        e.where(within, value, _or_zeros(e, axes, node, before))
+        for value, before in zip(new, old, strict=True)
+    ]
+    return masked, new[0]
+
+
+def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
+    """What the op of this type, which must be what made the value, made it of."""
+    made_by = value.producer()
+    assert made_by is not None
+    assert made_by.op_type == op_type
+    return [operand for operand in made_by.inputs if operand is not None]
 
 
 def _or_zeros(e: Emitter, axes: Axes, node: ResolvedNode, state: ir.Value | None) -> ir.Value:

@@ -89,8 +89,8 @@ def departures(located: Located) -> Iterator[Departure]:
         InvalidModelError: The node breaks its operator's text.
         UnsupportedModelError: The node has an unknown activation, or a clip that is not positive.
     """
-    node = parse_recurrent(located.node, located.opset, label=str(located), lenient=True)
-    label = f"{node.op_type} node {str(located)!r}"
+    node = parse_recurrent(located, lenient=True)
+    label = located.label
     if node.op_type != "LSTM":
         yield Departure(
             label,

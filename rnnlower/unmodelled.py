@@ -8,7 +8,7 @@ somebody reads it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
@@ -20,6 +20,15 @@ from rnnlower.soundness import called
 __all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
 
 _KEY = "rnnlower.unmodelled"
+_GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+@dataclasses.dataclass
+class _OfGraph:
+    """What was taken out of one graph; the annotations are those of names that it does not have."""
+
+    sparse: list[onnx.SparseTensorProto]
+    annotations: list[onnx.TensorAnnotation]
 
 
 @dataclasses.dataclass
@@ -28,28 +37,36 @@ class Unmodelled:
 
     Attributes:
         training_info: How the model is trained.
-        sparse: The sparse initializers by name.
-        annotations: Quantization annotations of names that the main graph does not have.
-        stand_ins: The dense tensors that stand for the sparse initializers.
+        graphs: What was taken out of each graph, in the order in which they are walked.
     """
 
-    training_info: list[onnx.TrainingInfoProto] = dataclasses.field(default_factory=list)
-    sparse: dict[str, onnx.SparseTensorProto] = dataclasses.field(default_factory=dict)
-    annotations: list[onnx.TensorAnnotation] = dataclasses.field(default_factory=list)
-    stand_ins: dict[str, ir.TensorProtocol] = dataclasses.field(default_factory=dict)
+    training_info: list[onnx.TrainingInfoProto]
+    graphs: list[_OfGraph]
 
     def __bool__(self) -> bool:
-        return bool(self.training_info or self.sparse or self.annotations)
+        return bool(self.training_info) or any(each.sparse or each.annotations for each in self.graphs)
 
     def attach(self, model: ir.Model) -> None:
         """Keep this with the model that was made of the rest."""
         if not self:
             return
         model.meta[_KEY] = self
-        for value in _initializers(model):
-            sparse = self.sparse.get(str(value.name))
-            if sparse is not None:
-                value.const_value = self.stand_ins[str(value.name)] = _dense(sparse)
+        for graph, taken in zip(_ir_graphs(model), self.graphs, strict=True):
+            for sparse in taken.sparse:
+                # One without a name, which nothing can read, is not there.
+                if sparse.values.name in graph.initializers:
+                    graph.initializers[sparse.values.name].const_value = _StandIn(sparse)
+            if taken.annotations:
+                graph.meta[_KEY] = taken.annotations
+
+
+class _StandIn(ir.LazyTensor):
+    """A dense tensor that stands for a sparse one."""
+
+    def __init__(self, sparse: onnx.SparseTensorProto) -> None:
+        dtype, shape = ir.DataType(sparse.values.data_type), ir.Shape(sparse.dims)
+        super().__init__(lambda: _dense(sparse), dtype=dtype, shape=shape, name=sparse.values.name)
+        self.sparse = sparse
 
 
 def find(model: ir.Model) -> Unmodelled | None:
@@ -75,22 +92,18 @@ def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:
     Raises:
         UnsupportedModelError: A Constant holds a sparse tensor.
     """
-    graphs = list(_graphs(proto.graph))
-    for graph in graphs:
-        for node in graph.node:
-            if any(attribute.HasField("sparse_tensor") for attribute in node.attribute):
+    graphs = list(_all_graphs(proto))
+    for nodes in (*(graph.node for graph in graphs), *(function.node for function in proto.functions)):
+        for node in nodes:
+            if any(each.HasField("sparse_tensor") or each.sparse_tensors for each in node.attribute):
                 raise UnsupportedModelError(f"{called(node)} holds a sparse tensor; make it a dense one")
-    known = _names(proto.graph)
-    rest = Unmodelled(
-        training_info=list(proto.training_info),
-        sparse={each.values.name: each for graph in graphs for each in graph.sparse_initializer},
-        annotations=[each for each in proto.graph.quantization_annotation if each.tensor_name not in known],
-    )
-    if rest.sparse:
+    taken = [_OfGraph(list(graph.sparse_initializer), _foreign_annotations(graph)) for graph in graphs]
+    rest = Unmodelled(list(proto.training_info), taken)
+    if any(each.sparse for each in taken):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
         proto = copy
-        for graph in _graphs(proto.graph):
+        for graph in _all_graphs(proto):
             graph.initializer.extend(_placeholder(each) for each in graph.sparse_initializer)
             del graph.sparse_initializer[:]
     return proto, rest
@@ -102,38 +115,68 @@ def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
     if rest is None:
         return
     proto.training_info.extend(rest.training_info)
-    proto.graph.quantization_annotation.extend(rest.annotations)
-    kept = {
-        str(value.name)
-        for value in _initializers(model)
-        if value.const_value is not None and value.const_value is rest.stand_ins.get(str(value.name))
-    }
-    for graph in _graphs(proto.graph):
-        dense = [tensor for tensor in graph.initializer if tensor.name in kept]
-        for tensor in dense:
-            graph.initializer.remove(tensor)
-            graph.sparse_initializer.append(rest.sparse[tensor.name])
+    for graph, written in zip(_ir_graphs(model), _all_graphs(proto), strict=True):
+        written.quantization_annotation.extend(graph.meta.get(_KEY, ()))
+        for name, value in graph.initializers.items():
+            if isinstance(value.const_value, _StandIn):
+                written.initializer.remove(next(each for each in written.initializer if each.name == name))
+                sparse = written.sparse_initializer.add()
+                sparse.CopyFrom(value.const_value.sparse)
+                sparse.values.name = name
+
+
+def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    yield from _graphs(proto.graph)
+    # Of functions with the same name the last one counts.
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    for function in functions.values():
+        yield from _graphs_below(function.node)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
-    for node in graph.node:
+    yield from _graphs_below(graph.node)
+
+
+def _graphs_below(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    for node in nodes:
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
-            for each in attribute.graphs:
-                yield from _graphs(each)
+            if attribute.type in _GRAPH_TYPES and not attribute.ref_attr_name:
+                # A graph without anything in it may not be set at all.
+                for graph in (
+                    attribute.graphs if attribute.type == onnx.AttributeProto.GRAPHS else [attribute.g]
+                ):
+                    yield from _graphs(graph)
+
+
+def _ir_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The graphs that `_all_graphs` gives of the same model, in the same order."""
+    yield model.graph
+    yield from _ir_graphs_below(model.graph)
+    for function in model.functions.values():
+        yield from _ir_graphs_below(function)
+
+
+def _ir_graphs_below(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
+    for node in nodes:
+        for attribute in node.attributes.values():
+            if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                continue
+            single = attribute.type == ir.AttributeType.GRAPH
+            for graph in [attribute.as_graph()] if single else attribute.as_graphs():
+                yield graph
+                yield from _ir_graphs_below(graph)
+
+
+def _foreign_annotations(graph: onnx.GraphProto) -> list[onnx.TensorAnnotation]:
+    known = _names(graph) if graph.quantization_annotation else set()
+    return [each for each in graph.quantization_annotation if each.tensor_name not in known]
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
     values = {value.name for value in (*graph.input, *graph.initializer, *graph.output)}
     sparse = {each.values.name for each in graph.sparse_initializer}
     return values | sparse | {name for node in graph.node for name in node.output}
-
-
-def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in (model.graph, *model.graph.subgraphs()):
-        yield from graph.initializers.values()
 
 
 def _placeholder(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
@@ -145,17 +188,12 @@ def _placeholder(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> ir.TensorProtocol:
-    name, shape = sparse.values.name, tuple(sparse.dims)
-    dtype = ir.DataType(sparse.values.data_type)
-
-    def make() -> ir.TensorProtocol:
-        dense = np.zeros(shape, dtype.numpy())
-        indices = onnx.numpy_helper.to_array(sparse.indices)
-        where = (indices,) if indices.ndim == 1 else tuple(indices.T)
-        flat = dense.reshape(-1)
-        flat[where[0] if len(where) == 1 else np.ravel_multi_index(where, shape)] = (
-            onnx.numpy_helper.to_array(sparse.values)
-        )
-        return ir.Tensor(dense, dtype=dtype, name=name)
-
-    return ir.LazyTensor(make, dtype=dtype, shape=ir.Shape(shape), name=name)
+    shape, dtype = tuple(sparse.dims), ir.DataType(sparse.values.data_type)
+    dense = np.zeros(shape, dtype.numpy())
+    indices = onnx.numpy_helper.to_array(sparse.indices)
+    where = (indices,) if indices.ndim == 1 else tuple(indices.T)
+    flat = dense.reshape(-1)
+    flat[where[0] if len(where) == 1 else np.ravel_multi_index(where, shape)] = onnx.numpy_helper.to_array(
+        sparse.values
+    )
+    return ir.Tensor(dense, dtype=dtype, name=sparse.values.name)

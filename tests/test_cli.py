@@ -17,7 +17,7 @@ MODELS = Path(generate.__file__).parent
 STATIC = MODELS / "lstm14_states.onnx"
 DYNAMIC = MODELS / "lstm14_dynamic.onnx"
 
-LOWERING_KEYS = {"nodes", "opset", "ops_before", "ops_after", "verification", "output"}
+LOWERING_KEYS = {"nodes", "opset", "ops_before", "ops_after", "notes", "verification", "output"}
 NODE_KEYS = {"name", "op_type", "path", "direction", "strategy", "steps", "emitted_ops"}
 VERIFICATION_KEYS = {"equal", "engines", "trials", "outputs", "skipped"}
 OUTPUT_KEYS = {"name", "max_abs", "max_rel", "max_ulp", "equal"}
@@ -44,6 +44,20 @@ def test_lowering_writes_and_reports(strategy: str, out: Path) -> None:
     for word in ("LSTM", "main graph", strategy, "emitted ops", "max abs", "equal"):
         assert word in run.stdout
     assert str(out) in run.stderr
+
+
+def test_notes_are_in_the_json_as_on_stderr(tmp_path: Path, out: Path) -> None:
+    path = save(recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}), tmp_path)
+    assert rnnlower("scan", path, "-o", out, "--json").json["notes"] == []
+    model = onnx.load(path)
+    node = onnx.helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model.functions.append(onnx.helper.make_function("own", "spare", ["x", "w", "r"], ["y"], [node], opsets))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    run = rnnlower("scan", save(model, tmp_path), "-o", out, "--json")
+    (note,) = run.json["notes"]
+    assert "own::spare" in note
+    assert f"note: {note}" in run.stderr
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

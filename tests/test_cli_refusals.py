@@ -106,6 +106,23 @@ def test_shape_that_does_not_fit(shapes: dict[str, tuple[int, ...]], tmp_path: P
     refused(save(recurrent_model(constants=constants, inputs=inputs), tmp_path), "LSTM node 'cell'", said)
 
 
+@pytest.mark.parametrize(
+    ("steps", "lengths", "said"),
+    [
+        (5, [9, 2], "sequence_lens has 9; lengths go from 0 to 5, the time steps of X"),
+        (5, [5, -1], "sequence_lens has -1"),
+        ("T", [5, -1], "sequence_lens has -1; lengths go from 0\n"),
+    ],
+)
+def test_lengths_that_no_sequence_has(
+    steps: int | str, lengths: list[int], said: str, tmp_path: Path
+) -> None:
+    constants = weights("LSTM") | {"sequence_lens": np.array(lengths, np.int32)}
+    inputs = {"X": (onnx.TensorProto.FLOAT, [steps, 2, 3])}
+    path = save(recurrent_model(constants=constants, inputs=inputs), tmp_path)
+    refused(path, "LSTM node 'cell'", said, strategy="scan")
+
+
 @pytest.mark.parametrize("name", ["X", "W", "R"])
 @pytest.mark.parametrize("end", [False, True], ids=["empty", "cut"])
 def test_missing_input(name: str, end: bool, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""What each command imports: starting must stay cheap, and nothing is imported that is not used."""
+"""What imports what: starting must stay cheap, and imports go one way."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,33 @@ def test_a_command_imports_only_what_it_uses(tmp_path, command, absent):
     loaded = set(run.stderr.splitlines()[-1].split())
     assert "rnnlower.cli" in loaded
     assert not absent & loaded
+
+
+LOWERING_ROOMS = {"cells", "emitter", "lanes", "pairs", "pipeline", "sequence", "weights"}
+LAYERS: dict[str, set[str]] = {
+    "rnnlower/reference": {*LOWERING_ROOMS, "opset", "passes", "strategies", "targets", "verification"},
+    "rnnlower/verification": {*LOWERING_ROOMS, "opset", "passes", "strategies", "targets"},
+    "rnnlower/strategies": {"cells", "opset", "passes", "pipeline", "sequence", "targets", "verification"},
+    "rnnlower/opset": {*LOWERING_ROOMS, "passes", "strategies", "targets", "verification"},
+    "rnnlower/targets": {"opset", "passes", "pipeline", "sequence", "verification"},
+    "passes": {"pipeline", "targets", "verification"},
+}
+"""Folders, and what their modules must not import, not even within a function."""
+
+
+def imported(path: Path) -> set[str]:
+    """The modules and packages of the project that a file imports, by their first name."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "rnnlower":
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rnnlower."):
+            modules.add(str(node.module).split(".")[1])
+    return modules
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_imports_go_one_way(folder: str) -> None:
+    files = list(Path(folder).glob("*.py"))
+    assert files
+    assert {(path.name, name) for path in files for name in imported(path) & LAYERS[folder]} == set()

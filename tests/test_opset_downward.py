@@ -339,3 +339,20 @@ def test_what_a_named_cast_gives_is_written_down() -> None:
     convert_opset(own, 5)
     # onnx's inference does not read the type that Cast-1 names, and refuses a sum of it without.
     onnx.checker.check_model(ir.to_proto(own), full_check=True)
+
+
+def test_indices_that_are_not_known_are_told_of_once() -> None:
+    nodes = "k = Constant<value_ints=[1,-1]>() i = Gather(s, k) h = Gather(a, i) y = Gather(h, i)"
+    work = ir.from_proto(build(12, {"a": "float", "s": "int64"}, nodes, "static"))
+    report = convert_opset(work, 9)
+    assert [note for note in report.notes if "Gather" in note] == [
+        "before opset 11 the indices of Gather cannot count from the back: those that are not constant are "
+        "taken not to"
+    ]
+
+
+def test_indices_that_are_known_are_not_told_of() -> None:
+    work = ir.from_proto(
+        build(12, {"a": "float"}, "k = Constant<value_ints=[1,-1]>() y = Gather(a, k)", "static")
+    )
+    assert convert_opset(work, 9).notes == []

@@ -223,6 +223,19 @@ def test_functions_are_inlined_below_15_and_the_report_says_so() -> None:
     assert report.notes == ["opset 14 has no functions: 1 were inlined"]
 
 
+def test_functions_that_nothing_calls_go_and_the_report_says_so() -> None:
+    proto = rich_model()
+    for name in ("Unused", "Forgotten"):
+        proto.functions.append(proto.functions[0])
+        proto.functions[-1].name = name
+    report = convert_opset(ir.from_proto(proto), 14)
+    assert report.inlined == ["local::Scaled"]
+    assert report.unused == ["local::Unused", "local::Forgotten"]
+    assert report.notes[0] == (
+        "opset 14 has no functions: local::Unused, local::Forgotten are never called, and left out"
+    )
+
+
 def test_a_refused_model_stays_as_it_was() -> None:
     proto = rich_model()
     proto.graph.node.append(helper.make_node("BitwiseNot", ["times"], ["last"], name="not_sayable"))

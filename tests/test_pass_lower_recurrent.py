@@ -290,3 +290,24 @@ def test_what_never_changes() -> None:
     assert result.graph.node[-1] == source.graph.node[-1]
     (kept,) = result.functions
     assert (kept.name, kept.doc_string) == (function.name, "doubles")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"strategy": "unrol"}, "the strategy is 'unrol'; it must be one of unroll, scan, loop"),
+        ({"strategy": "scan", "semantics": "onnx"}, "the semantics are 'onnx'"),
+        ({"strategy": "scan", "unroll_factor": 0}, "the unroll factor is 0"),
+    ],
+)
+def test_arguments_that_mean_nothing(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(rnnlower.OptionError, match=said):
+        LowerRecurrentPass(**arguments)
+
+
+def test_unrolling_needs_a_length() -> None:
+    model = ir.from_proto(recurrent_model(inputs={"X": (FLOAT, ["T", 2, 3])}))
+    before = ir.to_proto(model).SerializeToString()
+    with pytest.raises(rnnlower.UnsupportedModelError, match="'cell': its sequence length is not known"):
+        LowerRecurrentPass("unroll")(model)
+    assert ir.to_proto(model).SerializeToString() == before

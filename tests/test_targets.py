@@ -253,3 +253,23 @@ def test_a_guess_is_marked(tmp_path: Path) -> None:
     )
     assert misfit.guess
     assert str(misfit).endswith("(a guess)")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reasons"), [("max_rank = 4", []), ("versions = [8, 13]", ["Expand does not exist at opset 7"])]
+)
+def test_an_operator_newer_than_the_opset(limit: str, reasons: list[str], tmp_path: Path) -> None:
+    """Expand came with opset 8; runtimes run it all the same, unless they mind versions."""
+    tables = MINIMAL | {"ops": 'allowed = ["Expand"]', "opset": "range = [1, 26]"}
+    limits = f'[[limits]]\nops = ["Expand"]\n{limit}\nsource = "me"'
+    model = onnx.parser.parse_model("""
+        <ir_version: 4, opset_import: ["" : 7]>
+        main (float[1] X) => (float[3] Y) <int64[1] sizes = {3}> { Y = Expand (X, sizes) }
+    """)
+    misfits = rnnlower.check(model, target=write(tmp_path, tables, limits))
+    assert [misfit.reason for misfit in misfits] == reasons
+
+
+def test_a_reading_that_there_is_not() -> None:
+    with pytest.raises(rnnlower.OptionError, match="'onnx'"):
+        rnnlower.check(Config().build(), target="onnxruntime", semantics="onnx")  # type: ignore[arg-type]

@@ -113,6 +113,86 @@ def test_a_sparse_constant_is_refused_by_name(tmp_path: pathlib.Path) -> None:
         rnnlower.convert(model, opset=13)
 
 
+def sparse_weight(value: float) -> onnx.SparseTensorProto:
+    """`w`: the value, then zero."""
+    values = helper.make_tensor("w", FLOAT, [1], [value])
+    return helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [1], [0]), [2])
+
+
+def branch(weight: onnx.SparseTensorProto | onnx.TensorProto) -> onnx.GraphProto:
+    """x + w, with a `w` of its own, and an annotation of a value from outside."""
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["o"])],
+        "g",
+        [],
+        [helper.make_tensor_value_info("o", FLOAT, [2])],
+    )
+    if isinstance(weight, onnx.SparseTensorProto):
+        graph.sparse_initializer.append(weight)
+    else:
+        graph.initializer.append(weight)
+    for name in ("o", "x"):
+        annotation = graph.quantization_annotation.add(tensor_name=name)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
+    return graph
+
+
+BRANCHES = {
+    "two sparse": (sparse_weight(1.0), sparse_weight(5.0)),
+    "one dense": (sparse_weight(1.0), helper.make_tensor("w", FLOAT, [2], [7.0, 8.0])),
+}
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("weights", BRANCHES.values(), ids=BRANCHES)
+def test_branches_keep_their_own_sparse_initializers_and_annotations(
+    weights: tuple[onnx.SparseTensorProto, onnx.TensorProto], in_function: bool, tmp_path: pathlib.Path
+) -> None:
+    then, other = map(branch, weights)
+    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    functions = []
+    if in_function:
+        opsets = [helper.make_opsetid("", 17)]
+        functions.append(helper.make_function("local", "F", ["c", "x"], ["y"], [node], opsets))
+        node = helper.make_node("F", ["c", "x"], ["y"], domain="local")
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x", FLOAT, [2]),
+        ],
+        [helper.make_tensor_value_info("y", FLOAT, [2])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    for source in (model, tmp_path / "m.onnx"):
+        result = rnnlower.convert(source, opset=18)
+        nodes = result.functions[0].node if in_function else result.graph.node
+        branches = {attribute.name: attribute.g for attribute in nodes[0].attribute}
+        for name, before in (("then_branch", then), ("else_branch", other)):
+            assert list(branches[name].sparse_initializer) == list(before.sparse_initializer)
+            assert list(branches[name].initializer) == list(before.initializer)
+            assert {each.tensor_name for each in branches[name].quantization_annotation} == {"o", "x"}
+
+
+def test_a_sparse_constant_in_a_function_is_refused_by_name() -> None:
+    node = helper.make_node("Constant", [], ["y"], name="few", sparse_value=sparse_weight(1.0))
+    opsets = [helper.make_opsetid("", 17)]
+    function = helper.make_function("local", "F", [], ["y"], [node], opsets)
+    graph = helper.make_graph(
+        [helper.make_node("F", [], ["y"], domain="local")],
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", FLOAT, [2])],
+    )
+    opsets.append(helper.make_opsetid("local", 1))
+    model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Constant node 'few' holds a sparse tensor"):
+        rnnlower.convert(model, opset=18)
+
+
 def test_nothing_to_convert_changes_nothing(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model_with_everything(), path)

@@ -20,7 +20,7 @@ from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.model_io import ModelLike, load_model
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.places import find_recurrent
-from rnnlower.recurrent import Semantics
+from rnnlower.recurrent import Semantics, check_semantics
 from rnnlower.verification.driver import Progress
 from rnnlower.verification.engines import reasons_against_onnxruntime
 from rnnlower.verification.given import GivenInputs, read_inputs
@@ -75,8 +75,7 @@ def bench(
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
         UnverifiableError: No engine runs the model, so that nothing could be checked.
     """
-    if semantics not in ("ort", "spec"):
-        raise OptionError(f"the semantics are {semantics!r}; they must be 'ort' or 'spec'")
+    check_semantics(semantics)
     _check_options(strategies, unroll_factors, threads, runs, warmup)
     settings = Settings(
         dims=dims or {},

@@ -57,13 +57,13 @@ LARGE_ELEMENTS = 2**20
 class Constants:
     """The constants of a model before its conversion, and those that the conversion adds."""
 
-    def __init__(self, model: ir.Model, types: ValueTypes, folded: Constants | None = None) -> None:
+    def __init__(self, model: ir.Model, types: ValueTypes, *, fold: bool = True) -> None:
         self._types = types
         self._opset = model.graph.opset_imports.get("", 1)
         # Up to IR 3 every initializer had to be an input too, which did not mean that anybody would feed it.
         self._inputs_are_constant = model.ir_version < 4
         self._folded: dict[ir.Value, np.ndarray] = {}
-        if folded is not None:
+        if not fold:
             return
         for graph in all_graphs(model.graph):
             for node in graph:

@@ -77,7 +77,7 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     constants = Constants(model, types)
     rehearsal = model.clone()
     copied_types = ValueTypes()
-    copied_constants = Constants(rehearsal, copied_types, folded=constants)
+    copied_constants = Constants(rehearsal, copied_types, fold=False)
     for original, copied in zip(_every_value(model), _every_value(rehearsal), strict=True):
         copied_types.alias(copied, original, types)
         copied_constants.alias(copied, original, constants)

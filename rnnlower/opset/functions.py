@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, OpsetError
+from rnnlower.inlining import functions_with, inline_functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values, called_functions
 from rnnlower.opset.view import Session
@@ -16,9 +17,15 @@ def drop_uncalled(session: Session) -> None:
     """Take away the functions that nothing calls: there is no place to inline them."""
     model = session.model
     called = called_functions(model)
-    for identifier in [each for each in model.functions if each not in called]:
-        session.report.unused.append(_name(identifier))
+    unused = [each for each in model.functions if each not in called]
+    for identifier in unused:
         del model.functions[identifier]
+    if unused:
+        names = session.report.unused = [_name(each) for each in unused]
+        session.report.notes.append(
+            f"opset {session.target} has no functions: {', '.join(names)} "
+            f"{'is' if len(names) == 1 else 'are'} never called, and left out"
+        )
 
 
 def inline_all(session: Session) -> None:
@@ -29,14 +36,11 @@ def inline_all(session: Session) -> None:
     Raises:
         OpsetError: a call cannot be expanded.
     """
-    # The passes are built on this package.
-    from rnnlower.passes.inline_functions import InlineFunctionsPass
-
     model, report = session.model, session.report
     report.inlined += map(_name, model.functions)
     outputs = _outputs_of_calls(model)
     try:
-        InlineFunctionsPass(lambda node: True)(model)
+        inline_functions(model, functions_with(model, lambda node: True))
     except InvalidModelError as error:
         raise OpsetError(f"opset {session.target} has no functions, and {error}") from error
     if model.functions:

@@ -10,6 +10,10 @@ from rnnlower.opset.shaping import OLD_TEXT
 from rnnlower.opset.step import Row, Step
 
 NO_REDUCTION = "the older version only overwrites"
+COMPUTED_INDICES = (
+    "before opset 11 the indices of Gather cannot count from the back: those that are not constant are "
+    "taken not to"
+)
 
 
 def scatter_up(step: Step) -> None:
@@ -61,7 +65,10 @@ def one_hot_down(step: Step) -> None:
 def gather_down(step: Step) -> None:
     """Constant indices are counted from the front; those that are computed are taken to be so."""
     known = step.array(step.x(1))
-    if known is None or not bool((known < 0).any()):
+    if known is None:
+        step.note(COMPUTED_INDICES)
+        return
+    if not bool((known < 0).any()):
         return
     axis, shape = step.attr("axis"), step.shape(step.x(0))
     size = None if shape is None else shape[axis]

@@ -112,7 +112,7 @@ def resize_11_down(step: Step) -> None:
     coordinates = step.attr("coordinate_transformation_mode")
     if mode == "cubic" or step.attr("exclude_outside"):
         step.refuse("Resize-10 knows the modes nearest and linear only, and no exclude_outside")
-    if not _same_in_10(step, scales, mode, coordinates, rounding):
+    if not _same_in_10(scales, mode, coordinates, rounding):
         step.refuse(
             f"Resize-10 has no coordinate_transformation_mode={coordinates!r} with nearest_mode={rounding!r}"
         )
@@ -126,7 +126,7 @@ def resize_11_down(step: Step) -> None:
     step.set_inputs(step.x(), step.const(scales, ir.DataType.FLOAT))
 
 
-def _same_in_10(step: Step, scales: Sequence[float], mode: str, coordinates: str, rounding: str) -> bool:
+def _same_in_10(scales: Sequence[float], mode: str, coordinates: str, rounding: str) -> bool:
     if all(scale == 1 for scale in scales):
         return coordinates != "tf_crop_and_resize"
     if mode == "linear":

@@ -64,6 +64,11 @@ class Step(View):
             self.node.resize_inputs(position + 1)
         self.node.replace_input_with(position, value)
 
+    def note(self, sentence: str) -> None:
+        """Tell the user something, once for the whole model."""
+        if sentence not in self.session.report.notes:
+            self.session.report.notes.append(sentence)
+
     def drop_outputs(self, count: int) -> None:
         """Keep the first `count` outputs; the others must be unused."""
         self.node.resize_outputs(min(count, len(self.node.outputs)))
@@ -109,16 +114,9 @@ class Step(View):
 
     def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Add a node with one output beside the node and return its output."""
-        return self.emit_many(op_type, 1, *inputs, **attributes)[0]
-
-    def emit_many(
-        self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
-    ) -> Sequence[ir.Value]:
-        """Add a node beside the node and return its outputs."""
         given = {name: value for name, value in attributes.items() if value is not None}
-        node = ir.node(op_type, list(inputs), given, num_outputs=outputs)
-        names = [self.session.fresh(f"{self._base()}_{op_type.lower()}") for _ in range(outputs)]
-        return self._insert(node, names)
+        node = ir.node(op_type, list(inputs), given)
+        return self._insert(node, [self.session.fresh(f"{self._base()}_{op_type.lower()}")])[0]
 
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
         """Add a Constant whose value is a parameter of the function around it."""

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.inference import guarded
 from rnnlower.opset import schema
-from rnnlower.places import forget_negative_sizes, op_types
+from rnnlower.places import forget_negative_sizes, op_types, subgraphs_of
 
 __all__ = ["ValueTypes", "all_graphs", "all_values", "called_functions", "resolve_references"]
 
@@ -37,14 +37,8 @@ def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """`graph` and every graph below it, outer ones first."""
     yield graph
     for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from all_graphs(attribute.as_graph())
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for each in attribute.as_graphs():
-                    yield from all_graphs(each)
+        for subgraph in subgraphs_of(node):
+            yield from all_graphs(subgraph)
 
 
 def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:

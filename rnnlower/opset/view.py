@@ -117,10 +117,6 @@ class View:
             )
         return attribute.value
 
-    def has(self, name: str) -> bool:
-        """Whether the node carries the attribute `name`."""
-        return name in self.node.attributes
-
     def input(self, position: int) -> ir.Value | None:
         """The input at `position`, None when it is omitted."""
         values = schema.present(self.node.inputs)

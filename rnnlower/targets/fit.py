@@ -12,10 +12,10 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.inference import guarded
 from rnnlower.parsing import parse_recurrent
-from rnnlower.passes.analysis import quiet_libraries
-from rnnlower.passes.lower_recurrent import EMITTED
 from rnnlower.places import Located, default_opset, find_recurrent, forget_negative_sizes, op_types, walk
-from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.quiet import quiet_libraries
+from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
+from rnnlower.replacing import EMITTED
 from rnnlower.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 
@@ -70,7 +70,11 @@ def find_misfits(
         target: The target.
         semantics: The reading by which a native recurrent node has to be right.
         emitted: Look only at nodes that a lowering has emitted, or at all but those; ``None``: at everything.
+
+    Raises:
+        OptionError: There is no such reading.
     """
+    check_semantics(semantics)
     found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
     recurrent = {located.node: located for located in find_recurrent(model)}
     for node, twin, path in _nodes(model):
@@ -129,7 +133,7 @@ def _native_reasons(located: Located, target: Target, semantics: Semantics) -> l
         return [(f"{target.name} has no {located.node.op_type}", target.ops)]
     if any(attribute.is_ref() for attribute in located.node.attributes.values()):
         return [("its attributes depend on the function's caller", rules[0])]
-    node = parse_recurrent(located.node, located.opset, semantics, label=str(located), lenient=True)
+    node = parse_recurrent(located, semantics, lenient=True)
     judged = [(rule, list(_broken(rule, node, semantics, located.path))) for rule in rules]
     if not all(broken for _, broken in judged):
         return []
@@ -260,9 +264,18 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         if name in node.attributes and _plain(node.attributes[name].value) not in allowed:
             given = _plain(node.attributes[name].value)
             yield f"attribute {name} is {given!r}, not {_alternatives(allowed)}"
-    version = onnx.defs.get_schema(node.op_type, opset).since_version
-    if limit.versions is not None and version not in limit.versions:
-        yield f"{node.op_type}-{version} is not one of version {', '.join(map(str, limit.versions))}"
+    if limit.versions is not None:
+        yield from _of_another_version(node.op_type, opset, limit.versions)
+
+
+def _of_another_version(op_type: str, opset: int, allowed: Sequence[int]) -> Iterator[str]:
+    try:
+        version = onnx.defs.get_schema(op_type, opset).since_version
+    except onnx.defs.SchemaError:
+        yield f"{op_type} does not exist at opset {opset}"
+        return
+    if version not in allowed:
+        yield f"{op_type}-{version} is not one of version {', '.join(map(str, allowed))}"
 
 
 def _plain(value: Any) -> Any:

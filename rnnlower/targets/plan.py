@@ -10,9 +10,9 @@ import onnx_ir as ir
 from rnnlower import cost
 from rnnlower.dialect import Dialect
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.passes.lower_recurrent import Plan
 from rnnlower.places import Located
 from rnnlower.recurrent import ResolvedNode, Semantics
+from rnnlower.replacing import Plan
 from rnnlower.targets.fit import dynamic_inputs, find_misfits, native_misfits
 from rnnlower.targets.target import Target
 
@@ -65,9 +65,8 @@ def check_opset(target: Target, opset: int) -> None:
         )
 
 
-def require_known(target: Target, node: ResolvedNode, label: str) -> None:
+def require_known(target: Target, node: ResolvedNode, where: str) -> None:
     """Refuses a node whose sizes or type the target does not take."""
-    where = f"{node.op_type} node {label!r}"
     if target.shapes.static:
         sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
         for what, size in sizes.items():
@@ -119,7 +118,7 @@ def choose_plan(target: Target, node: ResolvedNode, unroll_factor: int) -> Plan:
     """How a node is lowered for the target."""
     if target.name == "onnxruntime":
         choice = cost.choose(_facts(node))
-        return Plan(choice.strategy, max(choice.unroll_factor, unroll_factor), choice.reason)
+        return Plan(choice.strategy, unroll_factor, choice.reason)
     steps, loops = node.seq_length, target.control_flow.ops
     guarded = steps is not None or "If" in loops
     if not {"Scan", "Loop"} & {*loops}:
@@ -144,7 +143,6 @@ def _facts(node: ResolvedNode) -> cost.NodeFacts:
     return cost.NodeFacts(
         op_type=node.op_type,
         hidden_size=node.hidden_size,
-        input_size=node.input_size,
         seq_length=node.seq_length,
         batch_size=node.batch_size,
         num_directions=node.num_directions,

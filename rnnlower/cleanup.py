@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from rnnlower.places import subgraphs_of
+
 __all__ = ["remove_orphans"]
 
 
@@ -44,12 +46,4 @@ def _read_by(node: ir.Node) -> list[ir.Value | None]:
 
 
 def _inner_nodes(node: ir.Node) -> list[ir.Node]:
-    graphs: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            graphs.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            graphs += attribute.as_graphs()
-    return [inner for graph in graphs for inner in graph.all_nodes()]
+    return [inner for graph in subgraphs_of(node) for inner in graph.all_nodes()]
