@@ -63,6 +63,7 @@ a missing or malformed option is not listed.
 | not enough memory for this model | 3 | an allocation fails |
 | nested too deeply for this model | 3 | bodies within bodies, deeper than Python goes |
 | cannot read or write: REASON | 2 | stdout is closed, or its disk full |
+| cannot read or write FILE: REASON | 2 | a chart of `bench` cannot be drawn there |
 | FORMS: not what the model computes | 1 | `bench` made a form that is wrong |
 | onnxruntime runs the model in none of these forms | 4 | `bench` finds nothing to time |
 | the model cannot be written: REASON | 3 | what is wrong with it was not seen when it was read |

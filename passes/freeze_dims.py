@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
+from rnnlower.places import dim_name
 
 __all__ = ["FreezeDimsPass"]
 
@@ -53,7 +54,7 @@ class FreezeDimsPass(ir.passes.InPlacePass):
         modified = bool(self._input_shapes)
         for value in values:
             assert value.shape is not None
-            frozen = [sizes.get(_name(dim) or "", dim) for dim in value.shape]
+            frozen = [sizes.get(dim_name(dim) or "", dim) for dim in value.shape]
             if frozen == list(value.shape):
                 continue
             # Inside of a graph a name is only what an exporter thought: two sizes may share it.
@@ -64,7 +65,7 @@ class FreezeDimsPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified)
 
     def _check_dims(self, values: Sequence[ir.Value]) -> None:
-        known = sorted({name for value in values for dim in value.shape or () if (name := _name(dim))})
+        known = sorted({name for value in values for dim in value.shape or () if (name := dim_name(dim))})
         for name, size in self._dims.items():
             if name not in known:
                 names = ", ".join(known) or "no symbolic dimension"
@@ -87,14 +88,13 @@ class FreezeDimsPass(ir.passes.InPlacePass):
                 f"input {name!r} has rank {len(old)}, but the shape given has {len(shape)} sizes"
             )
         for axis, (size, dim) in enumerate(zip(shape, old, strict=True)):
-            symbol = _name(dim)
+            symbol = dim_name(dim)
             bound = sizes.get(symbol, size) if symbol else dim if isinstance(dim, int) and dim >= 0 else size
             if size < 0 or bound != size:
                 raise OptionError(
                     f"input {name!r} cannot have the size {size} on axis {axis}: the model says {bound}"
                 )
-            # Exporters write "?" for whatever they do not know, so it names nothing.
-            if symbol and symbol != "?":
+            if symbol:
                 sizes[symbol] = size
         value.shape = ir.Shape(list(shape))
 
@@ -110,7 +110,3 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
     for function in model.functions.values():
         for node in function.all_nodes():
             yield from node.outputs
-
-
-def _name(dim: int | ir.SymbolicDim | None) -> str | None:
-    return dim.value if isinstance(dim, ir.SymbolicDim) else None

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.parsing import parse_recurrent
 from rnnlower.passes.static_shapes import StaticShapesPass
-from rnnlower.places import Located, sources
+from rnnlower.places import Located, dim_name, sources
 from rnnlower.recurrent import ResolvedNode, Semantics
 from rnnlower.targets import Target
 
@@ -17,7 +17,7 @@ __all__ = ["with_static_lengths"]
 
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
-_BYTES_A_STEP = 420
+_BYTES_A_STEP = 350
 # Inputs that say what shape something gets.
 _SHAPES = {("Reshape", 1), ("Expand", 1), ("Tile", 1), ("ConstantOfShape", 0)}
 
@@ -65,9 +65,9 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
     X = node.inputs[0]
     layout = node.attributes.get_int("layout", 0)
     dim = X.shape[layout] if X is not None and X.shape is not None else None
-    named = isinstance(dim, ir.SymbolicDim) and dim.value is not None
-    length = f"{str(dim)!r}" if named else "unknown"
-    remedy = f"--dim {dim}=16" if named else _input_remedy(model, X)
+    name = dim_name(dim)
+    length = repr(name) if name else "unknown"
+    remedy = f"--dim {name}=16" if name else _input_remedy(model, X)
     needy = "unrolling" if target is None else f"target {target.name}"
     problem = f"{located.label}: its sequence length is {length}, and {needy} needs a number"
     other_way = "keep it dynamic with `rnnlower scan`"
@@ -89,7 +89,7 @@ def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
         return ""
     for value in inputs:
         dims = list(value.shape or ())
-        names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]
+        names = [dim_name(dim) for dim in dims if isinstance(dim, ir.SymbolicDim)]
         remedies.update({f"--dim {name}=16": None for name in names if name})
         if None in names or any(isinstance(dim, int) and dim < 0 for dim in dims):
             shape = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)

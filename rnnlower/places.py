@@ -13,6 +13,7 @@ from rnnlower.operators import RECURRENT_OPS
 __all__ = [
     "Located",
     "default_opset",
+    "dim_name",
     "find_recurrent",
     "forget_negative_sizes",
     "is_recurrent",
@@ -108,6 +109,11 @@ def forget_negative_sizes(model: ir.Model) -> None:
             dims = () if value.shape is None else tuple(value.shape)
             if any(isinstance(dim, int) and dim < 0 for dim in dims):
                 value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
+
+
+def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
+    """The name of a dimension; none for "?", which exporters write for whatever they do not know."""
+    return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
 
 
 def value_names(model: ir.Model) -> collections.Counter[str]:

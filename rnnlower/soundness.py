@@ -66,9 +66,12 @@ def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
     """
     try:
         mode = path.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "a device"
-            raise InvalidModelError(f"{label} cannot be read: it is {kind} and not a file")
+            # A pipe can be read once, and the verification reads the model again.
+            kind = "a pipe" if stat.S_ISFIFO(mode) else kind
+            remedy = "; write what it gives to a file" if stat.S_ISFIFO(mode) else ""
+            raise InvalidModelError(f"{label} cannot be read: it is {kind} and not a file{remedy}")
         model = onnx.load_model(path, load_external_data=False)
     except OSError as error:
         raise InvalidModelError(f"{label} cannot be read: {error.strerror or error}") from error

@@ -206,16 +206,26 @@ def test_the_chart_is_an_svg_that_names_the_forms(tmp_path):
     [
         (["--plot", "chart.pdf"], ".png or an .svg"),
         (["--plot", "absent/chart.png"], "no folder absent"),
+        (["--plot", "folder.png"], "folder.png cannot be written: it is a directory"),
         (["--strategy", "fast"], "'fast' is not one of unroll, scan, loop"),
         (["--dim", "Q=3"], "no dimension named 'Q'"),
         (["--semantics", "both"], "must be 'ort' or 'spec'"),
         (["--node", "other*"], "no recurrent node matches"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_runs(tmp_path, options, complaint):
+def test_wrong_usage_is_told_before_anything_runs(tmp_path, options, complaint, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.png").mkdir()
     run = cli("bench", save(recurrent_model("LSTM"), tmp_path), *options, code=2)
     assert complaint in run.stderr
     assert run.stdout == ""
+
+
+def test_what_cannot_be_written_is_named(tmp_path):
+    chart = tmp_path / "chart.png"
+    chart.symlink_to(tmp_path / "absent" / "chart.png")
+    run = cli("bench", save(recurrent_model("LSTM"), tmp_path), "--runs", 2, "--plot", chart, code=2)
+    assert f"cannot read or write {chart}: No such file" in run.stderr
 
 
 @pytest.mark.parametrize("option", [{"runs": 0}, {"warmup": -1}, {"threads": -1}, {"unroll_factors": [0]}])

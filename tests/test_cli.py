@@ -323,9 +323,10 @@ def test_unroll_without_a_length_names_node_dimension_and_remedies(out: Path, tm
         (["time", "N", 3], ["--dim", "time=16"]),
         ([None, 2, 3], ["--input-shape", "X:N,2,3"]),
         ([-1, 2, 3], ["--input-shape", "X:N,2,3"]),
+        (["?", "?", 3], ["--input-shape", "X:N,N,3"]),
         (None, ["--input-shape", "X:2,3,4"]),
     ],
-    ids=["named", "unnamed", "negative", "unknown_rank"],
+    ids=["named", "unnamed", "negative", "question_marks", "unknown_rank"],
 )
 def test_the_remedy_works(dims: list[Any] | None, remedy: list[str], out: Path, tmp_path: Path) -> None:
     path = save(recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, dims)}), tmp_path)

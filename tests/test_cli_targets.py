@@ -11,6 +11,7 @@ from cli_helpers import rnnlower, save
 from configs import Config
 from judge import all_nodes, recurrent_left
 from onnx import TensorProto, helper
+from small_models import recurrent_model
 from test_targets import MINIMAL, write
 
 from rnnlower.targets import find_target, target_names
@@ -112,6 +113,12 @@ def test_open_sizes_ask_for_dim(tmp_path: Path) -> None:
     assert "takes static shapes only" in run.stderr
     assert "--dim" in run.stderr
     assert not out.exists()
+
+
+def test_question_marks_ask_for_input_shape(tmp_path: Path) -> None:
+    path = save(recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, ["?", "?", 3])}), tmp_path)
+    run = rnnlower("lower", path, "-o", tmp_path / "out.onnx", "--target", "tinygrad", code=3)
+    assert "--input-shape X:N,N,3" in run.stderr
 
 
 def around_an_odd_op(folder: Path) -> Path:

@@ -85,6 +85,7 @@ def test_agreeing_options() -> None:
     ("dims", "input_shapes", "message"),
     [
         ({"S": 3}, {}, "no dimension named 'S'; it has .*N.*T"),
+        ({"?": 3}, {}, r"no dimension named '\?'; it has N, T$"),
         ({"T": -1}, {}, "'T' cannot have the size -1"),
         ({}, {"W": [1]}, "no input named 'W'; it has X, Z, Q"),
         ({}, {"X": [5, 2]}, "'X' has rank 3"),

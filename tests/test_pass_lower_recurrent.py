@@ -157,7 +157,7 @@ def test_fan_out_of_a_long_sequence(direction: str) -> None:
 
 def test_bytes_of_a_step() -> None:
     short, long = (lowered("unroll", steps=steps).ByteSize() for steps in (100, 1100))
-    assert (long - short) / 1000 <= 420
+    assert (long - short) / 1000 <= 350
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rnnlower.benchmarking.result import BenchResult
 from rnnlower.errors import OptionError
+from rnnlower.placing import check_destination
 
 __all__ = ["check_chart", "draw_chart"]
 
@@ -17,12 +18,14 @@ def check_chart(path: Path) -> None:
     """Before anything is measured: can there be a chart in this file?
 
     Raises:
-        OptionError: Another format than PNG or SVG, a folder that is not there, or no matplotlib.
+        OptionError: Another format than PNG or SVG, no folder to put it in, a folder in its place, or no
+            matplotlib.
     """
     if path.suffix.lower() not in _FORMATS:
         raise OptionError(f"--plot {path}: the chart is a .png or an .svg")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"--plot {path}: there is no folder {path.parent}")
+    check_destination(path)
     _matplotlib()
 
 

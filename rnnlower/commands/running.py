@@ -38,7 +38,8 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             # What is printed may still be buffered, and would fail again at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            _fail(f"cannot read or write: {error.strerror or error}", USAGE, error)
+            name = f" {error.filename}" if isinstance(error.filename, str) else ""
+            _fail(f"cannot read or write{name}: {error.strerror or error}", USAGE, error)
 
     return guarded
 

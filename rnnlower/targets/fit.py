@@ -12,7 +12,15 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.inference import guarded
 from rnnlower.parsing import parse_recurrent
-from rnnlower.places import Located, default_opset, find_recurrent, forget_negative_sizes, op_types, walk
+from rnnlower.places import (
+    Located,
+    default_opset,
+    dim_name,
+    find_recurrent,
+    forget_negative_sizes,
+    op_types,
+    walk,
+)
 from rnnlower.quiet import quiet_libraries
 from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
 from rnnlower.replacing import EMITTED
@@ -159,7 +167,7 @@ def dynamic_inputs(model: ir.Model) -> list[tuple[ir.Value, list[str]]]:
         if dims is None:
             found.append((value, [f"--input-shape {value.name}:2,3,4"]))
         elif any(not isinstance(dim, int) or dim < 0 for dim in dims):
-            names = [dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)]
+            names = [dim_name(dim) for dim in dims if isinstance(dim, ir.SymbolicDim)]
             if all(names) and not any(isinstance(dim, int) and dim < 0 for dim in dims):
                 found.append((value, [f"--dim {name}=N" for name in names]))
             else:
