@@ -18,6 +18,7 @@ from refusal_models import (
     external,
     function,
     function_of,
+    inner_weight,
     insert,
     large,
     lens,
@@ -85,6 +86,7 @@ GRAPHS = [
         ),
     ),
     Case("a body that returns what is not its own", SCAN, outer_output, branches()),
+    Case("an initializer of a body that hides a value", SCAN, inner_weight, branches()),
     Case(
         "a function that calls itself",
         SCAN,
