@@ -138,6 +138,14 @@ def test_output_sequence_says_whether_y_is_read(y: str, flag: int) -> None:
     assert bool(node.output[0]) == bool(flag)
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_a_hidden_size_that_is_left_out_is_written(op_type: str) -> None:
+    """onnxruntime, which has kernels from opset 7 on, does not load a node without it."""
+    converted, _ = convert(Config(op_type=op_type, opset=6, ir_version=3, hidden_size_given=False).build(), 7)
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in converted.graph.node[0].attribute}
+    assert attributes["hidden_size"] == Config().hidden_size
+
+
 def test_the_misspelt_direction_is_mended() -> None:
     config = Config(op_type="GRU", opset=2, ir_version=3, direction=None, Y_h="graph", output_sequence=1)
     converted, _ = convert(config.build(), 3)

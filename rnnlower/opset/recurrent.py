@@ -19,6 +19,10 @@ def drop_output_sequence(step: Step) -> None:
     """`output_sequence` only said whether Y had to be there; an output Y that nobody reads goes away."""
     wanted = step.attr("output_sequence") or step.used(0)
     step.drop("output_sequence")
+    sizes = step.static_shape(step.input(2))
+    if step.attr("hidden_size") is None and sizes:
+        # The text leaves it out, onnxruntime does not.
+        step.set("hidden_size", sizes[-1])
     y = step.output(0)
     if y is not None and not wanted:
         y.name = ""
