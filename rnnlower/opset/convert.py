@@ -331,6 +331,6 @@ def _note(session: Session, step: Step, row: Row) -> None:
             path=step.path,
             old=step.old.since,
             new=step.new.since if step.new else 0,
-            reason=row.why,
+            reason=row.change(up=step.new is not None and step.new.since > step.old.since),
         )
     )
