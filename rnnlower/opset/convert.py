@@ -42,6 +42,8 @@ FIRST_OPSET_WITH_FUNCTIONS = 15
 FREE_INITIALIZERS_IR = 4
 # An attribute of the first operator sets that never had an effect.
 LEGACY_ATTRIBUTE = "consumed_inputs"
+# onnx infers the shapes of almost no operator's version before this opset.
+INFERRED_FROM = 6
 GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -164,6 +166,9 @@ def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path
     _check_known(session, root, source, path)
     for opset in range(source, target, direction):
         changed = changed_in(max(opset, opset + direction))
+        if source < opset == INFERRED_FROM and root is session.model.graph:
+            root.opset_imports[""] = opset
+            session.types.learn(session.model)
         for graph, where in _graphs_with_paths(session, root, path):
             for node in [each for each in graph if each.op_type in changed]:
                 _cross(session, graph, node, opset, opset + direction, where)
