@@ -140,6 +140,18 @@ CASES = {
         8,
         "k = Constant<value_floats=[1.0,2.0,3.0,4.0]>() y = LayerNormalization<axis=-1>(a, k)",
     ),
+    "rms_normalization": (
+        23,
+        {"a": "float"},
+        7,
+        "k = Constant<value_floats=[1.0,2.0,3.0,4.0]>() y = RMSNormalization(a, k)",
+    ),
+    "rms_normalization_of_two_axes": (
+        23,
+        {"a": "float16", "s": "float16"},
+        7,
+        "y = RMSNormalization<axis=1, epsilon=0.1>(a, s)",
+    ),
     "gelu": (20, {"a": "float"}, 9, 'y = Gelu<approximate="tanh">(a)'),
     "mish": (18, {"a": "float"}, 7, "y = Mish(a)"),
     "range": (
