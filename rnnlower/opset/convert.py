@@ -119,10 +119,9 @@ def _perform(session: Session) -> None:
     _normalize_domain(model)
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
-    # Functions have their own opsets; they are inlined at the highest that the model itself has on its way.
-    steps = (max(source, target), target) if without_functions else (target,)
     if without_functions:
         functions.drop_uncalled(session)
+    steps = (functions.meeting_point(session), target) if without_functions else (target,)
     for opset in steps:
         _move_functions(session, opset)
         _move_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
