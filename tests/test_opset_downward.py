@@ -157,7 +157,7 @@ CASES = {
     "range": (
         13,
         {"s": "int64"},
-        9,
+        6,
         "k = Constant<value_int=0>() n = Constant<value_int=7>() d = Constant<value_int=2>() "
         "y = Range(k, n, d)",
     ),

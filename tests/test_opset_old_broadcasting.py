@@ -117,6 +117,15 @@ def test_axis_with_nothing_known_is_refused_by_name() -> None:
         converted(model, 7)
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_number_broadcasts_its_old_way_to_a_tensor_of_unknown_rank(order: str) -> None:
+    model = build(helper.make_node("Add", list(order), ["c"]), 7, {"a": values(2, 3), "b": np.float32(2)})
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    (node,) = converted(model, 6).graph.node
+    assert list(node.input) == ["a", "b"]
+    assert [(each.name, each.i) for each in node.attribute] == [("broadcast", 1)]
+
+
 @pytest.mark.parametrize("dims", DIMS)
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (2, 3, 4, 5)])
 @pytest.mark.parametrize("channels", [1, 3])
