@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from rnnlower.opset.schema import MAX_OPSET, Parameter, Version, operators, version_at, versions
-from rnnlower.opset.step import Adapter
+from rnnlower.opset.step import Adapter, said
 from rnnlower.opset.table import REVIEWED, ROWS
 
 __all__ = ["PAGE", "page"]
@@ -84,8 +84,7 @@ def _down(op_type: str, low: int, high: int) -> str:
 
 
 def _described(adapter: Adapter) -> str:
-    text = " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".").replace("|", r"\|")
-    return f"adapted: {text}"
+    return f"adapted: {said(adapter)}".replace("|", r"\|")
 
 
 def _types(version: Version) -> set[str]:

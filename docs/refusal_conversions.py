@@ -76,6 +76,7 @@ CONVERSIONS: list[tuple[str, int, int, str, str]] = [
     ("Dropout", 6, 10, F23, "Y = Dropout (X)"),
     ("Dropout", 12, 11, f"{F23}, float r, bool t", "Y = Dropout (X, r, t)"),
     ("Dropout", 12, 11, F23, "Z, Y = Dropout (X)"),
+    ("Dropout", 10, 12, F23, "Z, Y = Dropout (X)"),
     # Pooling
     ("LpPool", 1, 2, F4D, "Y = LpPool <kernel_shape = [2, 2], p = 2.5> (X)"),
     ("MaxPool", 8, 7, F4D, "Z, Y = MaxPool <kernel_shape = [2, 2]> (X)"),

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from opset_engines import outcomes, same
+from opset_engines import outcomes, run_ort, same
 
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
@@ -140,12 +140,24 @@ CASES = {
         8,
         "k = Constant<value_floats=[1.0,2.0,3.0,4.0]>() y = LayerNormalization<axis=-1>(a, k)",
     ),
+    "rms_normalization": (
+        23,
+        {"a": "float"},
+        7,
+        "k = Constant<value_floats=[1.0,2.0,3.0,4.0]>() y = RMSNormalization(a, k)",
+    ),
+    "rms_normalization_of_two_axes": (
+        23,
+        {"a": "float16", "s": "float16"},
+        7,
+        "y = RMSNormalization<axis=1, epsilon=0.1>(a, s)",
+    ),
     "gelu": (20, {"a": "float"}, 9, 'y = Gelu<approximate="tanh">(a)'),
     "mish": (18, {"a": "float"}, 7, "y = Mish(a)"),
     "range": (
         13,
         {"s": "int64"},
-        9,
+        6,
         "k = Constant<value_int=0>() n = Constant<value_int=7>() d = Constant<value_int=2>() "
         "y = Range(k, n, d)",
     ),
@@ -328,6 +340,22 @@ def test_comparing_int64_stays_exact() -> None:
         convert_opset(work, 7)
         (found,) = outcomes(ir.to_proto(work), {"a": a, "b": b})["onnxruntime"]
         np.testing.assert_array_equal(found, function(a, b))
+
+
+@pytest.mark.parametrize("bounds", [(0.5, -0.5), (np.inf, None), (None, -np.inf), (-0.5, -0.5)])
+def test_clip_with_min_above_max_runs_in_its_older_form(bounds: tuple[float | None, float | None]) -> None:
+    given = {name: bound for name, bound in zip("lh", bounds, strict=True) if bound is not None}
+    constants = ", ".join(f"float {name} = {{{bound}}}" for name, bound in given.items())
+    names = ", ".join(name if name in given else "" for name in "lh")
+    head = '<ir_version: 6, opset_import: ["" : 11]> g (float[5] x) => (float[5] y)'
+    model = onnx.parser.parse_model(f"{head} <{constants}> {{ y = Clip(x, {names}) }}")
+    x = np.array([-5, -0.5, 0, 0.5, 5], np.float32)
+    (expected,) = run_ort(model, {"x": x})
+    for target in (7, 10):
+        work = ir.from_proto(model)
+        convert_opset(work, target)
+        (found,) = run_ort(ir.to_proto(work), {"x": x})
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_what_a_named_cast_gives_is_written_down() -> None:

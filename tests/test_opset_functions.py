@@ -63,6 +63,37 @@ def test_a_function_of_a_newer_opset_than_the_model(opset: int, target: int) -> 
         np.testing.assert_allclose(found, exponentials / exponentials.sum(axis=1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("own", "source", "targets"), [(11, 16, (9, 10, 12)), (11, 11, (9, 13)), (9, 7, (13,))]
+)
+def test_a_function_is_inlined_at_the_opset_next_to_its_own(
+    own: int, source: int, targets: tuple[int, ...]
+) -> None:
+    softmax = helper.make_node("Softmax", ["a"], ["b"])
+    softmax.attribute.add(name="axis", ref_attr_name="axis", type=onnx.AttributeProto.INT)
+    called = function("F", [softmax], opset=own)
+    called.attribute.append("axis")
+    caller = model(source, called)
+    caller.graph.node[0].attribute.append(helper.make_attribute("axis", 1))
+    for target in targets:
+        result = rnnlower.convert(caller, opset=target)
+        onnx.checker.check_model(result, full_check=True)
+        assert not result.functions
+        (found,) = run_ort(result, {"x": X})
+        np.testing.assert_allclose(found, softmax_of(softmax_of(X)), rtol=1e-5)
+    if source > 12:
+        # From 15 on functions stay, and the axis of Softmax-13 says something else.
+        with pytest.raises(
+            OpsetError, match="inline the model's functions first, or ask for an opset below 13"
+        ):
+            rnnlower.convert(caller, opset=15)
+
+
+def softmax_of(x: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(x)
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
 def test_what_only_the_function_has_is_refused_in_its_place() -> None:
     source = model(13, function("F", BITS))
     for target in (13, 17):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from old_forms import DIMS, build, converted, values
 from onnx import TensorProto, helper
@@ -72,12 +74,56 @@ def test_axis_with_a_tensor_of_unknown_rank() -> None:
     np.testing.assert_allclose(result, a + b[None, :, :, None])
 
 
+# Of b of two elements, o of one and f of four: operators of whose first versions inference says nothing.
+OF_OLD_OPERATORS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "r = Tanh(b)": lambda b, o, f: np.tanh(b),
+    "r = Clip<max = 0.5>(b)": lambda b, o, f: np.minimum(b, 0.5),
+    "r = PRelu(b, o)": lambda b, o, f: np.where(b < 0, o * b, b),
+    "r = Dropout<is_test = 1>(b)": lambda b, o, f: b,
+    "r = Max(b, b)": lambda b, o, f: b,
+    "r = Mean(b, b)": lambda b, o, f: b,
+    "r = Mul<broadcast = 1>(b, o)": lambda b, o, f: b * o,
+    'q = Less<broadcast = 1>(b, o)  p = Not(q)  r = Cast<to = "FLOAT">(p)': lambda b, o, f: 1.0 * (b >= o),
+    "r = Tile(o, t, u)": lambda b, o, f: np.tile(o, 2),
+    "r = Reshape<shape = [-1]>(b)": lambda b, o, f: b,
+    "r = Pad<paddings = [0, 1]>(o)": lambda b, o, f: np.pad(o, (0, 1)),
+    "r = Concat<axis = 0>(o, o)": lambda b, o, f: np.concatenate([o, o]),
+    "p, r = Split<axis = 0, split = [2, 2]>(f)": lambda b, o, f: f[2:],
+    "p = Tanh(b)  q = Unsqueeze<axes = [0]>(p)  s = Abs(q)  r = Squeeze<axes = [0]>(s)": lambda b, o, f: (
+        np.abs(np.tanh(b))
+    ),
+}
+
+
+@pytest.mark.parametrize("target", [7, 9, 26])
+@pytest.mark.parametrize("nodes", OF_OLD_OPERATORS)
+def test_axis_with_what_old_operators_make(nodes: str, target: int) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 3, opset_import: ["" : 1]> g (float[2, 8] x, float[2] b, float[1] o, float[4] f, '
+        "float t, float u) => (float[2, 8] y) <float t = {2.0}, float u = {0.0}> "
+        f"{{ {nodes}  y = Add<broadcast = 1, axis = 0>(x, r) }}"
+    )
+    given = {"x": values(2, 8), "b": values(2), "o": values(1), "f": values(4)}
+    r = OF_OLD_OPERATORS[nodes](given["b"], given["o"], given["f"])
+    (result,) = run_ort(converted(model, target), given)
+    np.testing.assert_allclose(result, given["x"] + r[:, None], rtol=1e-5, atol=1e-6)
+
+
 def test_axis_with_nothing_known_is_refused_by_name() -> None:
     node = helper.make_node("Add", ["a", "b"], ["c"], name="sum", broadcast=1, axis=1)
     model = build(node, 6, {"a": values(2, 3, 4), "b": values(3)})
     model.graph.input[1].type.tensor_type.ClearField("shape")
     with pytest.raises(OpsetError, match=r"'sum'.*Add-6 cannot become Add-7.*rank of 'b'"):
         converted(model, 7)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_number_broadcasts_its_old_way_to_a_tensor_of_unknown_rank(order: str) -> None:
+    model = build(helper.make_node("Add", list(order), ["c"]), 7, {"a": values(2, 3), "b": np.float32(2)})
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    (node,) = converted(model, 6).graph.node
+    assert list(node.input) == ["a", "b"]
+    assert [(each.name, each.i) for each in node.attribute] == [("broadcast", 1)]
 
 
 @pytest.mark.parametrize("dims", DIMS)

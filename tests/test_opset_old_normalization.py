@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from old_forms import DIMS, RNG, build, converted, values
-from onnx import helper
+from onnx import TensorProto, helper
 from opset_engines import run_ort
 
 import rnnlower
@@ -80,6 +81,27 @@ def test_dropout_for_inference_copies(dims: str) -> None:
     for target in (7, 10, 12, 26):
         (result,) = run_ort(converted(model, target), {"x": x})
         np.testing.assert_array_equal(result, x)
+
+
+@pytest.mark.parametrize(("opset", "type_"), [(6, "float"), (7, "float"), (10, "bool")])
+def test_a_dropout_mask_that_older_versions_leave_open_is_refused(opset: int, type_: str) -> None:
+    attributes = "is_test=1" if opset < 7 else "ratio=0.3"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 4, opset_import: ["": {opset}]> g (float[2] x) => (float[2] y, {type_}[2] mask) '
+        f"{{ y, mask = Dropout<{attributes}>(x) }}"
+    )
+    if opset < 10:
+        converted(model, 9)
+    with pytest.raises(OpsetError, match=r"its mask is read, which Dropout-10 leaves open.* opset below 12$"):
+        converted(model, 12)
+
+
+def test_the_mask_of_a_dropout_that_trains_crosses() -> None:
+    x = np.ones((100, 100), np.float32)
+    node = helper.make_node("Dropout", ["x"], ["y", "mask"], ratio=0.25)
+    model = build(node, 6, {"x": x}, types=[TensorProto.FLOAT] * 2)
+    result, mask = run_ort(converted(model, 13), {"x": x})
+    np.testing.assert_array_equal(mask != 0, result != 0)
 
 
 def test_batch_normalization_that_trains_is_verified() -> None:

@@ -45,6 +45,21 @@ def test_every_adapter_says_what_it_does() -> None:
             assert adapter is None or adapter.__doc__, key
 
 
+def test_the_report_tells_the_way_that_the_node_went() -> None:
+    text = """<ir_version: 7, opset_import: ["" : 13]>
+        g (float[1, 3] x, float[1, 16, 3] w, float[1, 16, 4] r) => (float[1, 3, 4] y)
+        { a = Constant<value = int64[1] {0}>()  s = Unsqueeze(x, a)  y = LSTM<hidden_size = 4>(s, w, r) }"""
+    model = ir.from_onnx_text(text)
+    told = {
+        target: {(each.op_type, each.new): each.reason for each in convert_opset(model, target).adapted}
+        for target in (6, 13)
+    }
+    assert told[6]["Unsqueeze", 11] == "`axes`, if it is constant, becomes an attribute"
+    assert told[6]["LSTM", 1] == "`output_sequence` says whether Y is made: it is when anybody reads it"
+    assert told[13]["Unsqueeze", 13] == "the axes became an input"
+    assert told[13]["LSTM", 7] == "output_sequence went away"
+
+
 @pytest.mark.parametrize("operator", operators())
 def test_a_step_without_a_row_only_adds(operator: str) -> None:
     """What is removed or changes its form needs a row, in which somebody says why."""

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.opset import schema
+from rnnlower.opset.constants import Constants
 from rnnlower.opset.step import Step
 from rnnlower.opset.types import ValueTypes, all_values, resolve_references
 
@@ -27,12 +28,16 @@ def expand(step: Step) -> None:
     for formal, actual in zip(function.inputs, inputs, strict=False):
         if actual is not None:
             formal.type, formal.shape = _type(step, actual), step.shape(actual)
-    types = _types_inside(step, function)
+    function.graph.opset_imports[""] = step.opset
+    body = ir.Model(function.graph, ir_version=10)
+    types = ValueTypes(body)
+    constants = Constants(body, types)
     for value in all_values(function.graph):
         value.name = (
             step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
         )
         step.session.types.alias(value, value, types)
+        step.session.constants.alias(value, value, constants)
     for formal, actual in zip(function.inputs, inputs, strict=False):
         for user, position in list(formal.uses()):
             user.replace_input_with(position, actual)
@@ -93,9 +98,3 @@ def _body(step: Step) -> onnx.FunctionProto:
     node = ir.to_proto(step.node).SerializeToString()
     proto.ParseFromString(defined.get_context_dependent_function_with_opset_version(version, node, types))
     return proto
-
-
-def _types_inside(step: Step, function: ir.Function) -> ValueTypes:
-    graph = function.graph
-    graph.opset_imports[""] = step.opset
-    return ValueTypes(ir.Model(graph, ir_version=10))

@@ -66,9 +66,9 @@ def say_broadcast(step: Step) -> None:
     step.set("broadcast", 1)
     sizes, whole = step.static_shape(b), step.shape(a)
     assert sizes is not None
-    assert whole is not None
     core = _without_outer_ones(sizes)
     if core and core != sizes:
+        assert whole is not None
         start = len(whole) - len(sizes) + sizes.index(core[0])
         step.set_input(1, step.reshape(b, core))
         step.set("axis", start)
@@ -84,6 +84,8 @@ def _same_shape(step: Step, a: ir.Value, b: ir.Value) -> bool:
 
 def _fits_before_7(step: Step, a: ir.Value, b: ir.Value) -> bool:
     whole, sizes = step.shape(a), step.static_shape(b)
+    if sizes == ():
+        return True
     if whole is None or sizes is None or len(sizes) > len(whole):
         return False
     core = _without_outer_ones(sizes)

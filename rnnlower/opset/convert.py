@@ -42,6 +42,8 @@ FIRST_OPSET_WITH_FUNCTIONS = 15
 FREE_INITIALIZERS_IR = 4
 # An attribute of the first operator sets that never had an effect.
 LEGACY_ATTRIBUTE = "consumed_inputs"
+# onnx infers the shapes of almost no operator's version before this opset.
+INFERRED_FROM = 6
 GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -117,10 +119,9 @@ def _perform(session: Session) -> None:
     _normalize_domain(model)
     initializers = len(model.graph.initializers)
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
-    # Functions have their own opsets; they are inlined at the highest that the model itself has on its way.
-    steps = (max(source, target), target) if without_functions else (target,)
     if without_functions:
         functions.drop_uncalled(session)
+    steps = (functions.meeting_point(session), target) if without_functions else (target,)
     for opset in steps:
         _move_functions(session, opset)
         _move_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
@@ -164,6 +165,9 @@ def _move_graph(session: Session, root: ir.Graph, source: int, target: int, path
     _check_known(session, root, source, path)
     for opset in range(source, target, direction):
         changed = changed_in(max(opset, opset + direction))
+        if source < opset == INFERRED_FROM and root is session.model.graph:
+            root.opset_imports[""] = opset
+            session.types.learn(session.model)
         for graph, where in _graphs_with_paths(session, root, path):
             for node in [each for each in graph if each.op_type in changed]:
                 _cross(session, graph, node, opset, opset + direction, where)
@@ -331,6 +335,6 @@ def _note(session: Session, step: Step, row: Row) -> None:
             path=step.path,
             old=step.old.since,
             new=step.new.since if step.new else 0,
-            reason=row.why,
+            reason=row.change(up=step.new is not None and step.new.since > step.old.since),
         )
     )

@@ -42,9 +42,13 @@ def clip_11_down(step: Step) -> None:
     bounds = {name: step.array(value) for name, value in (("min", low), ("max", high)) if value is not None}
     if all(bound is not None and _is_float32(bound) for bound in bounds.values()):
         step.set_inputs(step.x())
-        for name, bound in bounds.items():
-            assert bound is not None
-            step.set(name, float(bound.reshape(-1)[0]))
+        given = {name: float(bound.reshape(-1)[0]) for name, bound in bounds.items() if bound is not None}
+        highest = given.get("max", HIGHEST)
+        if given.get("min", LOWEST) > highest:
+            # Clip-11 then gives max everywhere; runtimes do not load a Clip-6 whose bounds are crossed.
+            given["min"] = highest
+        for name, number in given.items():
+            step.set(name, number)
         return
     x = step.x()
     if low is not None:

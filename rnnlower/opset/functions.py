@@ -10,7 +10,7 @@ from rnnlower.opset.constants import Constants
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values, called_functions
 from rnnlower.opset.view import Session
 
-__all__ = ["drop_uncalled", "inline_all"]
+__all__ = ["drop_uncalled", "inline_all", "meeting_point"]
 
 
 def drop_uncalled(session: Session) -> None:
@@ -26,6 +26,14 @@ def drop_uncalled(session: Session) -> None:
             f"opset {session.target} has no functions: {', '.join(names)} "
             f"{'is' if len(names) == 1 else 'are'} never called, and left out"
         )
+
+
+def meeting_point(session: Session) -> int:
+    """The opset to inline the functions at: on the model's way, and as near as may be to their own."""
+    low, high = sorted((session.source, session.target))
+    imports = [each.opset_imports for each in session.model.functions.values()]
+    own = max((each[""] for each in imports if "" in each), default=session.source)
+    return min(max(own, low), high)
 
 
 def inline_all(session: Session) -> None:

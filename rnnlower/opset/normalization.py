@@ -11,6 +11,7 @@ from rnnlower.opset.step import Row, Step
 # Set on a node that trains, while it has a version that cannot say so itself. Never written to a file.
 TRAINS = "rnnlower.opset.trains"
 CONSUMED = [0, 0, 0, 1, 1]
+OPEN_MASK = "its mask is read, which Dropout-10 leaves open in inference"
 
 
 def batch_norm_7_up(step: Step) -> None:
@@ -63,7 +64,7 @@ def batch_norm_14_up(step: Step) -> None:
 
 
 def batch_norm_14_down(step: Step) -> None:
-    """Before 14 the text does not say how a training node gets its variance."""
+    """`training_mode` 0 goes away; before 14 the text does not say how a training node gets its variance."""
     if step.attr("training_mode"):
         step.refuse("training_mode=1: the older text does not say which variance training takes")
     step.drop("training_mode")
@@ -109,22 +110,25 @@ def dropout_10_down(step: Step) -> None:
 
 
 def dropout_12_up(step: Step) -> None:
-    """ratio became an input, and training has to be asked for."""
+    """ratio became an input, training has to be asked for, and in inference a mask was left open."""
+    trains = step.node.meta.pop(TRAINS, False)
+    if step.used(1) and not trains:
+        step.refuse(OPEN_MASK)
     ratio = step.attr("ratio")
     step.drop("ratio")
     inputs = [step.x(), step.const(ratio, ir.DataType.FLOAT)]
-    if step.node.meta.pop(TRAINS, False):
+    if trains:
         inputs.append(step.const(True, ir.DataType.BOOL))
     step.set_inputs(*inputs)
 
 
 def dropout_12_down(step: Step) -> None:
-    """Before 12 a node cannot ask for training, and its mask is left open in inference."""
+    """A constant ratio becomes an attribute; before 12 nothing asks for training, and a mask is left open."""
     training = step.input(2)
     if training is not None and (step.array(training) is None or bool(step.array(training))):
         step.refuse("it may drop at random (training_mode), which Dropout-10 cannot ask for")
     if step.used(1):
-        step.refuse("its mask is read, which Dropout-10 leaves open in inference")
+        step.refuse(OPEN_MASK)
     step.drop("seed")
     step.drop_outputs(1)
     ratio = step.array(step.input(1))

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rnnlower.opset.schema import Version, misfit, version_at
 from rnnlower.opset.view import Session, View, describe
 
-__all__ = ["Adapter", "Row", "Step"]
+__all__ = ["Adapter", "Row", "Step", "said"]
 
 # Constant-1 holds floating point only; anything else has to be an initializer below opset 9.
 CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
@@ -330,6 +330,11 @@ def _replace_graph_output(old: ir.Value, new: ir.Value) -> None:
 Adapter = Callable[[Step], None]
 
 
+def said(adapter: Adapter) -> str:
+    """What an adapter says of itself, in one line."""
+    return " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".")
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A version step that is more than a widening of types.
@@ -344,3 +349,7 @@ class Row:
     why: str
     up: Adapter | None = None
     down: Adapter | None = None
+
+    def change(self, *, up: bool) -> str:
+        """What a report says of a node that was rewritten at this step."""
+        return self.why if up or self.down is None else said(self.down)

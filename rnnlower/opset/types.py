@@ -107,6 +107,13 @@ class ValueTypes:
         ranks = {None if each.shape is None else len(each.shape) for each in self._all(value)}
         return ranks.pop() if len(ranks) == 1 else None
 
+    def learn(self, model: ir.Model) -> None:
+        """Add what inference says of the model by now, where nothing was known of a shape."""
+        for value, known in ValueTypes(model)._known.items():
+            if self.rank(value) is None:
+                self._known[value] = known
+                self._strings.pop(value, None)
+
     def is_uncalled(self, value: ir.Value) -> bool:
         """Whether `value` is part of a function that nothing calls: it has no type to be judged by."""
         return value in self._uncalled
