@@ -147,14 +147,25 @@ def _bfloat16_at_14(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
 
 
+def _uint8(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+
+
 def _mixed(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
 
 
 @pytest.mark.parametrize(
     ("spoil", "word"),
-    [(_bfloat16_at_14, "BFLOAT16"), (_mixed, "inputs differ in type")],
-    ids=["bf16", "mixed"],
+    [
+        (
+            _bfloat16_at_14,
+            "BFLOAT16, which LSTM-14 lacks; cast to float32, or change the model's opset: LSTM",
+        ),
+        (_uint8, "UINT8, which LSTM-14 lacks; it takes FLOAT16, FLOAT, DOUBLE"),
+        (_mixed, "inputs differ in type"),
+    ],
+    ids=["bf16", "uint8", "mixed"],
 )
 def test_type(spoil: Spoil, word: str, tmp_path: Path) -> None:
     model = cell_with("LSTM")
