@@ -18,6 +18,7 @@ from refusal_models import (
     external,
     function,
     function_of,
+    inner_weight,
     insert,
     large,
     lens,
@@ -86,6 +87,7 @@ GRAPHS = [
         ),
     ),
     Case("a body that returns what is not its own", SCAN, outer_output, branches()),
+    Case("an initializer of a body that hides a value", SCAN, inner_weight, branches()),
     Case(
         "a function that calls itself",
         SCAN,
@@ -311,6 +313,10 @@ CASES = {
 
 CALLS = [
     Case("a size below 0", 'rnnlower.unroll(model, dims={"T": -1})'),
+    Case("a size that is no number", 'rnnlower.unroll(model, dims={"T": "5"})'),
+    Case("sizes without names", 'rnnlower.unroll(model, dims=["T"])'),
+    Case("a shape that is no list", 'rnnlower.unroll(model, input_shapes={"X": 5})'),
+    Case("a pattern that is not in a list", 'rnnlower.unroll(model, nodes="lstm*")'),
     Case("the unroll factor", "rnnlower.scan(model, unroll_factor=0)"),
     Case("the opset", "rnnlower.convert(model, opset=0)"),
     Case("the number of trials", "rnnlower.verify(model, model, trials=0)"),

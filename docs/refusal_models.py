@@ -125,6 +125,13 @@ def outer_output(model: onnx.ModelProto) -> None:
     model.graph.node[0].attribute[0].g.output[0].name = "X"
 
 
+def inner_weight(model: onnx.ModelProto) -> None:
+    """A branch has an initializer of its own that is called like an input of the model."""
+    model.graph.node[0].attribute[0].g.initializer.add(
+        name="R", data_type=TensorProto.FLOAT, float_data=[1.0]
+    )
+
+
 def then(*changes: Change) -> Change:
     """One change after the other."""
 

@@ -14,7 +14,8 @@ What lies between inputs and outputs loses a shape that names the dimension: the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -31,14 +32,20 @@ class FreezeDimsPass(ir.passes.InPlacePass):
         dims: Sizes by the dimension's name.
         input_shapes: Shapes by the graph input's name. A symbolic dimension that such a shape gives a number
             has it everywhere.
+
+    Raises:
+        OptionError: What is given has another form.
     """
 
     def __init__(
         self, dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
     ) -> None:
         super().__init__()
-        self._dims = dict(dims or {})
-        self._input_shapes = dict(input_shapes or {})
+        for name, given in (("dims", dims), ("input_shapes", input_shapes)):
+            if not isinstance(given, Mapping | None):
+                raise OptionError(f"{name} is {given!r}; it must be a dictionary")
+        self._dims = {name: _size(size, f"dimension {name!r}") for name, size in (dims or {}).items()}
+        self._input_shapes = {name: _shape(shape, name) for name, shape in (input_shapes or {}).items()}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Freezes.
@@ -100,6 +107,19 @@ class FreezeDimsPass(ir.passes.InPlacePass):
             if symbol:
                 sizes[symbol] = size
         value.shape = ir.Shape(list(shape))
+
+
+def _shape(shape: Sequence[int], name: str) -> list[int]:
+    if not isinstance(shape, Iterable):
+        raise OptionError(f"input {name!r} cannot have the shape {shape!r}: it must be a list of integers")
+    return [_size(size, f"input {name!r}") for size in shape]
+
+
+def _size(size: int, whose: str) -> int:
+    try:
+        return operator.index(size)
+    except TypeError as error:
+        raise OptionError(f"{whose} cannot have the size {size!r}: it must be an integer") from error
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

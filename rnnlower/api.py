@@ -1,10 +1,12 @@
 """The public functions.
 
 A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are.
+What the commands print as notes is logged here, at level INFO.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 
@@ -21,6 +23,8 @@ from rnnlower.targets import find_target
 from rnnlower.targets.fit import Misfit, find_misfits
 
 __all__ = ["check", "convert", "inspect", "loop", "lower", "scan", "unroll"]
+
+logger = logging.getLogger(__name__)
 
 
 def unroll(
@@ -153,7 +157,9 @@ def convert(model: ModelLike, *, opset: int) -> onnx.ModelProto | ir.Model:
         OpsetError: The model says something that this version cannot say.
     """
     own = load_model(model)
-    ConvertOpsetPass(opset)(own)
+    conversion = ConvertOpsetPass(opset)
+    conversion(own)
+    _log([] if conversion.report is None else conversion.report.notes)
     return own if isinstance(model, ir.Model) else to_proto(own)
 
 
@@ -169,5 +175,10 @@ def inspect(model: ModelLike) -> list[RecurrentNode]:
 def _lower(model: ModelLike, options: LoweringOptions) -> onnx.ModelProto | ir.Model:
     own = load_model(model)
     with paused_collection():
-        lower_model(own, options)
+        _log(lower_model(own, options).notes)
         return own if isinstance(model, ir.Model) else to_proto(own)
+
+
+def _log(notes: Sequence[str]) -> None:
+    for note in notes:
+        logger.info("%s", note)

@@ -76,6 +76,8 @@ class LoweringOptions:
     strict: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.nodes, str):
+            raise OptionError(f"nodes is one string; write nodes=[{self.nodes!r}], a list of patterns")
         if self.unroll_factor < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
         check_semantics(self.semantics)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import pathlib
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 
@@ -43,11 +44,19 @@ def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) 
     """Moves a model, and the data file it refers to, to their destination."""
     with _locked(output.parent):
         if data is not None:
+            _keep_mode(output, data)
             _place_data(model, data, output)
         before = _own_data(output)
+        _keep_mode(output, model)
         os.replace(model, output)
         for name in before - _own_data(output):
             (output.parent / name).unlink(missing_ok=True)
+
+
+def _keep_mode(old: pathlib.Path, new: pathlib.Path) -> None:
+    """Lets nobody see what they could not see before."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copymode(old, new)
 
 
 def _place_data(model: pathlib.Path, data: pathlib.Path, output: pathlib.Path) -> None:

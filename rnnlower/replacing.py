@@ -84,7 +84,9 @@ def replace_node(
         if name not in outputs:
             continue
         new = outputs[name]
-        new.type, new.shape, new.doc_string = value.type, value.shape, value.doc_string
+        new.type = new.type if value.type is None else value.type
+        new.shape = new.shape if value.shape is None else value.shape
+        new.doc_string = value.doc_string
         new.metadata_props.update(value.metadata_props)
         new.meta.update(value.meta)
         _inherit(old, new.producer())

@@ -113,7 +113,21 @@ def _outputs(
         if node.used(name):
             finals = results.states[index::per_lane]
             outputs[name] = _state_output(e, node, axes, finals, [lane.states[index] for lane in lanes], mask)
+    for name, value in outputs.items():
+        assert node.dtype is not None
+        value.type, value.shape = ir.TensorType(node.dtype), _static_shape(node, axes, name)
     return outputs
+
+
+def _static_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape | None:
+    """The shape of an output where all of it is known: shape inference does not see through a Loop."""
+    time, batch, directions = axes.time, axes.batch, node.num_directions
+    if not isinstance(time, int) or not isinstance(batch, int):
+        return None
+    rows = [batch, directions] if node.layout else [directions, batch]
+    if name == "Y":
+        rows = [batch, time, directions] if node.layout else [time, directions, batch]
+    return ir.Shape([*rows, node.hidden_size])
 
 
 def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:

@@ -103,10 +103,10 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
         _check_calls(model, label)
-        _check_graph_scope(model.graph, frozenset(), label)
+        _check_graph_scope(model.graph, label)
         for function in model.functions:
             where = f"{label}, function {function.domain}::{function.name}"
-            _check_scope(function.node, function.input, function.output, frozenset(), where)
+            _check_scope(function.node, function.input, function.output, where)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
 
@@ -127,18 +127,29 @@ def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], label: str) -> No
 
 
 def _check_scope(
-    nodes: _Nodes, given: Iterable[str], outputs: Iterable[str], outer: frozenset[str], label: str
+    nodes: _Nodes,
+    given: Iterable[str],
+    outputs: Iterable[str],
+    label: str,
+    *,
+    outer: frozenset[str] = frozenset(),
+    taken: frozenset[str] = frozenset(),
 ) -> None:
-    """Everything that is read must be there, once, in whatever order the nodes come."""
+    """Everything that is read must be there, once, in whatever order the nodes come.
+
+    Around a body there are the names `outer`, of which those of `taken` stand before it and must not be given
+    to anything else in it.
+    """
     produced = {*given} - {""}
     for node in nodes:
         for name in filter(None, node.output):
-            if name in produced:
+            if name in produced or name in taken:
                 raise InvalidModelError(
                     f"{_where(node, label)} produces {name!r}, which exists already; rename one of the two"
                 )
             produced.add(name)
     visible = outer | produced
+    before = taken | {*given}
     for node in nodes:
         for name in node.input:
             if name and name not in visible:
@@ -146,7 +157,8 @@ def _check_scope(
         for attribute in node.attribute:
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):
-                    _check_graph_scope(graph, visible, label)
+                    _check_graph_scope(graph, label, outer=visible, taken=before)
+        before |= {*node.output} - {""}
     for name in (each for each in outputs if each not in produced):
         if name in outer:
             raise InvalidModelError(
@@ -155,10 +167,23 @@ def _check_scope(
         raise InvalidModelError(f"{label}: nothing produces the output {name!r}")
 
 
-def _check_graph_scope(graph: onnx.GraphProto, outer: frozenset[str], label: str) -> None:
-    given = [value.name for value in (*graph.input, *graph.initializer)]
-    given += [sparse.values.name for sparse in graph.sparse_initializer]
-    _check_scope(graph.node, given, [value.name for value in graph.output], outer, label)
+def _check_graph_scope(
+    graph: onnx.GraphProto,
+    label: str,
+    *,
+    outer: frozenset[str] = frozenset(),
+    taken: frozenset[str] = frozenset(),
+) -> None:
+    stored = [tensor.name for tensor in graph.initializer]
+    stored += [sparse.values.name for sparse in graph.sparse_initializer]
+    for name in stored:
+        if name in taken:
+            raise InvalidModelError(
+                f"{label}: an initializer of a body has the name {name!r} of a value outside of it: runtimes "
+                "differ in which of the two they read; rename one"
+            )
+    given = [*(value.name for value in graph.input), *stored]
+    _check_scope(graph.node, given, [value.name for value in graph.output], label, outer=outer, taken=taken)
 
 
 def called(node: onnx.NodeProto) -> str:

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.places import subgraphs_of
 from rnnlower.soundness import called
 
 __all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
@@ -159,13 +160,9 @@ def _ir_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 def _ir_graphs_below(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
     for node in nodes:
-        for attribute in node.attributes.values():
-            if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                continue
-            single = attribute.type == ir.AttributeType.GRAPH
-            for graph in [attribute.as_graph()] if single else attribute.as_graphs():
-                yield graph
-                yield from _ir_graphs_below(graph)
+        for graph in subgraphs_of(node):
+            yield graph
+            yield from _ir_graphs_below(graph)
 
 
 def _foreign_annotations(graph: onnx.GraphProto) -> list[onnx.TensorAnnotation]:

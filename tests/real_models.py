@@ -101,10 +101,13 @@ def check(path: pathlib.Path, strategy: str) -> list[str]:
 
 
 def main() -> int:
+    folder = pathlib.Path(sys.argv[1])
+    paths = [path for path in sorted(folder.rglob("*.onnx")) if rnnlower.inspect(path)]
+    if not paths:
+        print(f"no model with a recurrent node below {folder}", file=sys.stderr)
+        return 2
     failures = 0
-    for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.onnx")):
-        if not rnnlower.inspect(path):
-            continue
+    for path in paths:
         for strategy in ("scan", "loop", "unroll"):
             for line in check(path, strategy):
                 failures += line.startswith("FAILED")

@@ -129,6 +129,16 @@ def test_options_are_the_command_lines() -> None:
         ({"input_shapes": {"X": [4, 2, 5]}}, "axis 2"),
         ({"dims": {"T": 3}, "input_shapes": {"X": [4, 2, 3]}}, "axis 0"),
         ({"nodes": ["absent"]}, "cell"),
+        ({"nodes": "lstm*"}, r"nodes=\['lstm\*'\]"),
+        ({"dims": {"T": "5"}}, "dimension 'T' cannot have the size '5': it must be an integer"),
+        ({"dims": {"T": 5.0}}, "dimension 'T' cannot have the size 5.0: it must be an integer"),
+        ({"dims": {"T": None}}, "dimension 'T' cannot have the size None: it must be an integer"),
+        ({"dims": "T=5"}, "dims is 'T=5'; it must be a dictionary"),
+        ({"dims": [("T", 5)]}, "dims is .*; it must be a dictionary"),
+        ({"input_shapes": ["X"]}, "input_shapes is .*; it must be a dictionary"),
+        ({"input_shapes": {"X": "523"}}, "input 'X' cannot have the size '5': it must be an integer"),
+        ({"input_shapes": {"X": [5, 2.5, 3]}}, "input 'X' cannot have the size 2.5: it must be an integer"),
+        ({"input_shapes": {"X": 5}}, "input 'X' cannot have the shape 5: it must be a list"),
         ({"opset": 6}, "from 7 to 26"),
         ({"unroll_factor": 0}, "unroll factor"),
         ({"semantics": "torch"}, "torch"),
@@ -254,3 +264,17 @@ def test_numbers_of_constants_are_not_rounded() -> None:
     stored = [onnx.numpy_helper.to_array(tensor) for tensor in lowered.graph.initializer]
     rows = {array.tobytes() for tensor in stored if tensor.ndim == 2 for array in tensor}
     assert rows >= {row.tobytes() for row in exact["W"][0]}
+
+
+def test_notes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}, opset=17)
+    node = onnx.helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model.functions.append(onnx.helper.make_function("own", "spare", ["x", "w", "r"], ["y"], [node], opsets))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    for call in (lambda: rnnlower.scan(model), lambda: rnnlower.convert(model, opset=13)):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="rnnlower"):
+            call()
+        (record,) = [each for each in caplog.records if each.name.startswith("rnnlower")]
+        assert "own::spare" in record.getMessage()

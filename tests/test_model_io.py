@@ -147,6 +147,43 @@ def test_names_in_a_function(body: str, said: str) -> None:
     assert f"function own::F: {said}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (
+            "first () => (float[2] a) <float[2] w = {1, 2}> { a = Neg (w) }",
+            "initializer of a body has the name 'w'",
+        ),
+        (
+            "first () => (float[2] a) { V = Neg (X)  a = Abs (V) }",
+            "(output 'V') produces 'V', which exists already",
+        ),
+        ("first () => (float[2] Y) { Y = Neg (X) }", None),
+        ("first () => (float[2] a) { late = Neg (X)  a = Abs (late) }", None),
+    ],
+)
+def test_names_of_a_body_beside_those_around_it(inside: str, said: str | None) -> None:
+    """A name from before the body must not be given again; the If's own, and later ones, may."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[2] X, bool c) => (float[2] Y, float[2] late, float[2] V) <float[2] w = {{1, 1}}>
+        {{
+            V = Mul (X, w)
+            Y = If (c) <
+                then_branch = {inside},
+                else_branch = second () => (float[2] b) {{ b = Abs (X) }}
+            >
+            late = Exp (X)
+        }}
+    """)
+    if said is None:
+        assert rnnlower.verify(model, rnnlower.convert(model, opset=18))
+        return
+    with pytest.raises(rnnlower.InvalidModelError) as caught:
+        rnnlower.convert(model, opset=18)
+    assert said in str(caught.value)
+
+
 def test_an_output_that_is_declared_a_scalar() -> None:
     model = static_model()
     for output in model.graph.output:

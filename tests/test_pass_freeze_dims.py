@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -75,6 +76,12 @@ def test_nothing_to_do() -> None:
     shapes, modified = freeze()
     assert not modified
     assert shapes["inner"] == ("T", "N", 4)
+
+
+def test_sizes_of_numpy() -> None:
+    shapes, _ = freeze({"T": np.int32(5)}, {"X": [5, 2, 4], "Z": (np.int64(2), 5, 2)})
+    assert shapes["X"] == (5, 2, 4)
+    assert {type(size) for size in shapes["Z"]} == {int}
 
 
 def test_agreeing_options() -> None:

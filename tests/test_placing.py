@@ -141,6 +141,30 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["dangling.onnx", "link.onnx", "model.onnx"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    first, second = model(tmp_path), model(tmp_path, 0.5, "second.onnx")
+    out = tmp_path / "out.onnx"
+    scan(first, out)
+    out.chmod(mode)
+    scan(second, out)
+    written = [each for each in tmp_path.iterdir() if each.name.startswith("out.onnx")]
+    assert len(written) == 3
+    new = next(each for each in written if re.search(r"[0-9a-f]{16}\.data", each.name))
+    assert [each.stat().st_mode & 0o777 for each in (out, new)] == [mode, mode]
+    first.chmod(mode)
+    assert run("scan", first, "-o", first, "--no-verify")[0] == 0
+    assert first.stat().st_mode & 0o777 == mode
+
+
+def test_a_new_file_has_the_permissions_of_every_new_file(tmp_path: Path) -> None:
+    ordinary = tmp_path / "ordinary"
+    ordinary.touch()
+    scan(model(tmp_path), tmp_path / "out.onnx")
+    for name in ("out.onnx", "out.onnx.data"):
+        assert (tmp_path / name).stat().st_mode == ordinary.stat().st_mode
+
+
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Path]:
     os.mkfifo(tmp_path / "pipe")

@@ -12,7 +12,7 @@ from onnx import helper
 from small_models import info, recurrent_model, weights
 
 import rnnlower
-from rnnlower.verification import verify
+from rnnlower.verification import judging, verify
 from rnnlower.verification.conditioning import overflowing, rounding_noise
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -97,3 +97,24 @@ def test_what_overflows_inside_of_a_kernel_is_left_out() -> None:
     )
     result = verify(source, rnnlower.loop(source))
     assert result, str(result)
+
+
+def _compared(text: str, columns: str = "{0, 1, -1}") -> onnx.ModelProto:
+    """Whether a number beside X is larger than X: in the first column, rounding decides."""
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        main (float[N,3] X) => (bool[N,3] Z)
+        <float[3] c = {columns}, float three = {{3}}>
+        {{ {text}  moved = Add (same, c)  Z = Greater (moved, X) }}
+    """)
+
+
+def test_what_is_decided_by_a_hair_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = _compared("a = Mul (X, three)  b = Reciprocal (three)  same = Mul (a, b)")
+    result = verify(reference, _compared("same = Identity (X)"))
+    assert result, str(result)
+    assert any("only as far as rounding goes" in reason for reason in result.skipped)
+    assert not verify(reference, _compared("same = Identity (X)", "{0, 1, 1}"))
+    assert not verify(reference, _compared("same = Identity (X)"), atol=0.0)
+    monkeypatch.setattr(judging, "_DRAWS_OF_TIES", 0)
+    assert not verify(reference, _compared("same = Identity (X)"))

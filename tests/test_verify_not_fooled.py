@@ -23,6 +23,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
     ("right", "wrong"),
     [
         ({"clip": 1000.0, "activations": ["Relu"]}, {"activations": ["Relu"]}),
+        ({"activations": ["Relu"]}, {"clip": 1000.0, "activations": ["Relu"]}),
         ({"clip": 1e5, "activations": ["Relu"]}, {"clip": 2e5, "activations": ["Relu"]}),
         (
             {"activations": ["ThresholdedRelu"], "activation_alpha": [300.0]},
@@ -287,3 +288,68 @@ def test_branches_that_only_run_at_the_size_of_a_constant_run() -> None:
         models.append(model_of([outer], inputs, outputs, constants, opset=8))
     assert verify(models[0], models[0]).skipped == ()
     assert not verify(*models)
+
+
+def _elementwise(text: str, elem_type: str = "float") -> onnx.ModelProto:
+    """Y of X, ``[N, 3]``."""
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        main ({elem_type}[N,3] X) => ({elem_type}[N,3] Y)
+        <float zero = {{0}}, float seven = {{7}}, int64 ten = {{10}}> {{ {text} }}
+    """)
+
+
+_MASKED = "g = Greater (X, zero)  z = Neg (zero)  i = Reciprocal (zero)  m = Neg (i)  Y = Where (g, X, {})"
+_ROOT = "r = Sqrt (X)  q = IsNaN (r)  Y = Where (q, {}, r)"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("Y = Sqrt (X)", _ROOT.format("seven")),
+        ("Y = Sqrt (X)", _ROOT.format("zero")),
+        ("Y = Sqrt (X)", "a = Abs (X)  Y = Sqrt (a)"),
+        ("Y = Log (X)", "a = Relu (X)  Y = Log (a)"),
+        (_MASKED.format("m"), _MASKED.format("seven")),
+        (_MASKED.format("m"), _MASKED.format("i")),
+    ],
+)
+def test_nan_and_infinity_that_a_model_means(right: str, wrong: str) -> None:
+    """Nothing overflows: a number in their place is a difference, whichever way round."""
+    models = [_elementwise(text) for text in (right, wrong)]
+    assert all(verify(model, model) for model in models)
+    assert not verify(*models)
+    assert not verify(*models[::-1])
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("Y = Identity (X)", "Y = Abs (X)"),
+        ("Y = Identity (X)", "Y = Min (X, ten)"),
+        ("Y = Mod (X, ten)", "Y = Mod <fmod = 1> (X, ten)"),
+        ("Y = Div (X, ten)", "a = Abs (X)  Y = Div (a, ten)"),
+    ],
+)
+def test_integers_of_either_sign(right: str, wrong: str) -> None:
+    assert not verify(_elementwise(right, "int64"), _elementwise(wrong, "int64"))
+
+
+def test_integers_that_become_sizes_stay_small() -> None:
+    """A negative number of repeats would end onnxruntime's process."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18]>
+        main (int64[2] N) => (float[a,b] Y) <float[1,1] one = {1}>
+        { twice = Add (N, N)  Y = Tile (one, twice) }
+    """)
+    assert verify(model, model)
+
+
+def test_an_output_that_no_comparison_sees_is_told() -> None:
+    model = _elementwise("e = Constant <value = float {1e-9}> ()  Y = Mul (X, e)")
+    result = verify(model, _elementwise("e = Constant <value = float {2e-9}> ()  Y = Mul (X, e)"))
+    assert result
+    assert "output 'Y' stays below 1e-06 in every trial" in result.skipped[0]
+    assert not verify(
+        model, _elementwise("e = Constant <value = float {2e-9}> ()  Y = Mul (X, e)"), rtol=1e-4
+    )

@@ -9,7 +9,7 @@ resolve; real faults are larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rnnlower.verification.compare import is_inexact
 from rnnlower.verification.session import RunError
 
-__all__ = ["overflowing", "rounding_noise"]
+__all__ = ["outputs_beside", "overflowing", "rounding_noise"]
 
 Array = NDArray[Any]
 
@@ -59,13 +59,7 @@ def rounding_noise(
         if name in floats and other.shape == floats[name].shape
     }
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
-    for draw in range(_DRAWS):
-        rng = np.random.default_rng([seed, draw])
-        try:
-            moved = run({name: _moved(array, rng) for name, array in feeds.items()})
-        except RunError:
-            # Right at the edge of what the model accepts; the other draws tell enough.
-            continue
+    for moved in outputs_beside(run, feeds, seed, _DRAWS):
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
@@ -76,6 +70,24 @@ def rounding_noise(
     return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
 
 
+def outputs_beside(
+    run: Callable[[dict[str, Array]], dict[str, Any]],
+    feeds: Mapping[str, Array],
+    seed: int,
+    draws: int,
+    *,
+    evenly: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """What the reference gives on inputs moved by some units in the last place, or `evenly` up to that."""
+    for draw in range(draws):
+        rng = np.random.default_rng([seed, draw])
+        try:
+            yield run({name: _moved(array, rng, evenly) for name, array in feeds.items()})
+        except RunError:
+            # Right at the edge of what the model accepts; the other draws tell enough.
+            continue
+
+
 def overflowing(values: Any, dtype: Any) -> Array:
     """Where values are NaN or reach the end of the type's range; what comes out depends on the order then."""
     largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
@@ -84,14 +96,14 @@ def overflowing(values: Any, dtype: Any) -> Array:
     return ~np.asarray(np.abs(values.astype(np.float64)) < bound)
 
 
-def _moved(array: Array, rng: np.random.Generator) -> Array:
+def _moved(array: Array, rng: np.random.Generator, evenly: bool) -> Array:
     if not is_inexact(array.dtype):
         return array
     # In a small type one unit is much already.
     ulps = _ULPS if array.dtype.itemsize >= 4 else 1.0
     step = ulps * float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
-    signs = rng.integers(0, 2, array.shape) * 2 - 1
-    return (array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
+    moves = rng.uniform(-1, 1, array.shape) if evenly else rng.integers(0, 2, array.shape) * 2 - 1
+    return (array.astype(np.float64) * (1 + step * moves)).astype(array.dtype)
 
 
 def _difference(a: Array, b: Array) -> Array:

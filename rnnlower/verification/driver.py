@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rnnlower.verification.result import VerificationResult
 from rnnlower.verification.running import Runner
 from rnnlower.verification.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.streaming import state_pairs
+from rnnlower.verification.thresholds import largest_threshold
 from rnnlower.verification.trials import Trial, fed_back, generate_trials, input_maker
 
 __all__ = ["Progress", "verify"]
@@ -158,7 +159,10 @@ def _run_reference(runner: Runner, options: _Options) -> list[Trial]:
 
 def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
     graph, facts = runner.reference.proto.graph, runner.reference_facts
-    maker = input_maker(graph, runner.candidate.proto.graph, facts, options.seed)
+    threshold = max(facts.threshold, largest_threshold(runner.candidate.proto))
+    maker = input_maker(
+        graph, runner.candidate.proto.graph, replace(facts, threshold=threshold), options.seed
+    )
     states = state_pairs(graph, facts, options.states)
     overrides = Overrides(runner.reference, runner.candidate.proto, options.seed)
     count = options.trials or maker.natural_trials

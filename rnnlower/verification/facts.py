@@ -53,7 +53,8 @@ class Facts:
     ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
     that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
     the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
-    reshapes; the largest magnitude at which something clips or bends.
+    reshapes; the largest magnitude at which something clips or bends; whether sizes, counts or indices are
+    computed, so that an integer may become one.
     """
 
     uses: dict[str, Uses] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Facts:
     time_axes: dict[str, int] = field(default_factory=dict)
     reshapes: dict[str, str] = field(default_factory=dict)
     threshold: float = 0.0
+    has_computed_sizes: bool = False
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:

@@ -40,6 +40,8 @@ _MAX_VARIANTS = 4
 _SMALL_MODEL = 20_000
 _ROUNDS_OF_A_SMALL_MODEL = 3
 _UNKNOWN_LIMIT = 2
+# Magnitudes of integers that nothing makes a size or an index of, in turns; 0: the few that may be one.
+_WIDE = (0, 9, 1000)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class InputMaker:
     with constants. Every float pattern meets up to four combinations of the switches' values.
     ``parameters`` is the size of the model: the elements of its initializers and inputs; ``threshold`` the
     largest magnitude at which it clips, bends or compares. ``reshapes`` are inputs that are the shape of
-    another input, whose features, at the end, are ``input_size``.
+    another input, whose features, at the end, are ``input_size``. ``may_be_sizes``: an integer may become a
+    size or an index, where a wrong one can end the process.
     """
 
     elem_types: Mapping[str, int]
@@ -73,6 +76,7 @@ class InputMaker:
     threshold: float = 0.0
     reshapes: Mapping[str, str] = field(default_factory=dict)
     input_size: int = 1
+    may_be_sizes: bool = False
 
     @property
     def _patterns(self) -> tuple[str, ...]:
@@ -177,7 +181,8 @@ class InputMaker:
         if dtype.kind == "b":
             return _booleans(rng, shape, turn.round + turn.attempt)
         if dtype.kind in "iu":
-            return _integers(rng, dtype, shape, use, turn.attempt).astype(dtype)
+            wide = None if self.may_be_sizes or turn.attempt else turn.round % len(_WIDE)
+            return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
         if dtype.kind == "c":
             return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
         return rng.choice(np.array(["", "a", "B c", "word"], dtype=object), shape)
@@ -238,11 +243,21 @@ def _floats(
     return np.asarray(normal * factor).astype(dtype)
 
 
-def _integers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], use: Uses, attempt: int) -> Array:
+def _integers(
+    rng: np.random.Generator,
+    dtype: Any,
+    shape: tuple[int, ...],
+    use: Uses,
+    attempt: int,
+    wide: int | None,
+) -> Array:
     if use.is_shape or use.is_count:
         return np.asarray(rng.integers(1, 4, shape))
     if use.equal_to or use.ordered_with:
         return np.asarray(rng.choice(np.array(_choices(use)), shape))
     top = 256 if dtype.itemsize == 1 and dtype.kind == "u" else 10
+    if wide:
+        last = min(_WIDE[wide], np.iinfo(dtype).max)
+        return np.asarray(rng.integers(-last if dtype.kind == "i" else 0, last + 1, shape))
     # What the model computes from them may be an index into something small.
     return np.asarray(rng.integers(0, max(1, top >> attempt), shape))

@@ -33,15 +33,17 @@ def interface_problems(reference: onnx.ModelProto, candidate: onnx.ModelProto) -
     problems, runnable = [], True
     theirs = {value.name: value for value in candidate.graph.input}
     ours = {value.name for value in reference.graph.input}
-    lasting = feedable_inputs(reference)
+    lasting, defaults = feedable_inputs(reference), overridable_inputs(reference)
     for value in lasting:
         other = theirs.get(value.name)
+        if other is None and value.name in defaults:
+            # Who never fed it misses nothing: told, but no difference.
+            continue
         if other is None:
             problems.append(f"the candidate has no input {value.name!r}")
         elif other.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
             problems.append(f"input {value.name!r} has another type in the candidate")
             runnable = False
-    defaults = overridable_inputs(reference)
     for value in required_inputs(candidate.graph):
         if value.name not in ours:
             problems.append(f"the candidate wants an input {value.name!r} that the reference lacks")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.verification.compare import Tolerance, compare_values, is_inexact, merge, tolerance_for
-from rnnlower.verification.conditioning import overflowing, rounding_noise
+from rnnlower.verification.conditioning import outputs_beside, overflowing, rounding_noise
 from rnnlower.verification.facts import dims_of, unnamed_dim
 from rnnlower.verification.graph_facts import gather_facts
 from rnnlower.verification.interface import feedable_inputs
@@ -19,12 +19,13 @@ from rnnlower.verification.narrow import common_values, first_difference, with_o
 from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.running import Runner
 from rnnlower.verification.session import LoadError, RunError
-from rnnlower.verification.trials import Trial
+from rnnlower.verification.trials import RunModel, Trial
 
 __all__ = ["Judge", "Judged"]
 
 Array = NDArray[Any]
 Comparisons = dict[str, OutputComparison]
+_DRAWS_OF_TIES = 16
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ class Judge:
                     excused = self._is_overflow(name, one, noise, opinion or {}, usual)
                     if excused or (name in noise and noise[name] is None):
                         undetermined.append((kept, kept.pop(name)))
-                    elif second[name].equal:
-                        kept[name] = second[name]
+                    elif second[name].equal or self._is_tie(name, one, run, opinion, seed):
+                        kept[name] = replace(second[name], equal=True, note="")
                         self._runner.note(
                             f"trial {one.trial.number}, output {name!r}: differs only as far as rounding goes"
                         )
@@ -145,10 +146,32 @@ class Judge:
         places = overflowing(expected, expected.dtype) | overflowing(found, expected.dtype)
         if other is not None and other.shape == expected.shape:
             places |= overflowing(other, expected.dtype)
+        if not _grows(one.trial.outputs) and not _grows(opinion, one.trial.outputs):
+            # No number is large: a NaN or infinity is what the model says there, as of a root or a mask.
+            places &= ~_same_in_both(expected, other)
         zero = np.zeros((), expected.dtype)
         expected, found = np.where(places, zero, expected), np.where(places, zero, found)
         tolerance = self.tolerance(expected.dtype, one.trial.feeds)
         return compare_values(name, expected, found, tolerance, noise[name]).equal
+
+    def _is_tie(
+        self, name: str, one: Judged, run: RunModel, opinion: Mapping[str, Any] | None, seed: int
+    ) -> bool:
+        """Whether a discrete output, such as an ArgMax, differs only where the reference decides by a hair.
+
+        Each element has to be what the reference gives on the inputs, on inputs moved by rounding, or in
+        another precision.
+        """
+        expected, found = one.trial.outputs[name], one.outputs[name]
+        arrays = isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)
+        if not arrays or is_inexact(expected.dtype) or found.dtype != expected.dtype:
+            return False
+        others = [opinion or {}, *outputs_beside(run, one.trial.feeds, seed, _DRAWS_OF_TIES, evenly=True)]
+        settled = found == expected if found.shape == expected.shape else np.zeros(())
+        for other in others:
+            if name in other and np.shape(other[name]) == found.shape:
+                settled = settled | (found == other[name])
+        return settled.shape == expected.shape and bool(np.all(settled))
 
     def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
         """Leave out undetermined outputs that other trials judge; the others count as they are."""
@@ -163,6 +186,7 @@ class Judge:
 
     def merged(self, judged: list[Judged]) -> Comparisons:
         """One comparison for each output, over all trials."""
+        self._note_small_outputs([one.trial for one in judged])
         merged: Comparisons = {}
         for one in judged:
             for name, comparison in one.comparisons.items():
@@ -174,6 +198,26 @@ class Judge:
             if name in axes and comparison.worst_index and axes[name] < len(comparison.worst_index):
                 merged[name] = replace(comparison, worst_step=comparison.worst_index[axes[name]])
         return merged
+
+    def _note_small_outputs(self, trials: Sequence[Trial]) -> None:
+        """Say which outputs are so small that the tolerance takes 0 for them."""
+        sizes: dict[str, float] = {}
+        limits: dict[str, float] = {}
+        for trial in trials:
+            for name, value in trial.outputs.items():
+                if not isinstance(value, np.ndarray) or not is_inexact(value.dtype):
+                    continue
+                magnitude = np.abs(value.astype(np.float64))
+                largest = magnitude.max(initial=0.0, where=np.isfinite(magnitude))
+                sizes[name] = max(sizes.get(name, 0.0), float(largest))
+                limit = self.tolerance(value.dtype, trial.feeds).allowed(np.zeros(1), np.ones(1, bool))
+                limits[name] = max(limits.get(name, 0.0), float(limit[0]))
+        for name, size in sizes.items():
+            if 0.0 < size <= limits[name] and self._atol is None:
+                self._runner.note(
+                    f"output {name!r} stays below {limits[name]:.1g} in every trial, where the tolerance "
+                    "takes any such number for another; give a smaller one (--atol, --rtol) to compare them"
+                )
 
     def _time_axes(self) -> dict[str, int]:
         """The axes of time that show once the sizes of the inputs are forgotten."""
@@ -219,6 +263,28 @@ def _overflows(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None
     return {
         name for name, dtype in types.items() if name in values and overflowing(values[name], dtype).any()
     }
+
+
+def _grows(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> bool:
+    """Whether a number, in the types that ``typed`` has, is near the end of its range."""
+    types = typed or values
+    return any(
+        bool(
+            (
+                overflowing(values[name], types[name].dtype) & np.isfinite(values[name].astype(np.float64))
+            ).any()
+        )
+        for name in _overflows(values, typed)
+    )
+
+
+def _same_in_both(expected: Array, other: Any) -> Array:
+    """Where the reference gives the same NaN or infinity in another precision, or nothing else runs it."""
+    wide = expected.astype(np.float64)
+    if not isinstance(other, np.ndarray) or other.shape != expected.shape:
+        return ~np.isfinite(wide)
+    opinion = other.astype(np.float64)
+    return np.asarray((np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion)))
 
 
 def _shape_only(value: Any) -> Any:

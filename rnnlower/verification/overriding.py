@@ -23,6 +23,7 @@ Array = NDArray[Any]
 # In all: a trial holds them beside the model.
 _MOST_ELEMENTS = 2**26
 _SIZE_AMONG_ZEROS = 0.5
+_SAMPLE = 1000
 
 
 class Overrides:
@@ -36,14 +37,16 @@ class Overrides:
         self._reasons: dict[str, str] = {}
         self._ran = False
         feedable = {value.name for value in feedable_inputs(candidate)}
-        fixed = {value.name for value in candidate.graph.input} - feedable
+        inputs = {value.name for value in candidate.graph.input}
         overridable = set(overridable_inputs(reference.proto))
         tensors = [tensor for tensor in reference.proto.graph.initializer if tensor.name in overridable]
         room = _MOST_ELEMENTS
         self._left: list[onnx.TensorProto] = []
         for tensor in tensors:
             size = elements(tensor.dims)
-            if tensor.name in fixed:
+            if tensor.name not in inputs:
+                reason = "the candidate has no such input"
+            elif tensor.name not in feedable:
                 reason = f"nobody may feed the candidate's, at IR version {candidate.ir_version}"
             elif not is_inexact(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)):
                 reason = "only floats get other values"
@@ -118,12 +121,16 @@ class Overrides:
 
 def _other_values(default: Array, rng: np.random.Generator) -> Array:
     """Values of the default's magnitudes and signs: a variance stays one, and so does a mask."""
-    values = default.astype(np.float64)
+    working = np.float64 if default.dtype == np.float64 else np.float32
+    values = default.astype(working)
     sizes = np.abs(values)
     largest = float(ml_dtypes.finfo(default.dtype).max) / 2  # type: ignore[no-untyped-call]
-    ordinary = sizes[(sizes > 0) & (sizes <= largest)]
-    typical = float(np.median(ordinary)) if ordinary.size else _SIZE_AMONG_ZEROS
-    shape = values.shape
-    factors = rng.uniform(0.6, 0.8, shape) * rng.choice([1.0, 2.0], shape)
-    moved = np.where(values == 0, typical, values) * factors
+    ordinary = sizes[(sizes > 0) & (sizes <= largest)][:_SAMPLE]
+    typical = working(np.median(ordinary) if ordinary.size else _SIZE_AMONG_ZEROS)
+    # From 0.6 to 0.8, or twice that: none is near 1.
+    factors = (working(0.6) + working(0.2) * rng.random(values.shape, dtype=working)) * rng.integers(
+        1, 3, values.shape, dtype=np.int8
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = np.where(values == 0, typical, values) * factors
     return np.asarray(np.where(sizes <= largest, moved, values)).astype(default.dtype)

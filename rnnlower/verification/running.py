@@ -17,7 +17,7 @@ from rnnlower.verification.engines import (
     open_engine,
 )
 from rnnlower.verification.graph_facts import facts_of_candidate, gather_facts
-from rnnlower.verification.models import HeldModel
+from rnnlower.verification.models import HeldModel, op_types
 from rnnlower.verification.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.trials import RunModel
 
@@ -27,6 +27,11 @@ Array = NDArray[Any]
 
 # Beyond this many nodes onnxruntime's optimisations take minutes.
 _LARGE_GRAPH = 10_000
+
+
+def _is_quantized(*models: HeldModel) -> bool:
+    """Whether onnxruntime's optimisations compute in integers what the graph computes in floats between."""
+    return any("DequantizeLinear" in op_types(model.proto) for model in models)
 
 
 class Runner:
@@ -49,7 +54,7 @@ class Runner:
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
-        self._optimized = small[0] if small else None
+        self._optimized = small[0] if small and not _is_quantized(reference, candidate) else None
 
     def note(self, text: str) -> None:
         """Add a note, once."""
@@ -61,7 +66,7 @@ class Runner:
         """Yield what runs ``model``; it turns to NumPy if onnxruntime finds out late that it lacks a kernel.
 
         One graph runs as it is written, the other after onnxruntime's optimisations: the candidate's, unless
-        it is so large that optimising takes minutes (then the reference's).
+        it is so large that optimising takes minutes (then the reference's). Quantized graphs run as they are.
 
         Raises:
             LoadError: no engine takes the model.

@@ -38,6 +38,8 @@ _LONGEST, _HEAD = 500, 100
 # How it says that a value inside the model has another shape than the model records for it.
 RECORDED_SHAPE = "pre-allocated output OrtValues"
 _MAX_THREADS = 4
+# It ends the process at a float16 MatMul behind a Transpose of unknown sizes (onnxruntime 1.31).
+_UNSOUND_OPTIMIZERS = ["NchwcTransformer"]
 # Seconds after which a run is given up: a Loop may have no end.
 LONGEST_RUN = 600.0
 
@@ -90,7 +92,9 @@ class Session:
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         self._ort = onnxruntime
         try:
-            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"], disabled_optimizers=_UNSOUND_OPTIMIZERS
+            )
         except self._failures as error:
             raise _load_error(error) from error
         self._names = [output.name for output in self._session.get_outputs()]

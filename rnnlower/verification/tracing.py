@@ -38,6 +38,11 @@ _MOVES: dict[str, tuple[int, ...] | None] = {
 _INDEXES = {"Gather": (1, 0), "GatherElements": (1, 0), "ScatterElements": (1, 0), "Scatter": (1, 0)}
 _SHAPES = {"Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Range": (0, 1, 2)}
 _COUNTS = {"Slice": (1, 2, 3, 4), "TopK": (1,), "Loop": (0,), "OneHot": (1,), "Pad": (1,), "Split": (1,)}
+_INDEXED = {
+    **{op_type: (index,) for op_type, (index, _) in _INDEXES.items()},
+    **dict.fromkeys(("GatherND", "ScatterND"), (1,)),
+    **dict.fromkeys(("OneHot", "Resize", "Upsample", "SequenceAt", "SequenceInsert"), (0, 1, 2, 3)),
+}
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 
 
@@ -125,7 +130,14 @@ class _Tracer:
             self._fold(node, scope)
             if node.op_type in RECURRENT and node.domain in ("", "ai.onnx"):
                 self._record(node, scope)
+            sized = {
+                *_SHAPES.get(node.op_type, ()),
+                *_COUNTS.get(node.op_type, ()),
+                *_INDEXED.get(node.op_type, ()),
+            }
             for index, name in enumerate(node.input):
+                if index in sized and name and name not in scope.values:
+                    self.facts.has_computed_sizes = True
                 if taint.get(name):
                     self._use(node, index, [self.facts.uses[origin] for origin in taint[name]], scope)
             if node.op_type == "Reshape" and len(node.input) > 1:

@@ -74,7 +74,15 @@ def input_maker(
     parameters += sum(elements([d for d in dims if isinstance(d, int)]) for dims in plan.dims.values())
     features = [node.input_size for node in facts.recurrent if isinstance(node.input_size, int)]
     return InputMaker(
-        types, facts.uses, plan, seed, parameters, facts.threshold, facts.reshapes, next(iter(features), 1)
+        types,
+        facts.uses,
+        plan,
+        seed,
+        parameters,
+        facts.threshold,
+        facts.reshapes,
+        next(iter(features), 1),
+        facts.has_computed_sizes,
     )
 
 
