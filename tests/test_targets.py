@@ -213,6 +213,19 @@ def test_tinygrad_has_some_operators_of_com_microsoft() -> None:
     assert [misfit.reason for misfit in misfits] == ["tinygrad has no com.microsoft.DynamicQuantizeLSTM"]
 
 
+def test_onnxruntime_has_no_training_operators() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.preview.training" : 1]>
+        g (float R, int64 T, float[2] X, float[2] G, float[2] H) => (float[2] x, float[2] h)
+        {
+            x, h = ai.onnx.preview.training.Adagrad(R, T, X, G, H)
+        }
+    """
+    misfits = rnnlower.check(onnx.parser.parse_model(text), target="onnxruntime")
+    reasons = ["onnxruntime has no operators of domain ai.onnx.preview.training"]
+    assert [misfit.reason for misfit in misfits] == reasons
+
+
 def test_types_that_a_target_lacks_are_named(tmp_path: Path) -> None:
     tables = {"ops": 'allowed = ["Cast", "MatMul", "Reshape", "Transpose"]\ndomains = ["com.acme"]'}
     assert check(tmp_path, tables)["Cast"] == ["type float16 is not one of float32"]
