@@ -47,6 +47,7 @@ __all__ = ["CALLS", "CASES"]
 
 
 FLOAT, UINT8, INT32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT32
+BFLOAT16 = TensorProto.BFLOAT16
 SCAN = "scan model.onnx -o out.onnx"
 UNROLL = "unroll model.onnx -o out.onnx"
 CONVERT = "convert model.onnx -o out.onnx --opset"
@@ -166,6 +167,7 @@ RECURRENT = [
     Case("too many inputs", SCAN, more_inputs("", "", "W"), cell("RNN")),
     Case("no R", SCAN, rename_input(2, "")),
     Case("a type the operator lacks", SCAN, x(UINT8, "T", 1, 3)),
+    Case("a type that only later operators have", SCAN, x(BFLOAT16, "T", 1, 3)),
     Case("types that differ", SCAN, double("W")),
     Case("types that nothing tells", SCAN, computed(0, 1, 2, 3)),
     Case("the type of sequence_lens", SCAN, lens(TensorProto.INT64)),

@@ -1,12 +1,15 @@
-"""The copy of a model that analyses work on."""
+"""The copies of a model that analyses work on."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
-from rnnlower.places import forget_negative_sizes
+from rnnlower.inference import guarded
+from rnnlower.places import forget_negative_sizes, op_types
+from rnnlower.quiet import quiet_libraries
 
-__all__ = ["bare_copy"]
+__all__ = ["bare_copy", "inferred_copy"]
 
 
 def bare_copy(model: ir.Model) -> ir.Model:
@@ -24,6 +27,14 @@ def bare_copy(model: ir.Model) -> ir.Model:
             for out in node.outputs:
                 out.shape = None
     forget_negative_sizes(copy)
+    return copy
+
+
+def inferred_copy(model: ir.Model) -> ir.Model:
+    """A copy with the types and shapes that follow from the model's inputs."""
+    copy = bare_copy(model)
+    with quiet_libraries():
+        guarded(op_types(model), lambda: ShapeInferencePass(data_prop=True)(copy))
     return copy
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +25,7 @@ from rnnlower import unmodelled
 from rnnlower.cleanup import remove_orphans
 from rnnlower.errors import InvalidModelError
 from rnnlower.names import NameSource
+from rnnlower.passes.analysis import inferred_copy
 from rnnlower.places import is_recurrent, value_names, walk
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
@@ -73,6 +74,8 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         nodes: The recurrent nodes whose weights are looked at; ``None``: all of the model.
         positions: Which inputs count as weights.
         may_grow: Fold also what makes the model larger.
+        static_shapes: Take a shape that the model's inputs tell for a constant, as exporters compute zeros
+            for the states from it.
     """
 
     def __init__(
@@ -81,11 +84,13 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         *,
         positions: Collection[int] = WEIGHT_INPUTS,
         may_grow: bool = False,
+        static_shapes: bool = False,
     ) -> None:
         super().__init__()
         self._nodes = None if nodes is None else list(nodes)
         self._positions = positions
         self._may_grow = may_grow
+        self._static_shapes = static_shapes
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Folds.
@@ -97,12 +102,13 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         nodes = self._nodes
         if nodes is None:
             nodes = [node for node, _ in walk(model.graph) if is_recurrent(node)]
+        shapes = _read_shapes(model) if self._static_shapes else {}
         cones = {
             value: cone
             for node in nodes
             for value in (node.inputs[i] for i in self._positions if i < len(node.inputs))
             if value is not None
-            and (cone := _cone(value))
+            and (cone := _cone(value, shapes))
             and not any(source.name in trained for source in cone.sources)
         }
         if not self._may_grow:
@@ -126,10 +132,11 @@ class FoldWeightsPass(ir.passes.InPlacePass):
 
 @dataclasses.dataclass(frozen=True)
 class _Cone:
-    """The nodes that compute a value, in order, and the initializers they read."""
+    """The nodes that compute a value, in order, and the initializers and the shapes that they read."""
 
     nodes: Sequence[ir.Node]
     sources: Sequence[ir.Value]
+    shaped: Mapping[ir.Value, Sequence[int]]
 
     def source_bytes(self) -> int:
         tensors = [value.const_value for value in self.sources]
@@ -142,10 +149,23 @@ class _Cone:
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def _cone(value: ir.Value) -> _Cone | None:
-    """What computes the value, if it is computed and constants alone determine it."""
+def _read_shapes(model: ir.Model) -> dict[ir.Value, Sequence[int]]:
+    """The values whose shape the model reads, where the shapes of its inputs tell it."""
+    found: dict[ir.Value, Sequence[int]] = {}
+    twins = walk(inferred_copy(model).graph)
+    for (node, _), (twin, _) in zip(walk(model.graph), twins, strict=True):
+        value = node.inputs[0] if node.op_type == "Shape" and node.domain == "" else None
+        known = None if value is None else twin.inputs[0]
+        if value is not None and known is not None and known.shape is not None and known.shape.is_static():
+            found[value] = known.shape.numpy()
+    return found
+
+
+def _cone(value: ir.Value, shapes: Mapping[ir.Value, Sequence[int]]) -> _Cone | None:
+    """What computes the value, if it is computed and constants and these shapes alone determine it."""
     nodes: dict[ir.Node, None] = {}
     sources: dict[ir.Value, None] = {}
+    shaped: dict[ir.Value, Sequence[int]] = {}
     pending: list[ir.Value | ir.Node] = [value]
     met: set[ir.Node] = set()
     while pending:
@@ -162,10 +182,15 @@ def _cone(value: ir.Value) -> _Cone | None:
             if producer.domain != "" or producer.op_type not in _FOLDABLE:
                 return None
             met.add(producer)
+            read = producer.inputs[0] if producer.op_type == "Shape" else None
+            if read is not None and read in shapes:
+                shaped[read] = shapes[read]
+                nodes[producer] = None
+                continue
             # The node comes once everything is done that it reads.
             pending.append(producer)
             pending += [used for used in reversed(producer.inputs) if used is not None]
-    return _Cone(list(nodes), list(sources)) if nodes else None
+    return _Cone(list(nodes), list(sources), shaped) if nodes else None
 
 
 def _closed(cones: dict[ir.Value, _Cone]) -> dict[ir.Value, _Cone]:
@@ -198,21 +223,19 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         proto.input.extend("" if used is None else names[used] for used in node.inputs)
         proto.output.extend(names[out] for out in node.outputs)
         nodes.append(proto)
+    # An array that takes no memory has the shape.
+    feeds = {names[read]: np.broadcast_to(np.int8(0), shape) for read, shape in cone.shaped.items()}
+    feeds |= {
+        names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
+    }
     graph = onnx.helper.make_graph(
         nodes,
         "constant_weight",
-        [
-            onnx.helper.make_tensor_value_info(names[source], int(source.const_value.dtype), None)
-            for source in cone.sources
-            if source.const_value is not None
-        ],
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds],
         [onnx.helper.make_value_info(names[value], onnx.TypeProto())],
     )
     opset = onnx.helper.make_opsetid("", model.opset_imports.get("", 1))
     computation = onnx.helper.make_model(graph, opset_imports=[opset])
-    feeds = {
-        names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
-    }
     try:
         evaluator = ReferenceEvaluator(
             computation, new_ops=[_dequantize_linear()] if opset.version < 19 else None

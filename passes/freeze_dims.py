@@ -9,7 +9,7 @@ After ``FreezeDimsPass(dims={"T": 16})``::
     main(float[16, B, 4] X) => (float[16, 1, B, 8] Y)
 
 What lies between inputs and outputs loses a shape that names the dimension: the sizes there follow from the
-    inputs.
+    inputs. A declared size of -1, which some exporters write for one they do not know, becomes unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
-from rnnlower.places import dim_name
+from rnnlower.places import dim_name, forget_negative_sizes
 
 __all__ = ["FreezeDimsPass"]
 
@@ -69,6 +69,9 @@ class FreezeDimsPass(ir.passes.InPlacePass):
             value.shape = ir.Shape(frozen) if is_interface else None
             value.type = value.type if is_interface else None
             modified = True
+        if modified:
+            # Inference now knows sizes there, and onnx's checker takes -1 for one that contradicts them.
+            forget_negative_sizes(model)
         return ir.passes.PassResult(model, modified)
 
     def _check_dims(self, values: Sequence[ir.Value]) -> None:

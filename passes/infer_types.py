@@ -14,12 +14,9 @@ After::
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
-from rnnlower.inference import guarded
-from rnnlower.passes.analysis import bare_copy
-from rnnlower.places import is_recurrent, op_types, walk
-from rnnlower.quiet import quiet_libraries
+from rnnlower.passes.analysis import inferred_copy
+from rnnlower.places import is_recurrent, walk
 
 __all__ = ["InferTypesPass"]
 
@@ -33,9 +30,7 @@ class InferTypesPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if not any(is_recurrent(node) for node, _ in walk(model.graph)):
             return ir.passes.PassResult(model, modified=False)
-        inferred = bare_copy(model)
-        with quiet_libraries():
-            guarded(op_types(model), lambda: ShapeInferencePass(data_prop=True)(inferred))
+        inferred = inferred_copy(model)
         declared = {
             dim.value
             for value in model.graph.inputs

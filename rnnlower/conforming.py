@@ -25,7 +25,10 @@ def conform(model: ir.Model, nodes: Sequence[Located]) -> tuple[list[LoweredNode
     Raises:
         UnsupportedModelError: A node departs from the profile in what cannot be written out.
     """
-    FoldWeightsPass([located.node for located in nodes], positions=_BEHIND_X, may_grow=True)(model)
+    folding = FoldWeightsPass(
+        [located.node for located in nodes], positions=_BEHIND_X, may_grow=True, static_shapes=True
+    )
+    folding(model)
     InferTypesPass()(model)
     found = [departure for located in nodes for departure in departures(located)]
     if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):

@@ -29,6 +29,7 @@ from rnnlower.recurrent import Activation, ResolvedNode, Semantics
 __all__ = ["parse_recurrent"]
 
 _MOST_STATE_ELEMENTS = 2**28
+_FIRST_WITH_BFLOAT16 = 22
 
 
 def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
@@ -227,10 +228,7 @@ class _Parser:
             if name != "sequence_lens" and value.dtype is not None
         }
         for name, dtype in dtypes.items():
-            if dtype not in FLOAT_TYPES or (dtype == ir.DataType.BFLOAT16 and self.version < 22):
-                raise self._invalid(
-                    f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks"
-                )
+            self._check_type(name, dtype)
         if len(set(dtypes.values())) > 1:
             raise self._invalid(
                 "inputs differ in type: "
@@ -240,6 +238,24 @@ class _Parser:
         if lens is not None and lens.dtype not in (None, ir.DataType.INT32):
             raise self._invalid(f"input sequence_lens has type {lens.dtype.name}; it must be INT32")
         return next(iter(dtypes.values()), None)
+
+    def _check_type(self, name: str, dtype: ir.DataType) -> None:
+        known = [
+            each
+            for each in FLOAT_TYPES
+            if each != ir.DataType.BFLOAT16 or self.version >= _FIRST_WITH_BFLOAT16
+        ]
+        if dtype in known:
+            return
+        remedy = f"it takes {', '.join(each.name for each in known)}"
+        if dtype == ir.DataType.BFLOAT16:
+            remedy = (
+                f"cast to float32, or change the model's opset: {self.node.op_type} has it from opset "
+                f"{_FIRST_WITH_BFLOAT16} on"
+            )
+        raise self._invalid(
+            f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks; {remedy}"
+        )
 
     def _sizes(self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None) -> tuple[int, int | None]:
         for name, rank in (("X", 3), ("W", 3), ("R", 3)):

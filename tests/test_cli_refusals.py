@@ -147,14 +147,25 @@ def _bfloat16_at_14(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
 
 
+def _uint8(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+
+
 def _mixed(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
 
 
 @pytest.mark.parametrize(
     ("spoil", "word"),
-    [(_bfloat16_at_14, "BFLOAT16"), (_mixed, "inputs differ in type")],
-    ids=["bf16", "mixed"],
+    [
+        (
+            _bfloat16_at_14,
+            "BFLOAT16, which LSTM-14 lacks; cast to float32, or change the model's opset: LSTM",
+        ),
+        (_uint8, "UINT8, which LSTM-14 lacks; it takes FLOAT16, FLOAT, DOUBLE"),
+        (_mixed, "inputs differ in type"),
+    ],
+    ids=["bf16", "uint8", "mixed"],
 )
 def test_type(spoil: Spoil, word: str, tmp_path: Path) -> None:
     model = cell_with("LSTM")
@@ -331,3 +342,22 @@ def test_no_remedy_is_named_that_would_not_help(tmp_path: Path) -> None:
     said = rnnlower("unroll", save(model, tmp_path), "-o", tmp_path / "out.onnx", code=3).stderr
     assert "--input-shape" not in said
     assert "rnnlower scan" in said
+
+
+def test_every_remedy_for_an_unknown_rank_helps(tmp_path: Path) -> None:
+    model = cell_with("LSTM")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    path, out = save(model, tmp_path), tmp_path / "out.onnx"
+    np.savez(tmp_path / "given.npz", X=np.ones((5, 2, 3), np.float32))
+    remedies = {
+        "--inputs": ("--inputs", tmp_path / "given.npz"),
+        "--no-verify": ("--no-verify",),
+        "--input-shape X:2,3,4": ("--input-shape", "X:5,2,3"),
+    }
+    for command in (("scan", path), ("loop", path), ("convert", path, "--opset", 15)):
+        said = rnnlower(*command, "-o", out, code=4).stderr
+        assert "input 'X' has no known rank" in said
+        for remedy, options in remedies.items():
+            assert remedy in said
+            if command[0] != "convert" or remedy != "--input-shape X:2,3,4":
+                rnnlower(*command, "-o", out, *options)

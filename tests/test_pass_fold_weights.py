@@ -205,3 +205,48 @@ def test_nonsense_is_refused() -> None:
                 Y = RNN <hidden_size = 2> (X, W, R)
             }
         """)
+
+
+def _state_of_shape(x_dims: str, state: str) -> ir.Model:
+    """A state of zeros, as many rows as X has."""
+    return ir.from_onnx_text(
+        HEADER
+        + f"""
+        main (float[{x_dims}] X, float[1, 2, 1] W, float[1, 2, 2] R) => (float[T, 1, N, 2] Y)
+        <int64 one = {{1}}, int64[1] zero = {{0}}, int64[1] directions = {{1}}, int64[1] hidden = {{2}}>
+        {{
+            x = Transpose <perm = [1, 0, 2]> (X)
+            {state}
+            h = ConstantOfShape (sizes)
+            Y = RNN <hidden_size = 2> (x, W, R, , , h)
+        }}
+    """
+    )
+
+
+ALL_SIZES = """
+    shape = Shape (x)
+    rows = Gather (shape, one)
+    row = Unsqueeze (rows, zero)
+    sizes = Concat <axis = 0> (directions, row, hidden)
+"""
+SOME_SIZES = """
+    row = Shape <start = 1, end = -1> (x)
+    sizes = Concat <axis = 0> (directions, row, hidden)
+"""
+
+
+@pytest.mark.parametrize("state", [ALL_SIZES, SOME_SIZES], ids=["all", "some"])
+def test_static_shapes_are_constants_where_asked(state: str) -> None:
+    own = _state_of_shape("4, 3, 1", state)
+    assert not FoldWeightsPass(positions=[5], may_grow=True)(own).modified
+    assert FoldWeightsPass(positions=[5], may_grow=True, static_shapes=True)(own).modified
+    assert ops(own) == ["Transpose", "RNN"]
+    assert own.graph.initializers["h"].shape == [1, 4, 2]
+    assert stored(own, "h") == [0.0] * 8
+
+
+@pytest.mark.parametrize("x_dims", ["N, 3, 1", "N, T, 1"])
+def test_open_sizes_are_no_constants(x_dims: str) -> None:
+    own = _state_of_shape(x_dims, ALL_SIZES)
+    assert not FoldWeightsPass(positions=[5], may_grow=True, static_shapes=True)(own).modified

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -122,3 +123,25 @@ def test_subgraphs_and_negative_sizes() -> None:
     FreezeDimsPass({"T": 3}, {"X": [3, 4]})(own)
     assert own.graph.inputs[0].shape == [3, 4]
     assert [graph.outputs[0].shape for graph in own.graph.subgraphs()] == [[3, 4], [3, 4]]
+
+
+def test_a_declared_size_below_0_is_unknown_beside_a_frozen_one() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[T, 4] X, float[T, 4] H) => (float[T, 4] Y)
+        {
+            inner = Add (X, H)
+            Y = Neg (inner)
+        }
+    """
+    own = ir.from_onnx_text(text)
+    values = [*own.graph.inputs, *own.graph.outputs, own.graph.node(0).outputs[0]]
+    for value in values:
+        value.shape, value.type = ir.Shape([-1, 4]), ir.TensorType(ir.DataType.FLOAT)
+    FreezeDimsPass()(own)
+    assert [value.shape for value in values] == [[-1, 4]] * 4
+    FreezeDimsPass(input_shapes={"X": [2, 4]})(own)
+    X, H, Y, inner = values
+    assert X.shape == [2, 4]
+    assert H.shape == Y.shape == inner.shape == [None, 4]
+    onnx.checker.check_model(ir.to_proto(own), full_check=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 import sonnx_oracle
@@ -200,3 +201,40 @@ def test_what_cannot_conform_is_refused_on_the_command_line(tmp_path: Path) -> N
     assert refused.exit_code == 3
     assert "LSTM node 'LSTM_0': Y_c is read" in refused.stderr
     assert not result.exists()
+
+
+def test_states_computed_from_static_shapes_are_constants_of_the_result(tmp_path: Path) -> None:
+    """What torch writes for LSTMs without states, the second of them fed by the first."""
+    source, result = tmp_path / "source.onnx", tmp_path / "result.onnx"
+    zeros = """
+        s{0} = Shape (x{0})
+        n{0} = Gather (s{0}, one)
+        r{0} = Unsqueeze (n{0}, axis)
+        sizes{0} = Concat <axis = 0> (one_size, r{0}, hidden)
+        h{0} = Expand (zero, sizes{0})
+        y{0} = LSTM <hidden_size = 1> (x{0}, W, R, , , h{0}, h{0})
+    """
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 14]>
+        main (float[N, 5, 1] X) => (float[N, 5, 1] Y)
+        <float[1, 4, 1] W = {{1, 2, 3, 4}}, float[1, 4, 1] R = {{4, 3, 2, 1}}, float zero = {{0}},
+         int64 one = {{1}}, int64[1] one_size = {{1}}, int64[1] hidden = {{1}}, int64[1] axis = {{0}}>
+        {{
+            x0 = Transpose <perm = [1, 0, 2]> (X)
+            {zeros.format(0)}
+            x1 = Squeeze (y0, one_size)
+            {zeros.format(1)}
+            last = Squeeze (y1, one_size)
+            Y = Transpose <perm = [1, 0, 2]> (last)
+        }}
+    """
+    onnx.save(onnx.parser.parse_model(text), source)
+    lower = ["lower", str(source), "-o", str(result), "--target", "sonnx", "--json"]
+    refused = CliRunner().invoke(app, lower)
+    assert refused.exit_code == 3
+    assert "initial_h comes at run time" in refused.stderr
+    lowered = CliRunner().invoke(app, [*lower, "--input-shape", "X:2,5,1"])
+    assert lowered.exit_code == 0, lowered.output
+    assert json.loads(lowered.stdout)["verification"]["equal"]
+    assert {node.op_type for node in onnx.load(result).graph.node} == {"Transpose", "LSTM", "Squeeze"}
+    assert rnnlower.check(result, target="sonnx") == []

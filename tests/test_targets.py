@@ -43,6 +43,7 @@ def test_target_is_complete(name: str) -> None:
     assert target.title != name
     standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
     named = {*(target.ops.allowed or ()), *(target.ops.absent or ())}
+    named = {op_type for op_type in named if "." not in op_type}
     named |= {op_type for limit in target.limits for op_type in limit.ops}
     assert named <= standard
     assert all(claim.source.strip() for _, claim in target.claims())
@@ -180,6 +181,49 @@ def test_limits_are_kept(tmp_path: Path) -> None:
             "product has rank 2, above 1",
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("ops", "reasons"),
+    [
+        ('allowed = ["Gelu", "com.acme.Odd"]', []),
+        ('allowed = ["Odd", "com.acme.Gelu"]', ["own has no com.acme.Odd"]),
+        ('absent = ["com.acme.Odd"]\ndomains = ["com.acme"]', ["own has no com.acme.Odd"]),
+        ('absent = ["com.acme.Gelu"]\ndomains = ["com.acme"]', []),
+        ('absent = ["com.acme.Gelu"]', ["own has no operators of domain com.acme"]),
+    ],
+)
+def test_operators_of_other_domains_have_names_of_their_own(
+    tmp_path: Path, ops: str, reasons: list[str]
+) -> None:
+    assert check(tmp_path, {"ops": ops}).get("com.acme.Odd", []) == reasons
+
+
+def test_tinygrad_has_some_operators_of_com_microsoft() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[2, 3, 4] X, float[1, 4, 16] W, float[1, 4, 16] R, float[1, 16] S, uint8[1, 16] Z)
+            => (float[2, 1, 3, 4] Y)
+        {
+            x = com.microsoft.FastGelu(X)
+            Y = com.microsoft.DynamicQuantizeLSTM<hidden_size = 4>(x, W, R, , , , , , S, Z, S, Z)
+        }
+    """
+    misfits = rnnlower.check(onnx.parser.parse_model(text), target="tinygrad")
+    assert [misfit.reason for misfit in misfits] == ["tinygrad has no com.microsoft.DynamicQuantizeLSTM"]
+
+
+def test_onnxruntime_has_no_training_operators() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.preview.training" : 1]>
+        g (float R, int64 T, float[2] X, float[2] G, float[2] H) => (float[2] x, float[2] h)
+        {
+            x, h = ai.onnx.preview.training.Adagrad(R, T, X, G, H)
+        }
+    """
+    misfits = rnnlower.check(onnx.parser.parse_model(text), target="onnxruntime")
+    reasons = ["onnxruntime has no operators of domain ai.onnx.preview.training"]
+    assert [misfit.reason for misfit in misfits] == reasons
 
 
 def test_types_that_a_target_lacks_are_named(tmp_path: Path) -> None:

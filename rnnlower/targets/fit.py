@@ -245,8 +245,10 @@ def _of_node(node: ir.Node, target: Target, opset: int, is_call: bool) -> Iterat
 def _of_foreign_node(node: ir.Node, target: Target, is_call: bool) -> Iterator[Reason]:
     if is_call and not target.ops.functions:
         yield f"{target.name} takes no model-local functions", target.ops
-    elif not is_call and node.domain not in target.ops.domains:
+    elif not is_call and node.domain not in target.domains:
         yield f"{target.name} has no operators of domain {node.domain}", target.ops
+    elif not is_call and not target.has_foreign(node.domain, node.op_type):
+        yield f"{target.name} has no {_op_name(node)}", target.ops
 
 
 def _dtype(value: ir.Value | None) -> str | None:

@@ -25,8 +25,9 @@ version) and, where nobody has said it, ``guess = true``::
     source = "..."
 
     [ops]
-    allowed = ["Add", "MatMul"]   # or absent = [...]: all of the standard but these
-    domains = ["com.microsoft"]   # domains whose operators it has too
+    allowed = ["Add", "MatMul"]   # or absent = [...]: all of the standard but these;
+                                  # "com.microsoft.Gelu" is one of another domain
+    domains = ["com.microsoft"]   # domains of which it has everything that is not absent
     functions = false             # whether it takes model-local functions
     source = "..."
 
@@ -196,11 +197,24 @@ class Target:
     def op_types(self) -> frozenset[str]:
         """The operators of the default domain that it runs, the recurrent ones aside."""
         if self.ops.allowed is not None:
-            ops = set(self.ops.allowed)
+            ops = {op_type for op_type in self.ops.allowed if "." not in op_type}
         else:
             standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
             ops = standard - {*(self.ops.absent or ()), *CONTROL_FLOW}
         return frozenset((ops - {*RECURRENT}) | {*self.control_flow.ops})
+
+    @functools.cached_property
+    def domains(self) -> frozenset[str]:
+        """The domains of which it runs operators, beside the default one."""
+        single = {op_type.rpartition(".")[0] for op_type in self.ops.allowed or () if "." in op_type}
+        return frozenset({*self.ops.domains} | single)
+
+    def has_foreign(self, domain: str, op_type: str) -> bool:
+        """Whether it runs an operator of another domain than the default one."""
+        name = f"{domain}.{op_type}"
+        if domain in self.ops.domains:
+            return name not in (self.ops.absent or ())
+        return name in (self.ops.allowed or ())
 
     def claims(self) -> list[tuple[str, Claim]]:
         """Everything that is said of the runtime, with the name of its table."""

@@ -82,7 +82,10 @@ class ShapePlan:
             other = candidate.get(name)
             own = own if own is not None else other
             if own is None:
-                raise UnverifiableError(f"input {name!r} has no known rank: give --inputs")
+                raise UnverifiableError(
+                    f"input {name!r} has no known rank: give --inputs or, where the command has it, "
+                    f"--input-shape {name}:2,3,4 or --no-verify"
+                )
             dims[name] = tuple(unnamed_dim(name, axis) if d is None else d for axis, d in enumerate(own))
             if other is not None:
                 _adopt_sizes(name, dims[name], other, same)
