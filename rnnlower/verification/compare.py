@@ -10,8 +10,8 @@ float32   1e-5 max(scale, 0.1) + 1e-4 |reference|      as above (1e-7): fused an
 float16   5e-3 max(scale, 0.1) + 5e-3 |reference|      a lowered graph rounds every step (1e-3), a native
                                                        kernel rounds once
 bfloat16  2e-2 max(scale, 0.1) + 2e-2 |reference|      as above (8e-3)
-others    exact                                        integers, booleans and strings have no rounding; an
-                                                       ArgMax that flips on a tie is reported as different
+others    exact                                        integers, booleans and strings have no rounding; what
+                                                       rounding decides before them, :mod:`.judging` knows
 ========  ===========================================  ==================================================
 
 Rounding adds up over the time steps of a recurrent node, as errors of either sign do: with the square root of
