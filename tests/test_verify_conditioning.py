@@ -12,7 +12,7 @@ from onnx import helper
 from small_models import info, recurrent_model, weights
 
 import rnnlower
-from rnnlower.verification import judging, verify
+from rnnlower.verification import doubt, verify
 from rnnlower.verification.conditioning import overflowing, rounding_noise
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -116,5 +116,5 @@ def test_what_is_decided_by_a_hair_is_no_difference(monkeypatch: pytest.MonkeyPa
     assert any("only as far as rounding goes" in reason for reason in result.skipped)
     assert not verify(reference, _compared("same = Identity (X)", "{0, 1, 1}"))
     assert not verify(reference, _compared("same = Identity (X)"), atol=0.0)
-    monkeypatch.setattr(judging, "_DRAWS_OF_TIES", 0)
+    monkeypatch.setattr(doubt, "_DRAWS_OF_TIES", 0)
     assert not verify(reference, _compared("same = Identity (X)"))

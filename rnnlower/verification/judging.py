@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.verification.compare import Tolerance, compare_values, is_inexact, merge, tolerance_for
-from rnnlower.verification.conditioning import outputs_beside, overflowing, rounding_noise
+from rnnlower.verification.doubt import Doubt, overflowing_outputs
 from rnnlower.verification.facts import dims_of, unnamed_dim
 from rnnlower.verification.graph_facts import gather_facts
 from rnnlower.verification.interface import feedable_inputs
@@ -19,13 +19,12 @@ from rnnlower.verification.narrow import common_values, first_difference, with_o
 from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.running import Runner
 from rnnlower.verification.session import LoadError, RunError
-from rnnlower.verification.trials import RunModel, Trial
+from rnnlower.verification.trials import Trial
 
 __all__ = ["Judge", "Judged"]
 
 Array = NDArray[Any]
 Comparisons = dict[str, OutputComparison]
-_DRAWS_OF_TIES = 16
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Judge:
         differs = any(not c.equal for one in judged for c in one.comparisons.values())
         if not differs or self._atol is not None or self._rtol is not None:
             return judged
-        usual = set.intersection(*(_overflows(one.trial.outputs) for one in judged))
+        usual = set.intersection(*(overflowing_outputs(one.trial.outputs) for one in judged))
         again: list[Judged] = []
         undetermined: list[tuple[Comparisons, OutputComparison]] = []
         with self._runner.open(self._runner.reference) as run:
@@ -107,14 +106,13 @@ class Judge:
                 again.append(replace(one, comparisons=kept))
                 if not doubtful:
                     continue
-                opinion = self._runner.second_opinion(one.trial.feeds)
-                noise = rounding_noise(run, one.trial.feeds, one.trial.outputs, seed, opinion)
-                second = self.compare(one.trial, one.outputs, noise)
+                opinion = self._runner.second_opinion(one.trial.feeds) or {}
+                doubt = Doubt(run, one.trial.feeds, one.trial.outputs, opinion, seed)
+                second = self.compare(one.trial, one.outputs, doubt.noise)
                 for name in doubtful:
-                    excused = self._is_overflow(name, one, noise, opinion or {}, usual, run)
-                    if excused or (name in noise and noise[name] is None):
+                    if doubt.is_open(name) or self._is_overflow(name, one, doubt, usual):
                         undetermined.append((kept, kept.pop(name)))
-                    elif second[name].equal or self._is_tie(name, one, run, opinion, seed):
+                    elif second[name].equal or doubt.is_decided_by_a_hair(name, one.outputs[name]):
                         kept[name] = replace(second[name], equal=True, note="")
                         self._runner.note(
                             f"trial {one.trial.number}, output {name!r}: differs only as far as rounding goes"
@@ -125,57 +123,20 @@ class Judge:
         self._settle(again, undetermined)
         return again
 
-    def _is_overflow(
-        self,
-        name: str,
-        one: Judged,
-        noise: Mapping[str, Array | None],
-        opinion: Mapping[str, Any],
-        usual: Collection[str],
-        run: RunModel,
-    ) -> bool:
+    def _is_overflow(self, name: str, one: Judged, doubt: Doubt, usual: Collection[str]) -> bool:
         """Whether an output differs only in elements that overflow, in a trial in which something does.
 
-        What overflows in every trial, as a mask of -inf, says nothing of one. It may be the second opinion
-        alone that overflows: a kernel may turn what has overflowed inside of it into a number.
-        """
-        expected, found, other = one.trial.outputs[name], one.outputs[name], opinion.get(name)
-        if not {*_overflows(one.trial.outputs), *_overflows(opinion, one.trial.outputs)} - {*usual}:
-            return False
-        if name not in noise or found.shape != expected.shape or found.dtype != expected.dtype:
-            return False
-        places = overflowing(expected, expected.dtype) | overflowing(found, expected.dtype)
-        if other is not None and other.shape == expected.shape:
-            places |= overflowing(other, expected.dtype)
-        if not _grows(one.trial.outputs) and not _grows(opinion, one.trial.outputs):
-            # No number is large: a NaN or infinity is what the model says there, as of a root or a mask. Only
-            # which of them it is may be left open by what grew beyond every range inside of a node.
-            either = ~np.isfinite(expected.astype(np.float64)) & ~np.isfinite(found.astype(np.float64))
-            grown = either & _finite_for_less(run, one.trial.feeds, name, expected)
-            places &= grown | ~_same_in_both(expected, other)
-        zero = np.zeros((), expected.dtype)
-        expected, found = np.where(places, zero, expected), np.where(places, zero, found)
-        tolerance = self.tolerance(expected.dtype, one.trial.feeds)
-        return compare_values(name, expected, found, tolerance, noise[name]).equal
-
-    def _is_tie(
-        self, name: str, one: Judged, run: RunModel, opinion: Mapping[str, Any] | None, seed: int
-    ) -> bool:
-        """Whether a discrete output, such as an ArgMax, differs only where the reference decides by a hair.
-
-        Each element has to be what the reference gives on the inputs, on inputs moved by rounding, or in
-        another precision.
+        What overflows in every trial, as a mask of -inf, says nothing of one.
         """
         expected, found = one.trial.outputs[name], one.outputs[name]
-        arrays = isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)
-        if not arrays or is_inexact(expected.dtype) or found.dtype != expected.dtype:
+        if not doubt.overflowing_outputs - {*usual}:
             return False
-        others = [opinion or {}, *outputs_beside(run, one.trial.feeds, seed, _DRAWS_OF_TIES, evenly=True)]
-        settled = found == expected if found.shape == expected.shape else np.zeros(())
-        for other in others:
-            if name in other and np.shape(other[name]) == found.shape:
-                settled = settled | (found == other[name])
-        return settled.shape == expected.shape and bool(np.all(settled))
+        if name not in doubt.noise or found.shape != expected.shape or found.dtype != expected.dtype:
+            return False
+        places, zero = doubt.overflows(name, found), np.zeros((), expected.dtype)
+        expected, found = np.where(places, zero, expected), np.where(places, zero, found)
+        tolerance = self.tolerance(expected.dtype, one.trial.feeds)
+        return compare_values(name, expected, found, tolerance, doubt.noise[name]).equal
 
     def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
         """Leave out undetermined outputs that other trials judge; the others count as they are."""
@@ -255,53 +216,6 @@ class Judge:
         return first_difference(
             graph, names, values[0], values[1], lambda dtype: self.tolerance(dtype, trial.feeds)
         )
-
-
-def _overflows(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> set[str]:
-    """The float outputs that overflow somewhere, in the types that ``typed`` has."""
-    types = {
-        name: value.dtype
-        for name, value in (typed or values).items()
-        if isinstance(value, np.ndarray) and is_inexact(value.dtype)
-    }
-    return {
-        name for name, dtype in types.items() if name in values and overflowing(values[name], dtype).any()
-    }
-
-
-def _grows(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> bool:
-    """Whether a number, in the types that ``typed`` has, is near the end of its range."""
-    types = typed or values
-    return any(
-        bool(
-            (
-                overflowing(values[name], types[name].dtype) & np.isfinite(values[name].astype(np.float64))
-            ).any()
-        )
-        for name in _overflows(values, typed)
-    )
-
-
-def _finite_for_less(run: RunModel, feeds: Mapping[str, Array], name: str, expected: Array) -> Array:
-    """Where the reference gives a number once its inputs are a thousandth."""
-    less = {
-        key: (value / 1000).astype(value.dtype) if is_inexact(value.dtype) else value
-        for key, value in feeds.items()
-    }
-    try:
-        value = run(less)[name]
-    except RunError:
-        value = expected
-    return np.isfinite((value if value.shape == expected.shape else expected).astype(np.float64))
-
-
-def _same_in_both(expected: Array, other: Any) -> Array:
-    """Where the reference gives the same NaN or infinity in another precision, or nothing else runs it."""
-    wide = expected.astype(np.float64)
-    if not isinstance(other, np.ndarray) or other.shape != expected.shape:
-        return ~np.isfinite(wide)
-    opinion = other.astype(np.float64)
-    return np.asarray((np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion)))
 
 
 def _shape_only(value: Any) -> Any:
