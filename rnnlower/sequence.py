@@ -72,7 +72,13 @@ def lower_node(
     )
     lanes = LaneMaker(e, node, weights, axes, groups, multiplies_input).lanes(series)
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
-    return _outputs(e, node, axes, lanes, mask, results)
+    outputs = _outputs(e, node, axes, lanes, mask, results)
+    if strategy == "loop":
+        # Shape inference, which knew the shapes behind the node, does not see through a Loop.
+        assert node.dtype is not None
+        for name, value in outputs.items():
+            value.type, value.shape = ir.TensorType(node.dtype), _static_shape(node, axes, name)
+    return outputs
 
 
 def _run(
@@ -113,14 +119,11 @@ def _outputs(
         if node.used(name):
             finals = results.states[index::per_lane]
             outputs[name] = _state_output(e, node, axes, finals, [lane.states[index] for lane in lanes], mask)
-    for name, value in outputs.items():
-        assert node.dtype is not None
-        value.type, value.shape = ir.TensorType(node.dtype), _static_shape(node, axes, name)
     return outputs
 
 
 def _static_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape | None:
-    """The shape of an output where all of it is known: shape inference does not see through a Loop."""
+    """The shape of an output where all of it is known."""
     time, batch, directions = axes.time, axes.batch, node.num_directions
     if not isinstance(time, int) or not isinstance(batch, int):
         return None
