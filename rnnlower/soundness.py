@@ -22,9 +22,10 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
 
 from rnnlower.errors import InvalidModelError
+from rnnlower.scopes import called, check_calls, check_function_scope, check_graph_scope
 from rnnlower.signatures import misfit_of_every_version
 
-__all__ = ["called", "check_external_data", "check_proto", "read_proto", "stored_tensors"]
+__all__ = ["check_external_data", "check_proto", "read_proto", "stored_tensors"]
 
 _Nodes = Sequence[onnx.NodeProto]
 
@@ -102,11 +103,11 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             _check_texts(function)
             _check_nodes(function.node, where)
             _check_attributes(function.attribute_proto, where)
-        _check_calls(model, label)
-        _check_graph_scope(model.graph, label)
+        check_calls(model, label)
+        check_graph_scope(model.graph, label)
         for function in model.functions:
             where = f"{label}, function {function.domain}::{function.name}"
-            _check_scope(function.node, function.input, function.output, where)
+            check_function_scope(function, where)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
 
@@ -124,101 +125,6 @@ def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], label: str) -> No
                 f"{label} imports versions {versions[entry.domain]} and {entry.version} of {domain}; "
                 "keep the one that its nodes are written for"
             )
-
-
-def _check_scope(
-    nodes: _Nodes,
-    given: Iterable[str],
-    outputs: Iterable[str],
-    label: str,
-    *,
-    outer: frozenset[str] = frozenset(),
-    taken: frozenset[str] = frozenset(),
-) -> None:
-    """Everything that is read must be there, once, in whatever order the nodes come.
-
-    Around a body there are the names `outer`, of which those of `taken` stand before it and must not be given
-    to anything else in it.
-    """
-    produced = {*given} - {""}
-    for node in nodes:
-        for name in filter(None, node.output):
-            if name in produced or name in taken:
-                raise InvalidModelError(
-                    f"{_where(node, label)} produces {name!r}, which exists already; rename one of the two"
-                )
-            produced.add(name)
-    visible = outer | produced
-    before = taken | {*given}
-    for node in nodes:
-        for name in node.input:
-            if name and name not in visible:
-                raise InvalidModelError(f"{_where(node, label)} reads {name!r}, which nothing produces")
-        for attribute in node.attribute:
-            if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-                for graph in (attribute.g, *attribute.graphs):
-                    _check_graph_scope(graph, label, outer=visible, taken=before)
-        before |= {*node.output} - {""}
-    for name in (each for each in outputs if each not in produced):
-        if name in outer:
-            raise InvalidModelError(
-                f"{label}: a body returns {name!r}, which comes from outside of it; put an Identity between"
-            )
-        raise InvalidModelError(f"{label}: nothing produces the output {name!r}")
-
-
-def _check_graph_scope(
-    graph: onnx.GraphProto,
-    label: str,
-    *,
-    outer: frozenset[str] = frozenset(),
-    taken: frozenset[str] = frozenset(),
-) -> None:
-    stored = [tensor.name for tensor in graph.initializer]
-    stored += [sparse.values.name for sparse in graph.sparse_initializer]
-    for name in stored:
-        if name in taken:
-            raise InvalidModelError(
-                f"{label}: an initializer of a body has the name {name!r} of a value outside of it: runtimes "
-                "differ in which of the two they read; rename one"
-            )
-    given = [*(value.name for value in graph.input), *stored]
-    _check_scope(graph.node, given, [value.name for value in graph.output], label, outer=outer, taken=taken)
-
-
-def called(node: onnx.NodeProto) -> str:
-    """What messages call a node; one without a name goes by what it gives."""
-    if node.name:
-        return f"{node.op_type} node {node.name!r}"
-    output = next(filter(None, node.output), "")
-    return f"unnamed {node.op_type} node" + (f" (output {output!r})" if output else "")
-
-
-def _where(node: onnx.NodeProto, label: str) -> str:
-    return f"{label}: {called(node)}"
-
-
-def _check_calls(model: onnx.ModelProto, label: str) -> None:
-    """No function may call itself, nor one that does."""
-    functions = {(each.domain, each.name): each for each in model.functions}
-    calls = {
-        key: {(node.domain, node.op_type) for node in _all_nodes(each.node)} & functions.keys()
-        for key, each in functions.items()
-    }
-    while leaves := [key for key, called in calls.items() if not called & calls.keys()]:
-        for key in leaves:
-            del calls[key]
-    if calls:
-        domain, name = next(iter(calls))
-        raise InvalidModelError(f"{label}: function {domain}::{name} calls itself, or one that does")
-
-
-def _all_nodes(nodes: _Nodes) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(graph.node)
 
 
 def _check_texts(message: Message) -> None:
@@ -268,7 +174,7 @@ def _check_nodes(nodes: _Nodes, where: str) -> None:
             _check_texts(node)
         misfit = misfit_of_every_version(node)
         if node.attribute or misfit:
-            label = _where(node, where)
+            label = f"{where}: {called(node)}"
             _check_attributes(node.attribute, label)
             if misfit:
                 raise InvalidModelError(f"{label}: {misfit}")

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.places import subgraphs_of
-from rnnlower.soundness import called
+from rnnlower.scopes import called
 
 __all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
 

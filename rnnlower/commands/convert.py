@@ -22,7 +22,6 @@ from rnnlower.commands.options import (
     Trials,
     Verify,
     check_external_data,
-    parse_states,
     verification_settings,
 )
 from rnnlower.commands.running import (
@@ -59,15 +58,7 @@ def convert(
     from rnnlower.progress import progress
 
     check_external_data(external_data)
-    settings = verification_settings(
-        verify,
-        trials=trials,
-        seed=seed,
-        atol=atol,
-        rtol=rtol,
-        inputs=inputs,
-        states=parse_states(state),
-    )
+    settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state)
     if opset not in OPSETS:
         raise OptionError(
             f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"

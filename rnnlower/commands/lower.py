@@ -34,7 +34,6 @@ from rnnlower.commands.options import (
     check_external_data,
     parse_dims,
     parse_shapes,
-    parse_states,
     verification_settings,
 )
 from rnnlower.commands.running import exit_codes, finish, say, write
@@ -84,15 +83,7 @@ def _lower(
         strict=strict,
     )
     check_external_data(external_data)
-    settings = verification_settings(
-        verify,
-        trials=trials,
-        seed=seed,
-        atol=atol,
-        rtol=rtol,
-        inputs=inputs,
-        states=parse_states(state),
-    )
+    settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state)
     with progress("reading", quiet) as tell:
         lowered = read_model(model)
         source_size = model.stat().st_size

@@ -169,8 +169,18 @@ def parse_states(options: list[str] | None) -> dict[str, str] | None:
     return states or None
 
 
-def verification_settings(verify: bool, **options: Any) -> dict[str, Any]:
+def verification_settings(
+    verify: bool,
+    trials: int | None,
+    seed: int | None,
+    atol: float | None,
+    rtol: float | None,
+    inputs: pathlib.Path | None,
+    state: list[str] | None,
+) -> dict[str, Any]:
     """Those of the options that were given; they say how to verify, and so need a verification."""
+    options: dict[str, Any] = {"trials": trials, "seed": seed, "atol": atol, "rtol": rtol, "inputs": inputs}
+    options["states"] = parse_states(state)
     given = {name: value for name, value in options.items() if value is not None}
     if given and not verify:
         option = next(iter(given)).replace("states", "state")

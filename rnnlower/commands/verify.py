@@ -18,7 +18,6 @@ from rnnlower.commands.options import (
     Semantics,
     States,
     Trials,
-    parse_states,
     verification_settings,
 )
 from rnnlower.commands.running import (
@@ -60,17 +59,8 @@ def verify(
     from rnnlower import report
     from rnnlower.progress import progress
 
-    settings = verification_settings(
-        True,
-        trials=trials,
-        seed=seed,
-        atol=atol,
-        rtol=rtol,
-        inputs=inputs,
-        states=parse_states(state),
-        semantics=semantics,
-        engine=engine,
-    )
+    settings = verification_settings(True, trials, seed, atol, rtol, inputs, state)
+    settings |= {"semantics": semantics, "engine": engine}
     with progress("verifying", quiet) as tell:
         result = verify_files(reference, candidate, settings, tell)
     if json_:
