@@ -19,7 +19,7 @@ GRID = {
     "variant": ("lstm", "bilstm", "gru", "bigru"),
     "seq_length": (4, 16, 64),
     "batch_size": (1, 8, 24),
-    "hidden_size": (16, 64, 192),
+    "hidden_size": (16, 64, 192, 384),
 }
 STRATEGIES = ("unroll", "scan")
 

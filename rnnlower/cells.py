@@ -18,9 +18,9 @@ from rnnlower.emitter import Emitter
 from rnnlower.recurrent import Activation, ResolvedNode
 from rnnlower.timeseries import Axes
 
-__all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "GateGroup", "gate_groups"]
+__all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "GateGroup", "gate_groups", "state_groups"]
 
-_ALL = "iofc"
+_IOFC, _ZRH = "iofc", "zrh"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +40,11 @@ class CellParameters:
         node: The recurrent node.
         activations: f, g, h of this direction.
         R: Recurrence weights by group, each ``[gates * hidden_size, hidden_size]``; where the step multiplies
-            X, ``[W R]``, ``[gates * hidden_size, input_size + hidden_size]``.
+            X, ``[W R]``, ``[gates * hidden_size, input_size + hidden_size]``; where values have an axis of
+            directions, with that axis in front, and transposed unless the values stand upright.
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
-        axes: How values lie; where they stand upright, vectors do too.
+        axes: How values lie; unless they are ``[batch, width]``, vectors lie as they do.
         W: Input weights, where the step multiplies X apart from the state.
         bias: By group, where the step multiplies X.
     """
@@ -62,11 +63,6 @@ class CellParameters:
         if clipped and self.node.clip is not None:
             x = e.clip(x, -self.node.clip, self.node.clip)
         return emit_activation(e, self.activations[index], x, self.node.semantics)
-
-    @property
-    def units_axis(self) -> int:
-        """The axis of a step's values that gates stand along."""
-        return 0 if self.axes.upright and not self.axes.paired else 1
 
     def operand(self, e: Emitter, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value | None:
         """What R multiplies: h, beside X where R is ``[W R]``."""
@@ -88,8 +84,9 @@ class CellParameters:
 
     def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         """``h R^T + addend`` for a group of gates."""
-        if self.axes.paired:
-            product = e.op("MatMul", self.R[group], h)
+        if self.axes.directions:
+            R = self.R[group]
+            product = e.op("MatMul", R, h) if self.axes.upright else e.op("MatMul", h, R)
             return product if addend is None else e.op("Add", product, addend)
         if self.axes.upright:
             return e.gemm(self.R[group], h, addend, transposed=False)
@@ -103,7 +100,7 @@ class CellParameters:
             values = e.split_evenly(
                 self.activate(e, index, self.product(e, letters, x, h)),
                 len(letters),
-                self.units_axis,
+                self.axes.units_axis,
                 self.node.hidden_size,
             )
         else:
@@ -132,7 +129,7 @@ def gate_groups(node: ResolvedNode, *, most_apart: int = 1, joint: bool = False)
     if node.op_type == "LSTM":
         letters = ["io" if node.input_forget else "iof", "c"]
         if joint and not node.input_forget:
-            letters = [_ALL]
+            letters = [_IOFC]
     else:
         letters = ["zr", "h"] if node.op_type == "GRU" else ["i"]
     # Peepholes are added to single gates in front of the products.
@@ -146,14 +143,21 @@ def gate_groups(node: ResolvedNode, *, most_apart: int = 1, joint: bool = False)
     )
 
 
+def state_groups(node: ResolvedNode, groups: Sequence[GateGroup], *, joint: bool) -> Sequence[GateGroup]:
+    """The groups of gates that share a product with H. Joint: those of a GRU's second form do."""
+    return (GateGroup(_ZRH, 0, 3),) if joint and node.linear_before_reset else groups
+
+
 def lstm_step(
     e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
 ) -> list[ir.Value]:
     """``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
     h, c = state
     letters = "io" if p.node.input_forget else "iof"
-    if _ALL in p.R:
-        parts = e.split(p.product(e, _ALL, x, h), [3 * p.node.hidden_size, p.node.hidden_size], p.units_axis)
+    if _IOFC in p.R:
+        parts = e.split(
+            p.product(e, _IOFC, x, h), [3 * p.node.hidden_size, p.node.hidden_size], p.axes.units_axis
+        )
         x, h = dict(zip((letters, "c"), parts, strict=True)), None
     h = p.operand(e, x, h)
 
@@ -187,11 +191,19 @@ def gru_step(
 ) -> list[ir.Value]:
     """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
-    gate = p.gates(e, 0, "zr", x, p.operand(e, x, h))
+    linear = None
+    if _ZRH in p.R and h is not None:
+        sizes = [2 * p.node.hidden_size, p.node.hidden_size]
+        zr, linear = e.split(p.recurrent(e, _ZRH, h, None), sizes, p.axes.units_axis)
+        linear = linear if p.recurrent_bias is None else e.op("Add", linear, p.recurrent_bias)
+        gate = p.gates(e, 0, "zr", {"zr": e.op("Add", zr, x["zr"])}, None)
+    else:
+        gate = p.gates(e, 0, "zr", x, p.operand(e, x, h))
     z, r = gate["z"], gate["r"]
     if p.node.linear_before_reset:
         hidden = p.addend(e, "h", x)
-        linear = p.recurrent_bias if h is None else p.recurrent(e, "h", h, p.recurrent_bias)
+        if linear is None:
+            linear = p.recurrent_bias if h is None else p.recurrent(e, "h", h, p.recurrent_bias)
         if linear is not None:
             hidden = e.op("Add", hidden, e.op("Mul", r, linear))
     else:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rnnlower.lanes import LEAST_JOINED
-from rnnlower.pairs import LARGEST_PAIR
+from rnnlower.single_row import LARGEST_PAIR, is_wide
 from rnnlower.strategies import LARGE_BATCH
 
 __all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
@@ -25,7 +25,7 @@ MICROSECONDS: Mapping[str, Sequence[float]] = {
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
-_KERNELS_OF_A_PAIR = {"LSTM": 11, "GRU": 11, "RNN": 4}
+_KERNELS_OF_ONE_PRODUCT = {"LSTM": 11, "GRU": 11, "RNN": 4}
 _MORE_WHERE_JOINED = {"LSTM": 2, "GRU": 2, "RNN": 1}
 _USUAL_BATCH = 1
 
@@ -77,13 +77,17 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
 
 
 def _ops_of_a_step(facts: NodeFacts, strategy: str) -> int:
-    """Of all directions. Those of a batch of one share their ops in a Scan."""
+    """Of all directions. Those of a batch of one share their ops in a Scan, up to a size."""
     op_type, batch = facts.op_type, facts.batch_size or _USUAL_BATCH
     masks = 0 if not facts.masked else 2 if op_type == "LSTM" else 1
     if strategy == "unroll":
         return facts.num_directions * (_KERNELS[op_type] + 2 * facts.linear_before_reset + masks)
-    if facts.num_directions == 2 and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR:
-        return _KERNELS_OF_A_PAIR[op_type] + facts.linear_before_reset + masks
+    if facts.batch_size == 1:
+        of_one_product = _KERNELS_OF_ONE_PRODUCT[op_type] + facts.linear_before_reset + masks
+        if facts.num_directions == 2 and facts.hidden_size <= LARGEST_PAIR:
+            return of_one_product
+        if is_wide(op_type, facts.hidden_size, facts.linear_before_reset):
+            return facts.num_directions * of_one_product
     ops = _KERNELS[op_type] + 2 * facts.linear_before_reset + masks
     # An RNN has no last op to leave to the outside, so that its H is copied.
     ops += op_type == "RNN"

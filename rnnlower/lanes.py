@@ -1,4 +1,4 @@
-"""The directions of a recurrent node: one lane each, or one for both (`pairs.py`).
+"""The directions of a recurrent node: one lane each, or one for both (`single_row.py`).
 
 A `Lane` holds what the steps of a direction share: weights, input products for all time steps or X itself,
 initial states.
@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from rnnlower.cells import CellParameters, GateGroup
 from rnnlower.emitter import Emitter
-from rnnlower.pairs import turned
 from rnnlower.recurrent import ResolvedNode
+from rnnlower.single_row import turned
 from rnnlower.strategies import State
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
@@ -57,7 +57,8 @@ class LaneMaker:
         node: The node.
         weights: Cuts its weights.
         axes: How values lie.
-        groups: The gates that share a product.
+        groups: The gates that share a product with X.
+        state_groups: The gates that share a product with H.
         multiplies_input: Whether a step multiplies X itself.
     """
 
@@ -66,6 +67,7 @@ class LaneMaker:
     weights: Weights
     axes: Axes
     groups: Sequence[GateGroup]
+    state_groups: Sequence[GateGroup]
     multiplies_input: bool
 
     def lanes(self, X: TimeSeries) -> list[Lane]:
@@ -115,7 +117,8 @@ class LaneMaker:
         """One of the vectors of `hidden_size` elements that B or P consist of."""
         hidden_size = self.node.hidden_size
         first = position * hidden_size
-        dims = self.axes.value(hidden_size) if self.axes.upright else [hidden_size]
+        plain = not self.axes.upright and not self.axes.directions
+        dims = [hidden_size] if plain else self.axes.value(hidden_size)
         return self.weights.vector(self.e, value, direction, first, first + hidden_size, dims)
 
     def _step_weights(self, direction: int | None) -> dict[str, dict[str, ir.Value]]:
@@ -124,8 +127,11 @@ class LaneMaker:
         of_input: dict[str, ir.Value] = {}
         of_state: dict[str, ir.Value] = {}
         bias: dict[str, ir.Value] = {}
-        for group in self.groups:
+        for group in self.state_groups:
             gates, rows = group.gates, self._rows(group)
+            if self.axes.directions and not self.axes.upright:
+                of_state[gates] = self.weights.transposed(self.e, R, direction, *rows)
+                continue
             if direction is None:
                 dims = [self.node.num_directions, rows[1] - rows[0], self.node.hidden_size]
                 of_state[gates] = self.weights.matrices(self.e, R, *rows, dims)
@@ -157,7 +163,7 @@ class LaneMaker:
             stacked = product if bias is None else e.op("Add", product, bias)
             return TimeSeries(e, axes, width, stacked=stacked)
         product = e.gemm(X.flat(), W, bias)
-        if axes.upright:
+        if axes.upright or axes.directions:
             stacked = e.reshape(product, [axes.time, *axes.value(width)])
             return TimeSeries(e, axes, width, stacked=stacked)
         return TimeSeries(e, axes, width, flat=product)

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.cells import CELLS, LAST_OPS, gate_groups
+from rnnlower.cells import CELLS, LAST_OPS, gate_groups, state_groups
 from rnnlower.emitter import Dim, Emitter
 from rnnlower.errors import MissingOperatorError
 from rnnlower.lanes import Lane, LaneMaker, from_arithmetic, pays_to_join, to_arithmetic
-from rnnlower.pairs import pays_as_pair, turned
 from rnnlower.recurrent import ResolvedNode
+from rnnlower.single_row import for_single_row, turned
 from rnnlower.strategies import STRATEGIES, Recurrence, Results, State, Strategy, run_in_chunks
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
@@ -61,16 +61,18 @@ def lower_node(
     form = Strategy(STRATEGIES[strategy].run)
     if e.for_onnxruntime:
         form = STRATEGIES[strategy].for_batch(axes.batch)
-    axes = dataclasses.replace(axes, upright=form.upright and axes.batch == 1)
-    axes = dataclasses.replace(axes, paired=pays_as_pair(e, node, axes))
+    if form.single_row and axes.batch == 1:
+        axes = for_single_row(e, node, weights, axes)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    most_apart = form.most_apart if node.clip is None and not axes.paired else 1
-    groups = gate_groups(node, most_apart=most_apart, joint=is_long or axes.paired)
+    one_product = axes.directions > 0
+    most_apart = form.most_apart if node.clip is None and not one_product else 1
+    groups = gate_groups(node, most_apart=most_apart, joint=is_long or one_product)
     multiplies_input = (
         form.multiplies_input and isinstance(axes.batch, int) and pays_to_join(e, node, weights, axes.batch)
     )
-    lanes = LaneMaker(e, node, weights, axes, groups, multiplies_input).lanes(series)
+    of_state = state_groups(node, groups, joint=one_product)
+    lanes = LaneMaker(e, node, weights, axes, groups, of_state, multiplies_input).lanes(series)
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
     outputs = _outputs(e, node, axes, lanes, mask, results)
     if strategy == "loop":
@@ -187,6 +189,8 @@ def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
         known = np.arange(axes.time)[:, np.newaxis, np.newaxis] < tensor.numpy()[:, np.newaxis]
         if axes.paired:
             known = np.stack([known, known[::-1]], axis=1)
+        elif axes.directions:
+            known = known[:, np.newaxis]
         series = TimeSeries(
             e,
             axes,
@@ -203,10 +207,10 @@ def _mask(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask:
         nonempty = e.unsqueeze(e.less(zero, lens), 1, [axes.batch, 1])
     except MissingOperatorError as error:
         raise error.behind("input sequence_lens", "make sequence_lens a constant") from None
-    if axes.paired:
-        within = e.reshape(e.concat([within, within], axis=1), [axes.time, *axes.value(1)])
-        return Mask(turned(e, TimeSeries(e, axes, 1, stacked=within, dtype=e.condition_type)), nonempty)
-    return Mask(TimeSeries(e, axes, 1, stacked=within, dtype=e.condition_type), nonempty)
+    if axes.directions:
+        within = e.reshape(e.concat([within] * axes.directions, axis=1), [axes.time, *axes.value(1)])
+    series = TimeSeries(e, axes, 1, stacked=within, dtype=e.condition_type)
+    return Mask(turned(e, series) if axes.paired else series, nonempty)
 
 
 def _join(
@@ -319,8 +323,8 @@ def _sequence_output(
         if axes.paired:
             value = turned(e, TimeSeries(e, axes, node.hidden_size, stacked=value)).stacked()
         dims = [axes.time, 2 if axes.paired else 1, axes.batch, node.hidden_size]
-        is_reshaped = lane.is_flat or axes.upright
-        lanes.append(e.reshape(value, dims) if is_reshaped else e.unsqueeze(value, 1, dims))
+        sizes = [] if flat else [axes.time, *axes.value(node.hidden_size)]
+        lanes.append(_with_directions(e, value, sizes, dims, 1))
     Y = from_arithmetic(e, node, e.concat(lanes, axis=1))
     return e.transpose(Y, [2, 0, 1, 3]) if node.layout else Y
 
@@ -345,8 +349,19 @@ def _state_output(
             value = e.where_else_zero(nonempty, value)
         dims: list[Dim] = [axes.batch, node.hidden_size]
         dims.insert(node.layout, 2 if axes.paired else 1)
-        lanes.append(e.reshape(value, dims) if axes.upright else e.unsqueeze(value, node.layout, dims))
+        lanes.append(_with_directions(e, value, axes.value(node.hidden_size), dims, node.layout))
     return from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
+
+
+def _with_directions(
+    e: Emitter, value: ir.Value, sizes: Sequence[Dim], dims: Sequence[Dim], axis: int
+) -> ir.Value:
+    """A part of an output in the sizes of the output, which counts directions on `axis`."""
+    if sizes == dims:
+        return value
+    if sizes == [*dims[:axis], *dims[axis + 1 :]]:
+        return e.unsqueeze(value, axis, dims)
+    return e.reshape(value, dims)
 
 
 def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:

@@ -19,25 +19,32 @@ class Axes:
         time: The number of steps.
         batch: The number of rows.
         upright: Whether a value of one step is a column ``[width, 1]`` instead of rows ``[batch, width]``.
-            For a batch of one that is the same memory, and the weights come first in a product: onnxruntime
-            repacks a constant second operand for each node, which costs memory and, for one row, time.
-        paired: Whether the upright values of both directions lie one behind the other, ``[2, width, 1]``.
+        directions: The size of the axis in front of those, as the operators' states have it; 0: no such axis.
     """
 
     time: Dim
     batch: Dim
     upright: bool = False
-    paired: bool = False
+    directions: int = 0
+
+    @property
+    def paired(self) -> bool:
+        """Whether a value is that of both directions."""
+        return self.directions == 2
+
+    @property
+    def units_axis(self) -> int:
+        """The axis of a value that units, and gates, lie along."""
+        return len(self.value(1)) - (2 if self.upright else 1)
 
     def value(self, width: Dim) -> list[Dim]:
         """The sizes of a value of one step."""
-        if self.paired:
-            return [2, width, 1]
-        return [width, 1] if self.upright else [self.batch, width]
+        sizes = [width, 1] if self.upright else [self.batch, width]
+        return [self.directions, *sizes] if self.directions else sizes
 
 
 class TimeSeries:
-    """A value for each time step, ``[batch, width]`` each (upright: ``[width, 1]``).
+    """A value for each time step, ``[batch, width]`` each, or as the axes have it.
 
     It exists as ``[time, batch, width]`` (stacked) or as ``[time * batch, width]`` (flat, what Gemm takes and
     gives); the other form is a Reshape, emitted when it is first asked for.

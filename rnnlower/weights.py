@@ -45,6 +45,18 @@ class Weights:
         rows = ir.Tensor(tensor.numpy()[:, first:last].reshape(dims), dtype=tensor.dtype)
         return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
 
+    def transposed(
+        self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int
+    ) -> ir.Value:
+        """Rows of an R `in_memory`, ``[1, hidden_size, last - first]``; of all directions for ``None``."""
+        tensor = self._constant(value)
+        assert tensor is not None
+        rows = tensor.numpy() if direction is None else tensor.numpy()[[direction]]
+        columns = np.ascontiguousarray(rows[:, first:last].swapaxes(1, 2))
+        return self._in_dtype(
+            e, e.tensor_constant(ir.Tensor(columns, dtype=tensor.dtype), name=value.name or "")
+        )
+
     def in_memory(self, *values: ir.Value) -> bool:
         """Whether all are constants to cut that need not be read from elsewhere."""
         tensors = [self._constant(value) for value in values]

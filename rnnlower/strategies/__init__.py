@@ -31,7 +31,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "scan": Strategy(
         run_scan,
         most_apart=2,
-        upright=True,
+        single_row=True,
         output_apart=True,
         largest_together=256,
         large_batch=Strategy(
@@ -40,7 +40,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     ),
     "loop": Strategy(
         run_loop,
-        upright=True,
+        single_row=True,
         output_apart=True,
         largest_together=256,
         large_batch=Strategy(

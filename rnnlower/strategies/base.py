@@ -24,7 +24,7 @@ Step = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state's initial value, ``[batch, width]`` or upright; ``None`` is zero."""
+    """A state's initial value, as the axes have it; ``None`` is zero."""
 
     initial: ir.Value | None
     width: int
@@ -88,7 +88,7 @@ class Strategy:
             that is cheaper than to cut one product in two, for three it is not.
         most_fused: Steps beyond which all gates of an LSTM share one product. Each time onnxruntime fuses a
             product with an activation it looks at all nodes for a free name: quadratic in a straight line.
-        upright: Whether the values of a batch of one stand as columns.
+        single_row: Whether the values of a batch of one lie as `for_single_row` has them.
         output_apart: Whether the last op of a step's output is left to be done for all steps at once: a
             body must not name H twice, as state and as output, and the copy would cost an op in each step.
         largest_together: Units up to which the steps of both directions stand in one body: the weights of
@@ -101,7 +101,7 @@ class Strategy:
     run: Run
     most_apart: int = 1
     most_fused: float = math.inf
-    upright: bool = False
+    single_row: bool = False
     output_apart: bool = False
     largest_together: float = math.inf
     multiplies_input: bool = False

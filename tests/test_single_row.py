@@ -1,4 +1,4 @@
-"""Both directions in one step, by one batched product: the numbers are those of two."""
+"""A batch of one: both directions in one step, all gates in one product: the numbers are the node's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onnx.external_data_helper import set_external_data
 from small_models import recurrent_model, weights
 
 import rnnlower
+from rnnlower import single_row
 
 FLOAT = onnx.TensorProto.FLOAT
 NODES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -31,10 +32,15 @@ NODES: dict[str, tuple[str, dict[str, Any]]] = {
 """Operator, attributes and inputs."""
 
 
-def source_of(op_type: str, options: dict[str, Any], steps: Any) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """A bidirectional model of a batch of one, and its inputs."""
+def source_of(
+    op_type: str, options: dict[str, Any], steps: Any, direction: str = "bidirectional"
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A model of a batch of one, and its inputs."""
     attributes = dict(options)
-    constants = weights(op_type, directions=2)
+    directions = 2 if direction == "bidirectional" else 1
+    constants = weights(op_type, directions=directions)
+    if "activations" in attributes:
+        attributes["activations"] = attributes["activations"][:directions]
     if attributes.pop("P", False):
         constants["P"] = constants["B"][:, :12]
     if not attributes.pop("B", True):
@@ -43,7 +49,7 @@ def source_of(op_type: str, options: dict[str, Any], steps: Any) -> tuple[onnx.M
     feeds = {"X": rng.standard_normal((5, 1, 3)).astype(np.float32)}
     for name in ("initial_h", "initial_c"):
         if attributes.pop(name, False):
-            feeds[name] = rng.standard_normal((2, 1, 4)).astype(np.float32)
+            feeds[name] = rng.standard_normal((directions, 1, 4)).astype(np.float32)
     feeds |= {name: constants.pop(name) for name in attributes.pop("given", ())}
     inputs = {name: (FLOAT, list(value.shape)) for name, value in feeds.items()}
     inputs["X"] = (FLOAT, [steps, 1, 3])
@@ -53,7 +59,7 @@ def source_of(op_type: str, options: dict[str, Any], steps: Any) -> tuple[onnx.M
         constants=constants,
         inputs=inputs,
         outputs=outputs,
-        direction="bidirectional",
+        direction=direction,
         **attributes,
     )
     return model, feeds
@@ -76,16 +82,68 @@ def products(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for body in bodies for node in body.node} & {"Gemm", "MatMul"}
 
 
+def any_size_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forms of large nodes for the small ones of these tests."""
+    monkeypatch.setattr(single_row, "LEAST_WIDE", dict.fromkeys(single_row.LEAST_WIDE, 1))
+    monkeypatch.setattr(single_row, "LEAST_WIDE_PAIR", 1)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
 @pytest.mark.parametrize("steps", [5, "T"])
 @pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
 @pytest.mark.parametrize(("op_type", "options"), NODES.values(), ids=NODES)
 def test_both_directions_in_one_step(
-    op_type: str, options: dict[str, Any], strategy: str, factor: int, steps: Any
+    op_type: str,
+    options: dict[str, Any],
+    strategy: str,
+    factor: int,
+    steps: Any,
+    wide: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if wide:
+        any_size_is_wide(monkeypatch)
     source, feeds = source_of(op_type, options, steps)
     result = lowered(source, strategy, unroll_factor=factor)
     assert products(result) == {"MatMul"}
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("steps", [5, "T"])
+@pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
+@pytest.mark.parametrize("name", NODES)
+def test_all_gates_in_one_product(
+    name: str, strategy: str, factor: int, steps: Any, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_size_is_wide(monkeypatch)
+    op_type, options = NODES[name]
+    source, feeds = source_of(op_type, options, steps, direction)
+    result = lowered(source, strategy, unroll_factor=factor)
+    wide = {"lstm", "lstm_clip", "lstm_states", "gru_linear", "gru_without_bias"}
+    assert products(result) == ({"MatMul"} if name in wide else {"Gemm"})
+    assert differences(run(source, feeds), run(result, feeds), "float32") == []
+
+
+@pytest.mark.parametrize(
+    ("op_type", "options", "least"), [("LSTM", {}, 256), ("GRU", {"linear_before_reset": 1}, 384)]
+)
+def test_large_nodes_read_their_weights_in_long_runs(
+    op_type: str, options: dict[str, Any], least: int
+) -> None:
+    """Of a type that onnxruntime has the product for: others are multiplied as columns."""
+    for hidden_size, dtype, product in (
+        (least - 1, np.float32, "Gemm"),
+        (least, np.float32, "MatMul"),
+        (least, np.float64, "Gemm"),
+    ):
+        constants = weights(op_type, hidden_size=hidden_size)
+        constants = {name: value.astype(dtype) / 8 for name, value in constants.items()}
+        inputs = {"X": (onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [2, 1, 3])}
+        source = recurrent_model(
+            op_type, constants=constants, inputs=inputs, hidden_size=hidden_size, **options
+        )
+        assert products(lowered(source, "scan")) == {product}
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
@@ -111,27 +169,39 @@ def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
-def test_no_steps(strategy: str) -> None:
-    source, feeds = source_of("LSTM", {"initial_h": True, "initial_c": True}, "T")
+@pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
+def test_no_steps(strategy: str, direction: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if wide:
+        any_size_is_wide(monkeypatch)
+    source, feeds = source_of("LSTM", {"initial_h": True, "initial_c": True}, "T", direction)
     feeds["X"] = feeds["X"][:0]
     results = run(lowered(source, strategy), feeds)
-    assert results["Y"].shape == (0, 2, 1, 4)
-    np.testing.assert_array_equal(results["Y_h"], np.zeros((2, 1, 4), np.float32))
+    directions = 2 if direction == "bidirectional" else 1
+    assert results["Y"].shape == (0, directions, 1, 4)
+    np.testing.assert_array_equal(results["Y_h"], np.zeros((directions, 1, 4), np.float32))
 
 
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("length", [0, 2, 5])
-def test_sequence_lens(length: int, constant: bool) -> None:
+@pytest.mark.parametrize("direction", ["bidirectional", "forward", "reverse"])
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
+def test_sequence_lens(
+    length: int, constant: bool, direction: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mask has one element for each direction."""
+    if wide:
+        any_size_is_wide(monkeypatch)
     lengths = {"sequence_lens": np.array([length], np.int32)}
     inputs = {"X": (FLOAT, [5, 1, 3]), "sequence_lens": (onnx.TensorProto.INT32, [1])}
-    constants = weights("LSTM", directions=2)
+    constants = weights("LSTM", directions=2 if direction == "bidirectional" else 1)
     if constant:
         constants |= lengths
         del inputs["sequence_lens"]
-    source = recurrent_model("LSTM", constants=constants, inputs=inputs, direction="bidirectional")
+    outputs = ("Y", "Y_h", "Y_c")
+    source = recurrent_model("LSTM", constants=constants, inputs=inputs, outputs=outputs, direction=direction)
     result = lowered(source, "scan")
-    assert products(result) == {"MatMul"}
+    assert products(result) == ({"MatMul"} if wide or direction == "bidirectional" else {"Gemm"})
     feeds = {"X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)}
     feeds |= {} if constant else lengths
     assert differences(run(source, feeds), run(result, feeds), "float32") == []

@@ -1,4 +1,4 @@
-"""The baseline of the benchmarks must be right, and what it is called: otherwise it is easily beaten."""
+"""The baselines of the benchmarks must be right, and what they are called, or they are easily beaten."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import collections
 
 import pytest
 from measuring import VARIANTS, recurrent
+from plain_scan import plain_scan
 from textbook import textbook
 
 import rnnlower
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("baseline", [textbook, plain_scan])
 @pytest.mark.parametrize("variant", ["lstm", "bilstm", "gru", "gru_linear", "bigru"])
-def test_the_textbook_unrolling_is_equal(variant):
-    source = recurrent(VARIANTS[variant], (4, 2, 3, 5))
-    result = rnnlower.verify(source, textbook(source))
+def test_a_baseline_is_equal(variant, baseline, batch):
+    source = recurrent(VARIANTS[variant], (4, batch, 3, 5))
+    result = rnnlower.verify(source, baseline(source))
     assert result, str(result)
     assert result.engines["reference"] == "onnxruntime"
 
