@@ -18,6 +18,8 @@ FORMS = ("unroll", "scan", "loop")
 STEPS = 20
 CASES = [
     *((variant, 1, 64) for variant in VARIANTS),
+    ("lstm", 1, 512),
+    ("gru_linear", 1, 512),
     ("lstm", 16, 64),
     ("gru_linear", 64, 64),
     ("gru", 64, 64),
