@@ -25,7 +25,7 @@ MICROSECONDS: Mapping[str, Sequence[float]] = {
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
-_KERNELS_OF_ONE_PRODUCT = {"LSTM": 11, "GRU": 11, "RNN": 4}
+_KERNELS_WHERE_UNFUSED = {"LSTM": 11, "GRU": 11, "RNN": 4}
 _MORE_WHERE_JOINED = {"LSTM": 2, "GRU": 2, "RNN": 1}
 _USUAL_BATCH = 1
 
@@ -83,11 +83,11 @@ def _ops_of_a_step(facts: NodeFacts, strategy: str) -> int:
     if strategy == "unroll":
         return facts.num_directions * (_KERNELS[op_type] + 2 * facts.linear_before_reset + masks)
     if facts.batch_size == 1:
-        of_one_product = _KERNELS_OF_ONE_PRODUCT[op_type] + facts.linear_before_reset + masks
+        unfused = _KERNELS_WHERE_UNFUSED[op_type] + facts.linear_before_reset + masks
         if facts.num_directions == 2 and facts.hidden_size <= LARGEST_PAIR:
-            return of_one_product
-        if is_wide(op_type, facts.hidden_size, facts.linear_before_reset):
-            return facts.num_directions * of_one_product
+            return unfused
+        if is_wide(op_type, facts.hidden_size):
+            return facts.num_directions * unfused
     ops = _KERNELS[op_type] + 2 * facts.linear_before_reset + masks
     # An RNN has no last op to leave to the outside, so that its H is copied.
     ops += op_type == "RNN"

@@ -65,13 +65,13 @@ def lower_node(
         axes = for_single_row(e, node, weights, axes)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    one_product = axes.directions > 0
-    most_apart = form.most_apart if node.clip is None and not one_product else 1
-    groups = gate_groups(node, most_apart=most_apart, joint=is_long or one_product)
+    together = axes.directions > 0
+    most_apart = form.most_apart if node.clip is None and not together else 1
+    groups = gate_groups(node, most_apart=most_apart, joint=is_long or together)
     multiplies_input = (
         form.multiplies_input and isinstance(axes.batch, int) and pays_to_join(e, node, weights, axes.batch)
     )
-    of_state = state_groups(node, groups, joint=one_product)
+    of_state = state_groups(node, groups, joint=together)
     lanes = LaneMaker(e, node, weights, axes, groups, of_state, multiplies_input).lanes(series)
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
     outputs = _outputs(e, node, axes, lanes, mask, results)

@@ -26,7 +26,10 @@ LARGEST_PAIR = 384
 """Units up to which both directions in one step cost less than one behind the other."""
 
 LEAST_WIDE: Mapping[str, int] = {"LSTM": 256, "GRU": 384}
-"""Units from which on one product of all gates, read in long runs, saves more than its unfused ops cost."""
+"""Units from which on products of several gates, read in long runs, save more than their unfused ops cost.
+
+An RNN has but one gate.
+"""
 
 LEAST_WIDE_PAIR = 128
 """The same for a pair, whose products are never fused."""
@@ -40,16 +43,15 @@ def for_single_row(e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes)
     if _pays_as_pair(e, node):
         is_upright = not in_long_runs or node.hidden_size < LEAST_WIDE_PAIR
         return dataclasses.replace(axes, directions=2, upright=is_upright)
-    one_product = "P" not in node.inputs and not node.input_forget
-    if in_long_runs and one_product and is_wide(node.op_type, node.hidden_size, node.linear_before_reset):
+    gates_together = "P" not in node.inputs and not node.input_forget
+    if in_long_runs and gates_together and is_wide(node.op_type, node.hidden_size):
         return dataclasses.replace(axes, directions=1)
     return dataclasses.replace(axes, upright=True)
 
 
-def is_wide(op_type: str, hidden_size: int, linear_before_reset: bool) -> bool:
-    """Whether a direction's gates are best multiplied at once; those of a GRU's first form cannot be."""
-    cannot_be = op_type == "GRU" and not linear_before_reset
-    return not cannot_be and hidden_size >= LEAST_WIDE.get(op_type, hidden_size + 1)
+def is_wide(op_type: str, hidden_size: int) -> bool:
+    """Whether a direction's gates are best multiplied together."""
+    return op_type in LEAST_WIDE and hidden_size >= LEAST_WIDE[op_type]
 
 
 def turned(e: Emitter, series: TimeSeries) -> TimeSeries:

@@ -113,20 +113,21 @@ def test_both_directions_in_one_step(
 @pytest.mark.parametrize("steps", [5, "T"])
 @pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
 @pytest.mark.parametrize("name", NODES)
-def test_all_gates_in_one_product(
+def test_gates_together(
     name: str, strategy: str, factor: int, steps: Any, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     any_size_is_wide(monkeypatch)
     op_type, options = NODES[name]
     source, feeds = source_of(op_type, options, steps, direction)
     result = lowered(source, strategy, unroll_factor=factor)
-    wide = {"lstm", "lstm_clip", "lstm_states", "gru_linear", "gru_without_bias"}
+    wide = {"lstm", "lstm_clip", "lstm_states", "gru", "gru_linear", "gru_without_bias"}
     assert products(result) == ({"MatMul"} if name in wide else {"Gemm"})
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
 @pytest.mark.parametrize(
-    ("op_type", "options", "least"), [("LSTM", {}, 256), ("GRU", {"linear_before_reset": 1}, 384)]
+    ("op_type", "options", "least"),
+    [("LSTM", {}, 256), ("GRU", {}, 384), ("GRU", {"linear_before_reset": 1}, 384)],
 )
 def test_large_nodes_read_their_weights_in_long_runs(
     op_type: str, options: dict[str, Any], least: int
