@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from judge import all_nodes, differences, run
+from judge import all_nodes, differences, run, run_in, session_of
 from onnx.external_data_helper import set_external_data
 from small_models import recurrent_model, weights
 
@@ -232,3 +232,25 @@ def test_what_is_no_number_reaches_no_other_direction_and_row(
     np.testing.assert_array_equal(dirty[3:, 1], clean[3:, 1])
     np.testing.assert_array_equal(dirty[:, :, 1:], clean[:, :, 1:])
     assert not np.array_equal(dirty, clean, equal_nan=True)
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+@pytest.mark.parametrize(("direction", "given"), [("forward", (1, 2)), ("bidirectional", (1, 1))])
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
+def test_an_initial_state_of_another_size_is_an_error(
+    direction: str, given: tuple[int, int], strategy: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is for the node: a batched product would spread one over the other."""
+    if wide:
+        any_size_is_wide(monkeypatch)
+    source = recurrent_model(
+        "GRU",
+        constants=weights("GRU", directions=2 if direction == "bidirectional" else 1),
+        inputs={"X": (FLOAT, [5, 1, 3]), "initial_h": (FLOAT, ["D", "N", 4])},
+        direction=direction,
+    )
+    feeds = {"X": np.ones((5, 1, 3), np.float32), "initial_h": np.ones((*given, 4), np.float32)}
+    for model in (source, lowered(source, strategy)):
+        session = session_of(model)
+        with pytest.raises(Exception, match="Non-zero status code"):
+            run_in(session, feeds)
