@@ -1,9 +1,9 @@
 """The step equations of LSTM, GRU and RNN: one time step of one direction.
 
 A step gets the hoisted input products ``X W^T + bias`` of its gates, each ``[batch, gates * hidden_size]``,
-or X itself (under the name ``X``), and the state, each ``[batch, hidden_size]``; a state of ``None`` is zero
-and costs nothing. Gates that share an activation stand in one group, so that one product and one activation
-serve them all.
+or X itself (under the name ``X``), and the state, each ``[batch, hidden_size]``, or all as the axes have it;
+a state of ``None`` is zero and costs nothing. Gates that share an activation stand in one group, so that one
+product and one activation serve them all.
 """
 
 from __future__ import annotations

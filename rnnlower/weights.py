@@ -1,8 +1,9 @@
 """Weights of a recurrent node, direction by direction and gate by gate.
 
 A constant weight that only recurrent nodes read becomes new constants: rows of the stored tensor, without a
-copy and, for external data, without reading it. Any other weight is cut up by Slice and Squeeze, so that a
-weight that something else needs too is not stored twice and a weight that comes at run time works as well.
+copy and, for external data, without reading it, unless a step wants them transposed or joined. Any other
+weight is cut up by Slice and Squeeze, so that a weight that something else needs too is not stored twice and
+a weight that comes at run time works as well.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Weights:
         """Rows of an R `in_memory`, ``[1, hidden_size, last - first]``; of all directions for ``None``."""
         tensor = self._constant(value)
         assert tensor is not None
-        rows = tensor.numpy() if direction is None else tensor.numpy()[[direction]]
-        columns = np.ascontiguousarray(rows[:, first:last].swapaxes(1, 2))
+        directions = slice(None) if direction is None else slice(direction, direction + 1)
+        columns = np.ascontiguousarray(tensor.numpy()[directions, first:last].swapaxes(1, 2))
         return self._in_dtype(
             e, e.tensor_constant(ir.Tensor(columns, dtype=tensor.dtype), name=value.name or "")
         )
