@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rnnlower.lanes import LEAST_JOINED
-from rnnlower.single_row import LARGEST_PAIR, is_wide
+from rnnlower.single_row import LARGEST_PAIR, LEAST_WIDE_PAIR, is_wide
 from rnnlower.strategies import LARGE_BATCH
 
 __all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
@@ -25,9 +25,11 @@ MICROSECONDS: Mapping[str, Sequence[float]] = {
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
-_KERNELS_WHERE_UNFUSED = {"LSTM": 11, "GRU": 11, "RNN": 4}
+_KERNELS_UNFUSED = {"LSTM": 11, "GRU": 11, "RNN": 4}
 _MORE_WHERE_JOINED = {"LSTM": 2, "GRU": 2, "RNN": 1}
 _USUAL_BATCH = 1
+_IN_LONG_RUNS = 0.92
+"""What weights cost that are read in long runs (`single_row.py`), in those that are not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,9 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     batch = facts.batch_size or _USUAL_BATCH
     units = facts.num_directions * _GATES[facts.op_type] * facts.hidden_size
     # In a straight line the first step has no state to multiply.
-    weights = (steps - (strategy == "unroll")) * units * facts.hidden_size
+    weights = float((steps - (strategy == "unroll")) * units * facts.hidden_size)
+    if strategy != "unroll" and _in_long_runs(facts):
+        weights *= _IN_LONG_RUNS
     ops = steps * _ops_of_a_step(facts, strategy)
     return [1.0, *map(float, (ops, steps * units * batch, weights, weights * batch))]
 
@@ -82,18 +86,27 @@ def _ops_of_a_step(facts: NodeFacts, strategy: str) -> int:
     masks = 0 if not facts.masked else 2 if op_type == "LSTM" else 1
     if strategy == "unroll":
         return facts.num_directions * (_KERNELS[op_type] + 2 * facts.linear_before_reset + masks)
-    if facts.batch_size == 1:
-        unfused = _KERNELS_WHERE_UNFUSED[op_type] + facts.linear_before_reset + masks
-        if facts.num_directions == 2 and facts.hidden_size <= LARGEST_PAIR:
-            return unfused
-        if is_wide(op_type, facts.hidden_size):
-            return facts.num_directions * unfused
+    if _is_pair(facts) or _in_long_runs(facts):
+        lanes = 1 if _is_pair(facts) else facts.num_directions
+        return lanes * (_KERNELS_UNFUSED[op_type] + facts.linear_before_reset + masks)
     ops = _KERNELS[op_type] + 2 * facts.linear_before_reset + masks
     # An RNN has no last op to leave to the outside, so that its H is copied.
     ops += op_type == "RNN"
     if batch >= LARGE_BATCH and batch * facts.hidden_size >= LEAST_JOINED[op_type]:
         ops += _MORE_WHERE_JOINED[op_type]
     return facts.num_directions * ops
+
+
+def _is_pair(facts: NodeFacts) -> bool:
+    """Whether both directions share a step."""
+    return facts.num_directions == 2 and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
+
+
+def _in_long_runs(facts: NodeFacts) -> bool:
+    """Whether a product reads the weights of several gates one behind the other."""
+    if _is_pair(facts):
+        return facts.hidden_size >= LEAST_WIDE_PAIR
+    return facts.batch_size == 1 and is_wide(facts.op_type, facts.hidden_size)
 
 
 def predict(facts: NodeFacts, strategy: str) -> float:

@@ -65,13 +65,13 @@ def lower_node(
         axes = for_single_row(e, node, weights, axes)
     mask = _mask(e, node, axes) if "sequence_lens" in node.inputs else None
     is_long = isinstance(axes.time, int) and axes.time * node.num_directions > form.most_fused
-    together = axes.directions > 0
-    most_apart = form.most_apart if node.clip is None and not together else 1
-    groups = gate_groups(node, most_apart=most_apart, joint=is_long or together)
+    joint = axes.directions > 0
+    most_apart = form.most_apart if node.clip is None and not joint else 1
+    groups = gate_groups(node, most_apart=most_apart, joint=is_long or joint)
     multiplies_input = (
         form.multiplies_input and isinstance(axes.batch, int) and pays_to_join(e, node, weights, axes.batch)
     )
-    of_state = state_groups(node, groups, joint=together)
+    of_state = state_groups(node, groups, joint=joint)
     lanes = LaneMaker(e, node, weights, axes, groups, of_state, multiplies_input).lanes(series)
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
     outputs = _outputs(e, node, axes, lanes, mask, results)
@@ -323,8 +323,8 @@ def _sequence_output(
         if axes.paired:
             value = turned(e, TimeSeries(e, axes, node.hidden_size, stacked=value)).stacked()
         dims = [axes.time, 2 if axes.paired else 1, axes.batch, node.hidden_size]
-        sizes = [] if flat else [axes.time, *axes.value(node.hidden_size)]
-        lanes.append(_with_directions(e, value, sizes, dims, 1))
+        sizes = [axes.time, *axes.value(node.hidden_size)]
+        lanes.append(e.reshape(value, dims) if flat else _with_directions(e, value, sizes, dims, 1))
     Y = from_arithmetic(e, node, e.concat(lanes, axis=1))
     return e.transpose(Y, [2, 0, 1, 3]) if node.layout else Y
 

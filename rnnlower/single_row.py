@@ -20,7 +20,7 @@ from rnnlower.recurrent import ResolvedNode
 from rnnlower.timeseries import Axes, TimeSeries
 from rnnlower.weights import Weights
 
-__all__ = ["LARGEST_PAIR", "LEAST_WIDE", "for_single_row", "is_wide", "turned"]
+__all__ = ["LARGEST_PAIR", "LEAST_WIDE", "LEAST_WIDE_PAIR", "for_single_row", "is_wide", "turned"]
 
 LARGEST_PAIR = 384
 """Units up to which both directions in one step cost less than one behind the other."""

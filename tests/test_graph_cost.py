@@ -98,6 +98,16 @@ def test_kernels_of_a_large_step(
     assert features(facts, "scan")[1] == 10 * scanned
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_the_form_of_large_nodes_speaks_for_a_scan(op_type: str) -> None:
+    least = single_row.LEAST_WIDE[op_type]
+    scanned = [
+        {steps for steps in range(2, 129) if choose(NodeFacts(op_type, size, steps, 1)).strategy == "scan"}
+        for size in (least - 1, least, 2 * least)
+    ]
+    assert scanned[0] < scanned[1] < scanned[2]
+
+
 @pytest.mark.parametrize("options", [{}, {"clip": 0.5}, BOTH, {"input_forget": 1}], ids=str)
 @pytest.mark.parametrize(("steps", "batch"), [(11, 1), (6, 2)])
 def test_long_lines_leave_nothing_to_fuse(
