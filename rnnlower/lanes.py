@@ -194,8 +194,8 @@ class LaneMaker:
             value = e.slice(value, [direction], [direction + 1], [node.layout])
         # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
         dims = self.axes.value(node.hidden_size)
-        # Where they are known all sizes are written out: products would spread one that does not fit.
-        sizes = e.size_vector(dims if isinstance(dims[0], int) else [-1, *dims[1:]])
+        # A batched product would spread the directions of a state that does not fit.
+        sizes = e.size_vector(dims if self.axes.directions else [-1, *dims[1:]])
         return State(to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5)), node.hidden_size)
 
 
