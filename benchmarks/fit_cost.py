@@ -1,4 +1,4 @@
-"""Fits the cost model of `rnnlower/cost.py`: measures a grid of sizes, prints the table of coefficients.
+"""Fits the cost model of `rnnlower/lowering/cost.py`: measures a grid of sizes, prints the coefficients.
 
 python benchmarks/fit_cost.py --json fit_cost.json
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from measuring import VARIANTS, feeds_of, latency, lowered, recurrent
 
-from rnnlower.cost import NodeFacts, features
+from rnnlower.lowering.cost import NodeFacts, features
 
 GRID = {
     "variant": ("lstm", "bilstm", "gru", "bigru"),

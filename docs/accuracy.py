@@ -23,7 +23,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 import rnnlower
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
-from judge import run
+from support.judge import run
 
 PAGE = pathlib.Path(__file__).with_name("accuracy.md")
 INTRODUCTION = """\

@@ -18,7 +18,7 @@ import onnxruntime
 import rnnlower
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
-from quantizing import Network, dynamic, products, static
+from support.quantizing import Network, dynamic, products, static
 
 PAGE = pathlib.Path(__file__).with_name("quantization.md")
 STEPS = 25

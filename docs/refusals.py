@@ -23,7 +23,7 @@ from refusal_models import Case
 from typer.testing import CliRunner
 
 import rnnlower
-from rnnlower.cli import app
+from rnnlower.cli.app import app
 from rnnlower.passes import InlineFunctionsPass, LowerRecurrentPass
 
 __all__ = ["PAGE", "page", "versions"]

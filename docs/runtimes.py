@@ -15,7 +15,7 @@ from importlib import metadata
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 from runtime_grid import COLUMNS, FEATURES, Outcome, attempt, product, rows
-from runtimes import RUNTIMES, Attempts, Runtime
+from support.runtimes import RUNTIMES, Attempts, Runtime
 
 PAGE = pathlib.Path(__file__).with_name("runtimes.md")
 INTRODUCTION = """\

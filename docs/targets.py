@@ -20,9 +20,9 @@ INTRODUCTION = """\
 <!-- Written by docs/targets.py. -->
 
 What `rnnlower check MODEL --target NAME` and `rnnlower lower MODEL -o OUT --target NAME` know of each
-runtime. It stands in one TOML file a runtime in `rnnlower/targets/`; `--target FILE.toml` takes one of your
-own (its tables are explained in `rnnlower/targets/target.py`). **Guess** marks what rests on no text that was
-read and on no trial.
+runtime. It stands in one TOML file a runtime in `rnnlower/targets/data/`; `--target FILE.toml` takes one of
+your own (its tables are explained in `rnnlower/targets/target.py`). **Guess** marks what rests on no text
+that was read and on no trial.
 
 `lower` keeps a recurrent node that the runtime runs soundly as it is, and lowers the others: unrolled where
 the runtime has no Scan and no Loop or the steps are few, else in a Scan, else in a Loop. What it emits
@@ -35,7 +35,7 @@ form is written, and where there is none the node is refused by name.
   is exact for finite numbers, while NaN or infinity past the end of a sequence reaches the results. Less:
   Cast, Sub and Clip.
 - Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
-  Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Identity: `rnnlower/forms.py`.
+  Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Identity: `rnnlower/lowering/forms.py`.
 
 The provider targets of onnxruntime (CoreML, NNAPI, QNN, WebNN, WebGPU) say what runs on the provider; what
 does not falls back to the CPU and is right there.

@@ -16,9 +16,9 @@ import onnx
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
-from configs import Config  # noqa: E402
 from model_table import TABLE  # noqa: E402
 from networks import NETWORKS  # noqa: E402
+from support.configs import Config  # noqa: E402
 
 __all__ = ["generate", "small_config", "write_all"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from configs import OUTPUTS, Config
+from support.configs import OUTPUTS, Config
 
 __all__ = ["TABLE"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from rnnlower.inference import guarded
-from rnnlower.places import forget_negative_sizes, op_types
-from rnnlower.quiet import quiet_libraries
+from rnnlower.graph.inference import guarded
+from rnnlower.graph.quiet import quiet_libraries
+from rnnlower.graph.walk import forget_negative_sizes, op_types
 
 __all__ = ["bare_copy", "inferred_copy"]
 

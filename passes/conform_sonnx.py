@@ -22,15 +22,15 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.emitter import Emitter
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.initializers import InitializerPool
-from rnnlower.names import NameSource
-from rnnlower.parsing import parse_recurrent
-from rnnlower.places import Located, default_opset, find_recurrent, value_names
-from rnnlower.recurrent import ResolvedNode
-from rnnlower.replacing import LoweredNode, replace_node
-from rnnlower.sonnx import FIRST_OPSET, departures, last_steps
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import Located, default_opset, find_recurrent, value_names
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.replacing import LoweredNode, replace_node
+from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
 
 __all__ = ["ConformSonnxPass"]
 

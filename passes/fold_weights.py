@@ -21,12 +21,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower import unmodelled
-from rnnlower.cleanup import remove_orphans
 from rnnlower.errors import InvalidModelError
-from rnnlower.names import NameSource
+from rnnlower.files import unmodelled
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import is_recurrent, value_names, walk
 from rnnlower.passes.analysis import inferred_copy
-from rnnlower.places import is_recurrent, value_names, walk
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
 

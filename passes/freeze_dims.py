@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
-from rnnlower.places import dim_name, forget_negative_sizes
+from rnnlower.graph.walk import dim_name, forget_negative_sizes
 
 __all__ = ["FreezeDimsPass"]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.graph.walk import is_recurrent, walk
 from rnnlower.passes.analysis import inferred_copy
-from rnnlower.places import is_recurrent, walk
 
 __all__ = ["InferTypesPass"]
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from rnnlower.inlining import functions_with, inline_functions
-from rnnlower.places import is_recurrent
+from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.graph.walk import is_recurrent
 
 __all__ = ["InlineFunctionsPass"]
 

@@ -22,22 +22,22 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rnnlower import unmodelled
-from rnnlower.cleanup import remove_orphans
-from rnnlower.dialect import Dialect
-from rnnlower.emitter import Emitter
 from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
-from rnnlower.initializers import InitializerPool
-from rnnlower.names import NameSource
-from rnnlower.parsing import parse_recurrent
+from rnnlower.files import unmodelled
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.quiet import paused_collection
+from rnnlower.graph.walk import Located, default_opset, find_recurrent, value_names, walk
+from rnnlower.lowering.dialect import Dialect
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.replacing import LoweredNode, Plan, replace_node
+from rnnlower.lowering.sequence import fail_like_node, lower_node
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.lowering.weights import Weights
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
-from rnnlower.places import Located, default_opset, find_recurrent, value_names, walk
-from rnnlower.quiet import paused_collection
-from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
-from rnnlower.replacing import LoweredNode, Plan, replace_node
-from rnnlower.sequence import fail_like_node, lower_node
-from rnnlower.strategies import STRATEGIES
-from rnnlower.weights import Weights
+from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
+from rnnlower.recurrent.parsing import parse_recurrent
 
 __all__ = ["LowerRecurrentPass"]
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from rnnlower.inspection import RecurrentNode, inspect_model
-from rnnlower.model_io import ModelLike, load_model, to_proto
+from rnnlower.files.model_io import ModelLike, load_model, to_proto
+from rnnlower.graph.quiet import paused_collection
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.pipeline import LoweringOptions, lower_model
-from rnnlower.quiet import paused_collection
-from rnnlower.recurrent import Semantics
+from rnnlower.passes.pipeline import LoweringOptions, lower_model
+from rnnlower.recurrent.inspection import RecurrentNode, inspect_model
+from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.fit import Misfit, find_misfits
 

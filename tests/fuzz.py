@@ -28,7 +28,7 @@ import warnings
 
 import numpy as np
 import onnx
-from broken_files import break_file
+from support.broken_files import break_file
 from typer.testing import CliRunner
 
 from rnnlower.targets import target_names
@@ -88,8 +88,9 @@ def _sizes(data: bytes) -> list[str]:
 def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
     """The case's outcome and what is to be said about it; an outcome that is no number is a bad one."""
     from rnnlower.cli import app
-    from rnnlower.reference import control_flow
-    from rnnlower.verification import session, trials
+    from rnnlower.engines import session
+    from rnnlower.engines.reference import control_flow
+    from rnnlower.verification.inputs import trials
 
     session.LONGEST_RUN = trials.LONGEST_SEARCH = control_flow.LONGEST_LOOP = SECONDS / 6
     before = {path.name for path in folder.iterdir()}

@@ -19,10 +19,10 @@ import time
 
 import numpy as np
 import onnx
-from configs import Config, random_config
-from faults import SOURCE_FAULTS
-from judge import STRATEGIES, differences, judge, lower, run_in, session_of
-from lowered_faults import LOWERED_FAULTS
+from support.configs import Config, random_config
+from support.faults import SOURCE_FAULTS
+from support.judge import STRATEGIES, differences, judge, lower, run_in, session_of
+from support.lowered_faults import LOWERED_FAULTS
 
 import rnnlower
 from rnnlower.errors import UnverifiableError

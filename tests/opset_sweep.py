@@ -15,8 +15,8 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from opset_cases import Case, frozen, node_cases
-from opset_engines import RANDOM, agree, all_operators, default_opset, outcomes
+from support.opset_cases import Case, frozen, node_cases
+from support.opset_engines import RANDOM, agree, all_operators, default_opset, outcomes
 
 from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset

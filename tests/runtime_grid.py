@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from configs import Config
-from judge import differences
-from runtimes import RUNTIMES, Attempts, Failure, Runtime
+from support.configs import Config
+from support.judge import differences
+from support.runtimes import RUNTIMES, Attempts, Failure, Runtime
 
 import rnnlower
 from rnnlower.targets import target_names

@@ -11,8 +11,8 @@ import sys
 import traceback
 
 import numpy as np
-from configs import random_config
-from judge import STRATEGIES, judge
+from support.configs import random_config
+from support.judge import STRATEGIES, judge
 
 
 def main() -> int:

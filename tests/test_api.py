@@ -15,9 +15,9 @@ import generate
 import onnx
 import onnx_ir as ir
 import pytest
-from judge import STRATEGIES, recurrent_left
 from onnx.external_data_helper import convert_model_to_external_data
-from small_models import recurrent_model, weights
+from support.judge import STRATEGIES, recurrent_left
+from support.small_models import recurrent_model, weights
 
 import rnnlower
 import rnnlower.passes

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from configs import is_native
-from oracle import schema_version
+from support.configs import is_native
+from support.oracle import schema_version
 
 MODELS = Path(generate.__file__).parent
 TABLE, NETWORKS = generate.TABLE, generate.NETWORKS

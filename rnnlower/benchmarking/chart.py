@@ -7,7 +7,7 @@ from typing import Any
 
 from rnnlower.benchmarking.result import BenchResult
 from rnnlower.errors import OptionError
-from rnnlower.placing import check_destination
+from rnnlower.files.publishing import check_destination
 
 __all__ = ["check_chart", "draw_chart"]
 

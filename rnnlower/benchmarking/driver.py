@@ -16,20 +16,20 @@ import onnx_ir as ir
 from rnnlower.benchmarking.result import BenchResult, BenchVariant, Timing, per_step, ratio
 from rnnlower.benchmarking.variants import Entry, Settings, lowered_form, native_form
 from rnnlower.benchmarking.worker import Worker, WorkerError
+from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
-from rnnlower.model_io import ModelLike, load_model
+from rnnlower.files.model_io import ModelLike, load_model
+from rnnlower.graph.walk import find_recurrent
 from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.places import find_recurrent
-from rnnlower.recurrent import Semantics, check_semantics
+from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.verification.driver import Progress
-from rnnlower.verification.engines import reasons_against_onnxruntime
-from rnnlower.verification.given import GivenInputs, read_inputs
-from rnnlower.verification.graph_facts import gather_facts
-from rnnlower.verification.judging import Judge, Judged
+from rnnlower.verification.engine_choice import reasons_against_onnxruntime
+from rnnlower.verification.inputs.given import GivenInputs, read_inputs
+from rnnlower.verification.inputs.graph_facts import gather_facts
+from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
 from rnnlower.verification.models import HeldModel, hold
 from rnnlower.verification.running import Runner
-from rnnlower.verification.session import LoadError, RunError, brief
-from rnnlower.verification.trials import Trial, generate_trials, input_maker
+from rnnlower.verification.verdict.judging import Judge, Judged
 
 __all__ = ["STRATEGIES", "bench"]
 

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from rnnlower.benchmarking.result import BenchVariant, Status
 from rnnlower.errors import OpsetError, UnsupportedModelError
-from rnnlower.model_io import ModelLike, load_model, staged
-from rnnlower.pipeline import LoweringOptions, count_ops, lower_model
-from rnnlower.recurrent import Semantics
+from rnnlower.files.model_io import ModelLike, load_model, staged
+from rnnlower.passes.pipeline import LoweringOptions, count_ops, lower_model
+from rnnlower.recurrent.node import Semantics
 from rnnlower.verification.driver import Progress
-from rnnlower.verification.given import GivenInputs
+from rnnlower.verification.inputs.given import GivenInputs
 from rnnlower.verification.models import HeldModel
 
 __all__ = ["Entry", "Settings", "lowered_form", "native_form"]

@@ -12,8 +12,8 @@ import onnx
 import onnx.helper
 import onnx_ir as ir
 
-from rnnlower import unmodelled
 from rnnlower.errors import OpsetError
+from rnnlower.files import unmodelled
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import Adaptation, OpsetReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, OpsetError
-from rnnlower.inlining import functions_with, inline_functions
+from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values, called_functions
 from rnnlower.opset.view import Session

@@ -6,7 +6,7 @@ looked at is refused, never guessed.
 
 from __future__ import annotations
 
-from rnnlower.opset import (
+from rnnlower.opset.families import (
     broadcasting,
     casting,
     composing,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from rnnlower import unmodelled
 from rnnlower.errors import OpsetError
+from rnnlower.files import unmodelled
 from rnnlower.opset.types import ValueTypes, all_values
 
 __all__ = ["convert_training"]

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 import onnx
 import onnx_ir as ir
 
-from rnnlower.inference import guarded
+from rnnlower.graph.inference import guarded
+from rnnlower.graph.walk import forget_negative_sizes, op_types, subgraphs_of
 from rnnlower.opset import schema
-from rnnlower.places import forget_negative_sizes, op_types, subgraphs_of
 
 __all__ = ["ValueTypes", "all_graphs", "all_values", "called_functions", "resolve_references"]
 

@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from rnnlower.inference import guarded
-from rnnlower.parsing import parse_recurrent
-from rnnlower.places import (
+from rnnlower.graph.inference import guarded
+from rnnlower.graph.quiet import quiet_libraries
+from rnnlower.graph.walk import (
     Located,
     default_opset,
     dim_name,
@@ -21,10 +21,10 @@ from rnnlower.places import (
     op_types,
     walk,
 )
-from rnnlower.quiet import quiet_libraries
-from rnnlower.recurrent import ResolvedNode, Semantics, check_semantics
-from rnnlower.replacing import EMITTED
-from rnnlower.sonnx import departures
+from rnnlower.lowering.replacing import EMITTED
+from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 
 __all__ = ["Misfit", "dynamic_inputs", "find_misfits", "native_misfits", "profile_notes"]

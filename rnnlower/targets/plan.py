@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower import cost
-from rnnlower.dialect import Dialect
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.places import Located
-from rnnlower.recurrent import ResolvedNode, Semantics
-from rnnlower.replacing import Plan
+from rnnlower.graph.walk import Located
+from rnnlower.lowering import cost
+from rnnlower.lowering.dialect import Dialect
+from rnnlower.lowering.replacing import Plan
+from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.targets.fit import dynamic_inputs, find_misfits, native_misfits
 from rnnlower.targets.target import Target
 

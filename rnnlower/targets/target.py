@@ -96,7 +96,7 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 OTHERWISE = ("refused", "unknown")
 SIZES = ("batch", "time")
 
-_FOLDER = pathlib.Path(__file__).parent
+_FOLDER = pathlib.Path(__file__).parent / "data"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

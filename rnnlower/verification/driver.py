@@ -12,20 +12,20 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
+from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
-from rnnlower.verification.coverage import BranchWatch, empty_words
-from rnnlower.verification.engines import EngineName, NumpyEngine, Semantics
-from rnnlower.verification.given import GivenInputs, read_inputs
+from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
+from rnnlower.verification.inputs.given import GivenInputs, read_inputs
+from rnnlower.verification.inputs.overriding import Overrides
+from rnnlower.verification.inputs.thresholds import largest_threshold
+from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
 from rnnlower.verification.interface import feedable_inputs, interface_problems
-from rnnlower.verification.judging import Judge, Judged
 from rnnlower.verification.models import HeldModel, ModelLike, hold
-from rnnlower.verification.overriding import Overrides
 from rnnlower.verification.result import VerificationResult
 from rnnlower.verification.running import Runner
-from rnnlower.verification.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.streaming import state_pairs
-from rnnlower.verification.thresholds import largest_threshold
-from rnnlower.verification.trials import Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
+from rnnlower.verification.verdict.judging import Judge, Judged
 
 __all__ = ["Progress", "verify"]
 

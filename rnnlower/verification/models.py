@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.errors import OptionError
-from rnnlower.soundness import check_proto, read_proto
+from rnnlower.files.soundness import check_proto, read_proto
 
 __all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "op_types", "slim"]
 

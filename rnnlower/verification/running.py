@@ -8,7 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rnnlower.verification.engines import (
+from rnnlower.engines.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
+from rnnlower.verification.engine_choice import (
     Engine,
     EngineName,
     NumpyEngine,
@@ -16,10 +17,9 @@ from rnnlower.verification.engines import (
     inherited_fault,
     open_engine,
 )
-from rnnlower.verification.graph_facts import facts_of_candidate, gather_facts
+from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
+from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.models import HeldModel, op_types
-from rnnlower.verification.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
-from rnnlower.verification.trials import RunModel
 
 __all__ = ["Runner"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from rnnlower.errors import OptionError
-from rnnlower.verification.facts import Facts, dims_of
+from rnnlower.verification.inputs.facts import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
 
 __all__ = ["state_pairs"]

@@ -1,0 +1,39 @@
+"""Lowering to a profile, which keeps the recurrent nodes and wants them in a certain form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import Located, find_recurrent
+from rnnlower.lowering.replacing import LoweredNode
+from rnnlower.passes.conform_sonnx import ConformSonnxPass
+from rnnlower.passes.fold_weights import FoldWeightsPass
+from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.recurrent.sonnx import departures
+
+__all__ = ["conform"]
+
+_BEHIND_X = range(1, 8)
+
+
+def conform(model: ir.Model, nodes: Sequence[Located]) -> tuple[list[LoweredNode], list[str]]:
+    """Makes the nodes conform to SONNX: what became of them, and notes.
+
+    Raises:
+        UnsupportedModelError: A node departs from the profile in what cannot be written out.
+    """
+    folding = FoldWeightsPass(
+        [located.node for located in nodes], positions=_BEHIND_X, may_grow=True, static_shapes=True
+    )
+    folding(model)
+    InferTypesPass()(model)
+    found = [departure for located in nodes for departure in departures(located)]
+    if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):
+        StaticShapesPass(nodes)(model)
+    conforming = ConformSonnxPass(nodes)
+    conforming(model)
+    notes = [str(note) for located in find_recurrent(model) for note in departures(located)]
+    return conforming.conformed, notes

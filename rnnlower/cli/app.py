@@ -1,0 +1,69 @@
+"""The command line: data goes to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated, NoReturn
+
+import typer
+
+from rnnlower.cli.commands.bench import bench
+from rnnlower.cli.commands.check import check
+from rnnlower.cli.commands.convert import convert
+from rnnlower.cli.commands.inspect import inspect
+from rnnlower.cli.commands.lower import LOWERINGS
+from rnnlower.cli.commands.targets import targets
+from rnnlower.cli.commands.verify import verify
+
+__all__ = ["app", "main"]
+
+_LOWERING_HELP = {
+    "unroll": "Rewrite every recurrent node into straight-line primitive ops.",
+    "scan": "Rewrite every recurrent node into primitive ops in one Scan; the length may be dynamic.",
+    "loop": "Rewrite every recurrent node into primitive ops in one Loop; the length may be dynamic.",
+}
+
+app = typer.Typer(
+    name="rnnlower",
+    help="Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point of the `rnnlower` command."""
+    signal.signal(signal.SIGTERM, _end)
+    app()
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """Ends as if an error had come up, which removes what is half written; a second signal ends at once."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(installed("rnnlower"))
+        raise typer.Exit
+
+
+for _strategy, _help in _LOWERING_HELP.items():
+    app.command(_strategy, help=_help)(LOWERINGS[_strategy])
+app.command(
+    "lower", help="Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has."
+)(LOWERINGS["target"])
+app.command()(convert)
+app.command()(verify)
+app.command()(inspect)
+app.command()(check)
+app.command()(targets)
+app.command()(bench)

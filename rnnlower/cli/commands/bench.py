@@ -1,0 +1,110 @@
+"""`rnnlower bench`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rnnlower.cli.options import (
+    Dims,
+    Inputs,
+    InputShapes,
+    Json,
+    Model,
+    Nodes,
+    Quiet,
+    Seed,
+    Semantics,
+    parse_dims,
+    parse_shapes,
+)
+from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, exit_codes, say
+
+if TYPE_CHECKING:
+    from rnnlower.benchmarking import BenchResult
+
+__all__ = ["bench"]
+
+
+@exit_codes
+def bench(
+    model: Model,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="unroll|scan|loop", help="Only this; repeatable.", show_default=False),
+    ] = None,
+    unroll_factor: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, metavar="K", help="Also K time steps in an iteration; repeatable.", show_default=False
+        ),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Threads of onnxruntime in an operator; 0: as many as it likes.")
+    ] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Timed runs of each form.")] = 50,
+    warmup: Annotated[int, typer.Option(min=0, help="Runs before those, in each session.")] = 3,
+    plot: Annotated[
+        pathlib.Path | None,
+        typer.Option(metavar="FILE", help="Draw a chart: a .png or an .svg.", show_default=False),
+    ] = None,
+    dim: Dims = None,
+    input_shape: InputShapes = None,
+    node: Nodes = None,
+    semantics: Semantics = "ort",
+    seed: Seed = None,
+    inputs: Inputs = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time the model as it is and lowered, on onnxruntime on this machine."""
+    from rnnlower.benchmarking import bench as measure
+    from rnnlower.benchmarking.chart import check_chart, draw_chart
+    from rnnlower.cli import tables
+    from rnnlower.cli.progress import progress
+
+    if plot is not None:
+        check_chart(plot)
+    with progress("reading", quiet) as tell:
+        result = measure(
+            model,
+            strategies=strategy or ("unroll", "scan", "loop"),
+            unroll_factors=unroll_factor or (),
+            dims=parse_dims(dim),
+            input_shapes=parse_shapes(input_shape),
+            nodes=node,
+            semantics=semantics,  # type: ignore[arg-type]  # bench checks it
+            inputs=inputs,
+            seed=seed or 0,
+            threads=threads,
+            runs=runs,
+            warmup=warmup,
+            progress=tell,
+        )
+    for note in result.notes:
+        say(f"rnnlower: note: {note}", quiet)
+    if json_:
+        typer.echo(json.dumps(result.to_dict()))
+    else:
+        tables.print_bench(result)
+    if plot is not None and result.timed:
+        draw_chart(result, plot, model.name)
+        say(f"rnnlower: wrote {plot}", quiet)
+    for code, problem in _problems(result):
+        typer.echo(f"rnnlower: error: {problem}", err=True)
+        raise typer.Exit(code)
+
+
+def _problems(result: BenchResult) -> Iterator[tuple[int, str]]:
+    """What the exit code is to say, the worst first."""
+    lowered = [variant for variant in result.variants if variant.strategy != "native"]
+    if result.wrong:
+        yield DIFFERENT, f"{', '.join(v.name for v in result.wrong)}: not what the model computes"
+    if lowered and all(variant.status == "not made" for variant in lowered):
+        yield REFUSED, "the model cannot be lowered in any of these forms"
+    if not result.timed:
+        yield UNVERIFIED, "onnxruntime runs the model in none of these forms"

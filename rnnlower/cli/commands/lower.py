@@ -1,0 +1,128 @@
+"""`rnnlower unroll`, `scan`, `loop` and `lower`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from rnnlower.cli.options import (
+    Atol,
+    Dims,
+    ExternalData,
+    Inputs,
+    InputShapes,
+    Json,
+    Model,
+    Nodes,
+    Opset,
+    Output,
+    Quiet,
+    Rtol,
+    Seed,
+    Semantics,
+    States,
+    Strict,
+    TargetName,
+    Trials,
+    UnrollFactor,
+    Verbose,
+    Verify,
+    check_external_data,
+    parse_dims,
+    parse_shapes,
+    verification_settings,
+)
+from rnnlower.cli.running import exit_codes, finish, say, write
+
+__all__ = ["LOWERINGS"]
+
+
+def _lower(
+    model: Model,
+    output: Output,
+    strategy: str,
+    target: TargetName,
+    strict: Strict = False,
+    opset: Opset = None,
+    dim: Dims = None,
+    input_shape: InputShapes = None,
+    node: Nodes = None,
+    unroll_factor: UnrollFactor = 1,
+    semantics: Semantics = "ort",
+    verify: Verify = True,
+    trials: Trials = None,
+    seed: Seed = None,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    inputs: Inputs = None,
+    state: States = None,
+    external_data: ExternalData = "auto",
+    json_: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    from rnnlower.cli import tables
+    from rnnlower.cli.progress import progress
+    from rnnlower.files.model_io import read_model
+    from rnnlower.passes.pipeline import LoweringOptions, lower_model
+    from rnnlower.targets import find_target
+
+    options = LoweringOptions(
+        strategy,
+        opset=opset,
+        dims=parse_dims(dim),
+        input_shapes=parse_shapes(input_shape),
+        nodes=node,
+        unroll_factor=unroll_factor,
+        semantics=semantics,  # type: ignore[arg-type]  # LoweringOptions checks it
+        target=find_target(target) if target else None,
+        strict=strict,
+    )
+    check_external_data(external_data)
+    settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state)
+    with progress("reading", quiet) as tell:
+        lowered = read_model(model)
+        source_size = model.stat().st_size
+        lowering = lower_model(lowered, options, tell)
+    for note in lowering.notes:
+        say(f"rnnlower: note: {note}", quiet)
+    settings |= {"semantics": semantics}
+    verification = write(lowered, output, model, settings if verify else None, external_data, quiet)
+    result = lowering.to_dict() | {
+        "verification": None if verification is None else verification.to_dict(),
+        "output": str(output) if verification is None or verification else None,
+    }
+    if json_:
+        typer.echo(json.dumps(result))
+    elif not quiet:
+        tables.print_lowering(lowering, verification, verbose=verbose)
+    finish(verification, output, source_size, quiet or json_)
+
+
+_ABSENT: dict[str, set[str]] = {
+    "unroll": {"unroll_factor", "target", "strict"},
+    "scan": {"target", "strict"},
+    "loop": {"target", "strict"},
+    "target": set(),
+}
+
+
+def _lowering_command(strategy: str) -> Callable[..., None]:
+    """The command of one strategy: `_lower` without the parameters that are not its own."""
+    absent = {"strategy"} | _ABSENT[strategy]
+    signature = inspect.signature(_lower, eval_str=True)
+
+    def command(**options: Any) -> None:
+        _lower(strategy=strategy, **{"target": ""} | options)
+
+    own = [parameter for name, parameter in signature.parameters.items() if name not in absent]
+    command.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in own}
+    return command
+
+
+LOWERINGS = {strategy: exit_codes(_lowering_command(strategy)) for strategy in _ABSENT}

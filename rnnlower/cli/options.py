@@ -1,0 +1,195 @@
+"""The options that several commands share, and their text as values."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from rnnlower.errors import OptionError
+
+__all__ = [
+    "Atol",
+    "Dims",
+    "ExternalData",
+    "InputShapes",
+    "Inputs",
+    "Json",
+    "Model",
+    "Nodes",
+    "Opset",
+    "Output",
+    "Quiet",
+    "Rtol",
+    "Seed",
+    "Semantics",
+    "States",
+    "Strict",
+    "TargetName",
+    "Trials",
+    "UnrollFactor",
+    "Verbose",
+    "Verify",
+    "check_external_data",
+    "parse_dims",
+    "parse_shapes",
+    "parse_states",
+    "verification_settings",
+]
+
+_Value = TypeVar("_Value")
+
+Model = Annotated[
+    pathlib.Path, typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False)
+]
+Output = Annotated[
+    pathlib.Path,
+    typer.Option(
+        "-o", "--output", help="Where the result goes; MODEL itself is allowed.", show_default=False
+    ),
+]
+Opset = Annotated[
+    int | None,
+    typer.Option(
+        help="Default-domain opset of the result; left out: the source's, raised as far as needed.",
+        show_default=False,
+    ),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="Fix a symbolic dimension; repeatable.", show_default=False),
+]
+InputShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-shape",
+        metavar="NAME:2,3,4",
+        help="Fix a graph input's shape; repeatable.",
+        show_default=False,
+    ),
+]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="PATTERN",
+        help="Only nodes whose name matches (shell wildcards); repeatable.",
+        show_default=False,
+    ),
+]
+UnrollFactor = Annotated[int, typer.Option(min=1, metavar="K", help="Time steps in an iteration.")]
+Semantics = Annotated[
+    str, typer.Option(metavar="ort|spec", help="Who is right where the ONNX text and onnxruntime differ.")
+]
+TargetName = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="NAME|FILE",
+        help="The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
+        show_default=False,
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Fail if ops of the rest of the model do not fit the target.")
+]
+Verify = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Run source and result and compare before writing.")
+]
+Trials = Annotated[int | None, typer.Option(min=1, help="Sets of generated inputs.", show_default=False)]
+# None where it is not given: a default would look like a choice.
+Seed = Annotated[int | None, typer.Option(help="Seed of the generated inputs.", show_default="0")]
+Atol = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0, help="Absolute tolerance; left out: by type, or 0 beside --rtol.", show_default=False
+    ),
+]
+Rtol = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0, help="Relative tolerance; left out: by type, or 0 beside --atol.", show_default=False
+    ),
+]
+Inputs = Annotated[
+    pathlib.Path | None,
+    typer.Option(help="Compare on these inputs: an .npz file or a test-data folder.", show_default=False),
+]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="OUT=IN",
+        help="Feed this output back into that input in a next call; repeatable. Left out: by name and shape.",
+        show_default=False,
+    ),
+]
+ExternalData = Annotated[
+    str, typer.Option(metavar="auto|always|never", help="Whether tensors go into a file of their own.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of the tables.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")]
+
+
+def _set_once(found: dict[str, _Value], name: str, value: _Value, option: str) -> None:
+    if found.setdefault(name, value) != value:
+        raise OptionError(f"{option} gives {name!r} two values, {found[name]} and {value}: leave out one")
+
+
+def parse_dims(options: list[str] | None) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for option in options or ():
+        name, separator, size = option.rpartition("=")
+        if not separator or not name or not size.isdecimal():
+            raise OptionError(f"--dim {option!r} is not NAME=N, as in --dim T=16")
+        _set_once(dims, name, int(size), "--dim")
+    return dims
+
+
+def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
+    shapes: dict[str, list[int]] = {}
+    for option in options or ():
+        name, separator, sizes = option.rpartition(":")
+        parts = sizes.split(",") if sizes else []
+        if not separator or not name or not all(part.strip().isdecimal() for part in parts):
+            raise OptionError(f"--input-shape {option!r} is not NAME:2,3,4, as in --input-shape X:16,1,80")
+        _set_once(shapes, name, [int(part) for part in parts], "--input-shape")
+    return shapes
+
+
+def parse_states(options: list[str] | None) -> dict[str, str] | None:
+    states: dict[str, str] = {}
+    for option in options or ():
+        output, separator, name = option.partition("=")
+        if not separator or not output or not name:
+            raise OptionError(f"--state {option!r} is not OUT=IN, as in --state h_out=h_in")
+        _set_once(states, output, name, "--state")
+    return states or None
+
+
+def verification_settings(
+    verify: bool,
+    trials: int | None,
+    seed: int | None,
+    atol: float | None,
+    rtol: float | None,
+    inputs: pathlib.Path | None,
+    state: list[str] | None,
+) -> dict[str, Any]:
+    """Those of the options that were given; they say how to verify, and so need a verification."""
+    options: dict[str, Any] = {"trials": trials, "seed": seed, "atol": atol, "rtol": rtol, "inputs": inputs}
+    options["states"] = parse_states(state)
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and not verify:
+        option = next(iter(given)).replace("states", "state")
+        raise OptionError(f"--{option} says how to verify, --no-verify not to: leave out one of the two")
+    return given
+
+
+def check_external_data(mode: str) -> None:
+    from rnnlower.files.model_io import EXTERNAL_DATA_MODES
+
+    if mode not in EXTERNAL_DATA_MODES:
+        raise OptionError(f"--external-data is {mode!r}; it must be one of {', '.join(EXTERNAL_DATA_MODES)}")

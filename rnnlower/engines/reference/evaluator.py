@@ -1,0 +1,195 @@
+"""A NumPy evaluator of whole models: onnx's, with the gaps closed that matter here.
+
+Beyond the recurrent operators (:mod:`.recurrent_ops`), Loop and Scan (:mod:`.control_flow`) and older
+versions (:mod:`.old_ops`), this repairs how ``onnx.reference.ReferenceEvaluator`` treats
+
+* model-local functions: any order, attribute defaults, omitted attributes and trailing inputs, and operators
+  replaced inside them;
+* omitted outputs, which it stores under the name ``""`` and then feeds to every omitted input;
+* the attribute ``consumed_inputs`` of opset 1 to 5, and the domain written as ``ai.onnx``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from rnnlower.engines.reference.activations import Array, Semantics
+from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9
+from rnnlower.engines.reference.old_ops import find_old_op
+from rnnlower.engines.reference.recurrent_ops import recurrent_ops
+from rnnlower.errors import InvalidModelError, UnsupportedModelError
+
+__all__ = ["Evaluator", "evaluate"]
+
+FunctionKey = tuple[str, str]
+
+
+def evaluate(
+    model: onnx.ModelProto, inputs: Mapping[str, Array], *, semantics: Semantics = "ort"
+) -> dict[str, Array]:
+    """Evaluate ``model`` on ``inputs`` with NumPy; returns the graph outputs by name.
+
+    Shorthand for ``Evaluator(model, semantics=semantics).run(inputs)``; see :class:`Evaluator`.
+    """
+    return Evaluator(model, semantics=semantics).run(inputs)
+
+
+class Evaluator:
+    """Evaluates a model any number of times.
+
+    Args:
+        model: the model, its external data loaded. It is not changed.
+        semantics: ``"ort"`` or ``"spec"``, for the recurrent operators (see :mod:`.recurrent_ops`).
+        precise: compute float32 data of recurrent operators in float64; else in float32.
+
+    Recurrent operators compute float64 data in float64, float16 and bfloat16 in float32, and round at the
+    end. bfloat16 arrays have the dtype ``ml_dtypes.bfloat16``.
+
+    Raises:
+        UnsupportedModelError: an operator, attribute or activation is unknown.
+        InvalidModelError: shapes of weights or states do not fit.
+        ValueError: ``semantics`` is neither; at ``run``: a missing input, or sequence_lens outside 0..T.
+    """
+
+    def __init__(self, model: onnx.ModelProto, *, semantics: Semantics = "ort", precise: bool = True) -> None:
+        if semantics not in ("ort", "spec"):
+            raise ValueError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
+        opsets = _opsets(model.opset_import)
+        settings = {
+            "recurrent": {cls.__name__: cls for cls in recurrent_ops(semantics, precise=precise)},
+            "local_functions": {_key(f.domain, f.name): f for f in model.functions},
+        }
+        # The settings travel in the class: it is all that an evaluator hands down to subgraphs.
+        evaluator_class = type("_GraphEvaluator", (_GraphEvaluator,), settings)
+        self._evaluator = evaluator_class(model.graph, opsets)
+        initialized = {i.name for i in model.graph.initializer}
+        self._required = [i.name for i in model.graph.input if i.name not in initialized]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The graph outputs by name, for graph inputs by name (those with an initializer may be left out)."""
+        missing = [name for name in self._required if name not in inputs]
+        if missing:
+            raise ValueError(f"no value for the graph input {missing[0]!r}")
+        with np.errstate(all="ignore"):
+            values = self._evaluator.run(None, dict(inputs))
+        return dict(zip(self._evaluator.output_names, values, strict=True))
+
+
+def _key(domain: str, name: str) -> FunctionKey:
+    return ("" if domain == "ai.onnx" else domain, name)
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    opsets = {entry.domain: entry.version for entry in imports}
+    opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
+    return opsets
+
+
+class _GraphEvaluator(ReferenceEvaluator):
+    recurrent: ClassVar[dict[str, type[OpRun]]] = {}
+    local_functions: ClassVar[dict[FunctionKey, onnx.FunctionProto]] = {}
+
+    def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
+        changed = _normalized(node, self.opsets[""])
+        implementation = self._find(changed, input_types)
+        if changed is node:
+            return implementation
+        return lambda _, run_params: implementation(changed, run_params)
+
+    def _find(self, node: onnx.NodeProto, input_types: Any) -> Callable[..., OpRun]:
+        function = self.local_functions.get(_key(node.domain, node.op_type))
+        if function is not None:
+            return lambda n, run_params: _FunctionCall(n, run_params, type(self)(_bound(function, n)))
+        if node.domain == "":
+            replaced = self._replaced(node.op_type, self.opsets[""])
+            if replaced is not None:
+                return replaced
+        if node.domain not in self.opsets:
+            raise InvalidModelError(f"node {node.name!r}: no opset import for the domain {node.domain!r}")
+        try:
+            return super()._load_impl(node, input_types)  # type: ignore[no-any-return]
+        except NotImplementedError as error:
+            raise UnsupportedModelError(
+                f"the reference evaluator has no {node.domain or 'ai.onnx'}::{node.op_type}"
+            ) from error
+
+    def _replaced(self, op_type: str, version: int) -> type[OpRun] | None:
+        if op_type == "Loop":
+            return Loop
+        if op_type == "Scan":
+            return Scan_8 if version == 8 else Scan_9
+        return self.recurrent.get(op_type) or find_old_op(op_type, version)
+
+
+def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
+    """``node``, or a copy without what the evaluator cannot cope with (see the module's docstring)."""
+    consumed = version < 6 and any(a.name == "consumed_inputs" for a in node.attribute)
+    if not (consumed or node.domain == "ai.onnx" or "" in node.output):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    if node.domain == "ai.onnx":
+        copy.domain = ""
+    for index, name in enumerate(copy.output):
+        copy.output[index] = name or f"<omitted output {index} of {node.op_type}>"
+    if consumed:
+        kept = [a for a in node.attribute if a.name != "consumed_inputs"]
+        del copy.attribute[:]
+        copy.attribute.extend(kept)
+    return copy
+
+
+def _bound(function: onnx.FunctionProto, call: onnx.NodeProto) -> onnx.FunctionProto:
+    """``function`` with its attribute references replaced by the values that ``call`` gives."""
+    values = {a.name: a for a in function.attribute_proto}
+    values.update((a.name, a) for a in call.attribute)
+    bound = onnx.FunctionProto()
+    bound.CopyFrom(function)
+    del bound.attribute[:], bound.attribute_proto[:]
+    if not any(entry.domain == "" for entry in bound.opset_import):
+        bound.opset_import.add(domain="", version=_opsets(function.opset_import)[""])
+    _bind_nodes(bound.node, values)
+    return bound
+
+
+def _bind_nodes(nodes: Iterable[onnx.NodeProto], values: Mapping[str, onnx.AttributeProto]) -> None:
+    for node in nodes:
+        kept = []
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name:
+                _bind_nodes(attribute.g.node, values)
+                kept.append(attribute)
+            elif attribute.ref_attr_name in values:
+                value = onnx.AttributeProto()
+                value.CopyFrom(values[attribute.ref_attr_name])
+                value.name = attribute.name
+                kept.append(value)
+        if len(kept) < len(node.attribute) or any(a.ref_attr_name for a in node.attribute):
+            kept = [_copy(a) for a in kept]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
+def _copy(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
+    copy = onnx.AttributeProto()
+    copy.CopyFrom(attribute)
+    return copy
+
+
+class _FunctionCall(OpRun):  # type: ignore[misc,unused-ignore]
+    op_schema = None
+
+    def __init__(self, node: onnx.NodeProto, run_params: dict[str, Any], body: ReferenceEvaluator) -> None:
+        super().__init__(node, run_params)
+        self.body_ = body
+
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
+        feeds = dict.fromkeys(self.body_.input_names)
+        feeds.update(zip(self.body_.input_names, inputs, strict=False))
+        return tuple(self.body_.run(None, feeds, attributes={}))

@@ -1,0 +1,297 @@
+"""Reading and writing models.
+
+A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind.
+External data is never read here: tensors refer to their file until somebody needs their numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.errors import InvalidModelError, OptionError
+from rnnlower.files import unmodelled
+from rnnlower.files.publishing import check_destination, place
+from rnnlower.files.soundness import check_external_data, check_proto, read_proto
+from rnnlower.graph.quiet import paused_collection, quiet_libraries
+from rnnlower.graph.walk import subgraphs_of
+
+__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
+
+ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+
+_STAYS_IN_MODEL = 256
+"""Bytes up to which a tensor is not worth an entry in a data file."""
+_PROTOBUF_LIMIT = 2_000_000_000
+EXTERNAL_DATA_MODES = ("auto", "always", "never")
+
+
+def load_model(model: ModelLike) -> ir.Model:
+    """A model of one's own to change: the argument stays as it is.
+
+    Raises:
+        InvalidModelError: The file cannot be read, is not ONNX, or is broken.
+        UnsupportedModelError: A Constant holds a sparse tensor.
+    """
+    if isinstance(model, ir.Model):
+        return _own_copy(model)
+    if isinstance(model, onnx.ModelProto):
+        # The tensors of an ir.Model are views of the protobuf, and renaming a value renames its tensor.
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        check_proto(proto, "the model")
+        check_external_data(proto, pathlib.Path())
+        return _from_proto(proto, "the model")
+    return read_model(pathlib.Path(model))
+
+
+def read_model(path: pathlib.Path) -> ir.Model:
+    """Reads a file, without its external data.
+
+    Raises:
+        InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
+            too short or outside of the model's folder.
+        UnsupportedModelError: A Constant holds a sparse tensor.
+    """
+    model = _from_proto(read_proto(path, str(path)), str(path))
+    for graph in model.graphs():
+        ir.external_data.set_base_dir(graph, path.parent)
+    _embed_attribute_data(model, path.parent)
+    return model
+
+
+def _own_copy(model: ir.Model) -> ir.Model:
+    """A copy whose tensors can be renamed."""
+    own = model.clone(deep_copy=True)
+    for value in _initializers(own):
+        tensor = value.const_value
+        if isinstance(tensor, ir.TensorProtoTensor):
+            value.const_value = ir.TensorProtoTensor(copy.deepcopy(tensor.raw))
+        elif tensor is not None:
+            value.const_value = copy.copy(tensor)
+    _settle_opsets(own, "the model")
+    return own
+
+
+def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
+    proto, rest = unmodelled.take(proto)
+    try:
+        with quiet_libraries():
+            model = ir.from_proto(proto)
+    except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidModelError(f"{label} is not a valid ONNX model: {_root_cause(error)}") from error
+    rest.attach(model)
+    _settle_opsets(model, label)
+    _sort(model, label)
+    return model
+
+
+def _settle_opsets(model: ir.Model, label: str) -> None:
+    """Gives the default domain a version, under its short name."""
+    importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for importer in importers:
+        imports = importer.opset_imports
+        version = imports.pop("ai.onnx", None)
+        if version is not None and imports.setdefault("", version) != version:
+            raise InvalidModelError(
+                f"{label} imports versions {imports['']} and {version} of the default domain; "
+                "remove one of the two opset imports"
+            )
+    model.opset_imports.setdefault("", 1)
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error below those that only tell what was being read."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    return error
+
+
+def _sort(model: ir.Model, label: str) -> None:
+    """Puts nodes in order that come before what they, or their bodies, read."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    try:
+        for graph in graphs:
+            if not _is_sorted(graph, set()):
+                graph.sort()
+    except ValueError as error:
+        raise InvalidModelError(f"{label} is not a valid ONNX model: its graph has a cycle") from error
+
+
+def _is_sorted(graph: ir.Graph | ir.Function, seen: set[ir.Node]) -> bool:
+    for node in graph:
+        producers = (value.producer() for value in node.inputs if value is not None)
+        if any(producer is not None and producer not in seen for producer in producers):
+            return False
+        if not all(_is_sorted(subgraph, seen) for subgraph in subgraphs_of(node)):
+            return False
+        seen.add(node)
+    return True
+
+
+def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
+    """Brings the external data of attributes into memory: hardly a tool expects it outside."""
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.base_dir = folder
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy().copy()))
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    """The initializers of all graphs, those in functions included."""
+    for function in model.functions.values():
+        for graph in function.subgraphs():
+            yield from graph.initializers.values()
+    for graph in model.graphs():
+        yield from graph.initializers.values()
+
+
+def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
+    """The attributes that hold a tensor, in all graphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            for attribute in node.attributes.values():
+                if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                    yield node, attribute
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
+    initializers = list(_initializers(model))
+    if _size(initializers) < _PROTOBUF_LIMIT:
+        _embed_external_data(initializers)
+    with _serializing(), paused_collection():
+        proto = ir.to_proto(model)
+    unmodelled.restore(model, proto)
+    return proto
+
+
+@contextlib.contextmanager
+def _serializing() -> Iterator[None]:
+    """Some of what is wrong with a model shows only when it is written: attributes are read late."""
+    try:
+        yield
+    except ir.serde.SerdeError as error:
+        raise InvalidModelError(f"the model cannot be written: {_root_cause(error)}") from error
+
+
+def _embed_external_data(initializers: Iterable[ir.Value]) -> None:
+    for value in initializers:
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+
+
+def _size(initializers: Iterable[ir.Value]) -> int:
+    return sum(tensor.nbytes for tensor in _tensors(initializers))
+
+
+def _tensors(initializers: Iterable[ir.Value]) -> Iterator[ir.TensorProtocol]:
+    for value in initializers:
+        if value.const_value is not None:
+            yield value.const_value
+
+
+@dataclasses.dataclass
+class Stage:
+    """A written model that has not reached its destination yet.
+
+    Attributes:
+        path: The file to look at.
+        accepted: Whether it is to be moved to its destination.
+    """
+
+    path: pathlib.Path
+    accepted: bool = False
+
+    def accept(self) -> None:
+        """Lets the model move to its destination when the block ends."""
+        self.accepted = True
+
+
+@contextlib.contextmanager
+def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
+    """Writes the model beside its destination; moves it there at the end of the block if accepted.
+
+    Args:
+        model: The model.
+        output: Where it is to go.
+        external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
+
+    Raises:
+        OptionError: The folder cannot be written, the name asks for another format or is that of the model's
+            own data, or the model is too large for one file.
+    """
+    check_destination(output)
+    for tensor in _tensors(_initializers(model)):
+        if isinstance(tensor, ir.ExternalTensor) and pathlib.Path(tensor.path).resolve() == output.resolve():
+            raise OptionError(f"{output} holds the model's external data; give the result another name")
+    written = onnx.serialization.registry.get_format_from_file_extension(output.suffix)
+    if written not in (None, "protobuf"):
+        raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
+    data_file = f"{output.name}.data"
+    writes_data = _plan_external_data(model, output, external_data)
+    # References to data that stays where it is hold only in that folder.
+    keeps_data = not writes_data and any(
+        isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(_initializers(model))
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
+            folder = pathlib.Path(name)
+            stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
+            try:
+                _save(model, stage.path, data_file if writes_data else None)
+                yield stage
+                if stage.accepted:
+                    data = folder / data_file
+                    place(stage.path, data if writes_data and data.exists() else None, output)
+            finally:
+                stage.path.unlink(missing_ok=True)
+    except OSError as error:
+        raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
+    if data_file is not None:
+        # onnx_ir closes the file of a tensor that it moves into the model, though others may look into it.
+        _embed_external_data(
+            value
+            for value in _initializers(model)
+            if value.const_value is not None and value.const_value.nbytes <= _STAYS_IN_MODEL
+        )
+    with _serializing(), paused_collection():
+        ir.save(model, path, external_data=data_file, size_threshold_bytes=_STAYS_IN_MODEL)
+    if unmodelled.find(model) is not None:
+        proto = onnx.load_model(path, load_external_data=False)
+        unmodelled.restore(model, proto)
+        onnx.save_model(proto, path)
+
+
+def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
+    """Whether tensors go into a data file of the result's own; embeds them where there is to be none."""
+    initializers = list(_initializers(model))
+    external = [tensor for tensor in _tensors(initializers) if isinstance(tensor, ir.ExternalTensor)]
+    too_large = _size(initializers) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT
+    if mode == "never":
+        if _size(initializers) > _PROTOBUF_LIMIT:
+            raise OptionError(
+                "the model is larger than 2 GB, which one file cannot hold; leave out --external-data never"
+            )
+        _embed_external_data(initializers)
+        return False
+    if mode == "always" or too_large:
+        return True
+    here = output.parent.resolve()
+    return any(pathlib.Path(tensor.base_dir).resolve() != here for tensor in external)

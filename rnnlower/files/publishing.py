@@ -1,0 +1,116 @@
+"""Moving a finished model to its destination, so that no moment shows half of it.
+
+A model with a data file takes two renames. A data file that is there already is never overwritten, since a
+model may be reading it: other data gets a name made from its content. So whoever reads the destination, and
+whoever ends this process between the renames, finds the old model with its data or the new one with its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+
+import onnx
+
+from rnnlower.errors import OptionError
+from rnnlower.files.soundness import stored_tensors
+
+__all__ = ["check_destination", "place"]
+
+_CHUNK = 2**24
+
+
+def check_destination(output: pathlib.Path) -> None:
+    """Refuses what a file cannot replace.
+
+    Raises:
+        OptionError: The destination is a directory, a device or a pipe.
+    """
+    with contextlib.suppress(OSError):
+        mode = output.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            kind = "a directory" if stat.S_ISDIR(mode) else "a device or pipe"
+            raise OptionError(f"{output} cannot be written: it is {kind} and not a file")
+
+
+def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) -> None:
+    """Moves a model, and the data file it refers to, to their destination."""
+    with _locked(output.parent):
+        if data is not None:
+            _keep_mode(output, data)
+            _place_data(model, data, output)
+        before = _own_data(output)
+        _keep_mode(output, model)
+        os.replace(model, output)
+        for name in before - _own_data(output):
+            (output.parent / name).unlink(missing_ok=True)
+
+
+def _keep_mode(old: pathlib.Path, new: pathlib.Path) -> None:
+    """Lets nobody see what they could not see before."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copymode(old, new)
+
+
+def _place_data(model: pathlib.Path, data: pathlib.Path, output: pathlib.Path) -> None:
+    target = output.parent / data.name
+    if target.exists() and not data.stat().st_size:
+        # Nothing refers to it: all tensors are small, and stay in the model.
+        return
+    if target.exists() and not filecmp.cmp(data, target, shallow=False):
+        target = output.parent / f"{output.name}.{_digest(data)}.data"
+        _refer(model, data.name, target.name)
+    if not target.exists() or not filecmp.cmp(data, target, shallow=False):
+        os.replace(data, target)
+
+
+def _refer(path: pathlib.Path, old: str, new: str) -> None:
+    """Makes the model look for its data under another name."""
+    model = onnx.load(path, load_external_data=False)
+    for _, tensor in stored_tensors(model):
+        for entry in tensor.external_data:
+            if entry.key == "location" and entry.value == old:
+                entry.value = new
+    path.write_bytes(model.SerializeToString())
+
+
+def _own_data(output: pathlib.Path) -> set[str]:
+    """The data files that the model at the destination refers to, of those named here after their content."""
+    ours = re.compile(re.escape(output.name) + r"\.[0-9a-f]{16}\.data")
+    if not any(ours.fullmatch(name) for name in os.listdir(output.parent)):
+        return set()
+    try:
+        model = onnx.load(output, load_external_data=False)
+    except Exception:
+        # Whatever is there is about to be replaced; what it refers to is unknown, and stays.
+        return set()
+    entries = (entry for _, tensor in stored_tensors(model) for entry in tensor.external_data)
+    return {entry.value for entry in entries if entry.key == "location" and ours.fullmatch(entry.value)}
+
+
+def _digest(path: pathlib.Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps other runs that write to this folder waiting, where the system can."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield

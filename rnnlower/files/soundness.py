@@ -1,0 +1,332 @@
+"""What must hold of a protobuf before anything looks at it: names are text, tensors have the data they claim.
+
+The parser of protobufs checks none of this, and what comes after would fail in ways that tell a user nothing.
+Whether the model keeps the rules of ONNX is another question, which many a model in use answers with no.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx.serialization
+from google.protobuf import json_format, text_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from onnx import AttributeProto, TensorProto
+
+from rnnlower.errors import InvalidModelError
+from rnnlower.files.scopes import called, check_calls, check_function_scope, check_graph_scope
+from rnnlower.files.signatures import misfit_of_every_version
+
+__all__ = ["check_external_data", "check_proto", "read_proto", "stored_tensors"]
+
+_Nodes = Sequence[onnx.NodeProto]
+
+_BITS_OF_PACKED = {
+    TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
+    **{getattr(TensorProto, name): 4 for name in ("FLOAT4E2M1",) if hasattr(TensorProto, name)},
+    **{getattr(TensorProto, name): 2 for name in ("INT2", "UINT2") if hasattr(TensorProto, name)},
+}
+_FIELDS = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSORS: "tensors",
+    AttributeProto.GRAPHS: "graphs",
+    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    AttributeProto.TYPE_PROTOS: "type_protos",
+}
+_VALUE_FIELDS = frozenset(_FIELDS.values())
+_NESTING_FIELDS = frozenset(["t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors"])
+_MOST_ELEMENTS = 2**40
+
+
+_TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.ParseError)
+
+
+def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
+    """Reads a file that keeps what this module asks for; its external data is there, but not read.
+
+    Raises:
+        InvalidModelError: The file cannot be read, is not ONNX, or is damaged.
+    """
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a directory" if stat.S_ISDIR(mode) else "a device"
+            # A pipe can be read once, and the verification reads the model again.
+            kind = "a pipe" if stat.S_ISFIFO(mode) else kind
+            remedy = "; write what it gives to a file" if stat.S_ISFIFO(mode) else ""
+            raise InvalidModelError(f"{label} cannot be read: it is {kind} and not a file{remedy}")
+        model = onnx.load_model(path, load_external_data=False)
+    except OSError as error:
+        raise InvalidModelError(f"{label} cannot be read: {error.strerror or error}") from error
+    except (DecodeError, ValueError, *_TEXT_ERRORS) as error:
+        raise InvalidModelError(f"{label} is not an ONNX model, or is truncated: {error}") from error
+    check_proto(model, label)
+    check_external_data(model, path.parent)
+    return model
+
+
+def check_proto(model: onnx.ModelProto, label: str) -> None:
+    """Refuses a model whose protobuf contradicts itself.
+
+    Raises:
+        InvalidModelError: A name is not UTF-8, a tensor has not the data that its sizes ask for, or an
+            attribute has no value of its type.
+    """
+    if not model.HasField("graph"):
+        raise InvalidModelError(f"{label} is not an ONNX model: it holds no graph")
+    imports = [model.opset_import, *(function.opset_import for function in model.functions)]
+    for each in imports:
+        _check_imports(each, label)
+    try:
+        _check_texts(model)
+        _check_graph(model.graph, label)
+        for function in model.functions:
+            where = f"{label}, function {_text(function.domain)}::{_text(function.name)}"
+            _check_texts(function)
+            _check_nodes(function.node, where)
+            _check_attributes(function.attribute_proto, where)
+        check_calls(model, label)
+        check_graph_scope(model.graph, label)
+        for function in model.functions:
+            where = f"{label}, function {function.domain}::{function.name}"
+            check_function_scope(function, where)
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
+
+
+def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], label: str) -> None:
+    versions: dict[str, int] = {}
+    for entry in imports:
+        domain = entry.domain or "the default domain"
+        if entry.version < 1:
+            raise InvalidModelError(
+                f"{label} imports version {entry.version} of {domain}; there is none below 1"
+            )
+        if versions.setdefault(entry.domain, entry.version) != entry.version:
+            raise InvalidModelError(
+                f"{label} imports versions {versions[entry.domain]} and {entry.version} of {domain}; "
+                "keep the one that its nodes are written for"
+            )
+
+
+def _check_texts(message: Message) -> None:
+    """The texts of a message, and of the metadata it carries."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            for text in [value] if isinstance(value, bytes | str) else value:
+                _text(text)
+        elif field.name in ("metadata_props", "opset_import", "quantization_annotation"):
+            for entry in value:
+                _check_texts(entry)
+
+
+def _text(name: str | bytes) -> str:
+    """The name; upb gives bytes for what is no UTF-8."""
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _check_graph(graph: onnx.GraphProto, where: str) -> None:
+    _check_texts(graph)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _check_texts(value)
+        elem_type = value.type.tensor_type.elem_type
+        if elem_type not in TensorProto.DataType.values():
+            raise InvalidModelError(f"{where}: value {value.name!r} has no known element type ({elem_type})")
+        for dim in value.type.tensor_type.shape.dim:
+            _text(dim.dim_param)
+        elements = math.prod(max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim)
+        if elements > _MOST_ELEMENTS:
+            raise InvalidModelError(
+                f"{where}: value {value.name!r} has {elements:,} elements; nothing can hold it"
+            )
+    for tensor in graph.initializer:
+        _check_texts(tensor)
+        _check_tensor(tensor, f"{where}: initializer {_text(tensor.name)!r}")
+    for sparse in graph.sparse_initializer:
+        for tensor in (sparse.values, sparse.indices):
+            _check_tensor(tensor, f"{where}: sparse initializer {_text(sparse.values.name)!r}")
+    _check_nodes(graph.node, where)
+
+
+def _check_nodes(nodes: _Nodes, where: str) -> None:
+    for node in nodes:
+        # There may be a hundred thousand of them: what is rarely set, or wrong, is looked at only then.
+        texts = (*node.input, *node.output, node.name, node.op_type, node.domain, node.doc_string)
+        if bytes in map(type, texts) or node.metadata_props:
+            _check_texts(node)
+        misfit = misfit_of_every_version(node)
+        if node.attribute or misfit:
+            label = f"{where}: {called(node)}"
+            _check_attributes(node.attribute, label)
+            if misfit:
+                raise InvalidModelError(f"{label}: {misfit}")
+
+
+def _check_attributes(attributes: Sequence[AttributeProto], where: str) -> None:
+    seen = set()
+    for attribute in attributes:
+        if bytes in map(type, (attribute.name, attribute.ref_attr_name, attribute.doc_string)):
+            _check_texts(attribute)
+        name = attribute.name
+        if not name:
+            raise InvalidModelError(f"{where}: an attribute has no name")
+        if name in seen:
+            raise InvalidModelError(f"{where}: attribute {name!r} is given twice")
+        seen.add(name)
+        if attribute.ref_attr_name:
+            continue
+        label = f"{where}: attribute {name!r}"
+        given = [field.name for field, _ in attribute.ListFields() if field.name in _VALUE_FIELDS]
+        _check_type(attribute, given, label)
+        if _NESTING_FIELDS.isdisjoint(given):
+            continue
+        for tensor in _tensors(attribute):
+            _check_tensor(tensor, label)
+        for graph in (attribute.g, *attribute.graphs):
+            _check_graph(graph, where)
+
+
+def _check_type(attribute: AttributeProto, given: Sequence[str], label: str) -> None:
+    field = _FIELDS.get(attribute.type)
+    if field is None:
+        raise InvalidModelError(f"{label} has no known type ({attribute.type})")
+    others = [each for each in given if each != field]
+    # A number 0 and an empty list may be left out.
+    optional = attribute.type not in (AttributeProto.TENSOR, AttributeProto.GRAPH)
+    if others or not (optional or field in given):
+        problem = f"a value in {others[0]!r}" if others else "no value"
+        kind = AttributeProto.AttributeType.Name(attribute.type)
+        raise InvalidModelError(f"{label} has the type {kind}, but {problem}")
+
+
+def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    sparse = [
+        *attribute.sparse_tensors,
+        *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),
+    ]
+    for each in sparse:
+        yield from (each.values, each.indices)
+
+
+def _check_tensor(tensor: TensorProto, label: str) -> None:
+    if tensor.data_type == TensorProto.UNDEFINED or tensor.data_type not in TensorProto.DataType.values():
+        raise InvalidModelError(f"{label} has no known element type ({tensor.data_type})")
+    count = 1
+    for size in tensor.dims:
+        if size < 0:
+            raise InvalidModelError(f"{label} has the size {size} in its shape {list(tensor.dims)}")
+        count *= size
+    if count > _MOST_ELEMENTS:
+        raise InvalidModelError(f"{label} has the shape {list(tensor.dims)}, which nothing can hold")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return
+    needed, given, unit = _expected(tensor, count)
+    if needed != given:
+        raise InvalidModelError(
+            f"{label} has {given} {unit}, but its type and shape {list(tensor.dims)} need {needed}; "
+            "the file is damaged or was written wrongly"
+        )
+
+
+def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
+    """Refuses external data that is not in the model's folder, or not all there; nothing of it is read.
+
+    Raises:
+        InvalidModelError: A file is missing, too short, a symbolic link or outside of the folder.
+    """
+    for owner, tensor in stored_tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _check_external_tensor(owner, tensor, folder.resolve())
+
+
+def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Every stored tensor with what messages call its place."""
+
+    def of_nodes(nodes: _Nodes) -> Iterator[tuple[str, TensorProto]]:
+        for node in nodes:
+            for attribute in node.attribute:
+                owner = f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}"
+                for tensor in _tensors(attribute):
+                    yield owner, tensor
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from of_graph(graph)
+
+    def of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
+        tensors = [*graph.initializer]
+        for sparse in graph.sparse_initializer:
+            tensors += [sparse.values, sparse.indices]
+        for tensor in tensors:
+            yield f"initializer {tensor.name!r}", tensor
+        yield from of_nodes(graph.node)
+
+    yield from of_graph(model.graph)
+    for function in model.functions:
+        yield from of_nodes(function.node)
+
+
+def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    label = f"{owner}: its external data {location!r}"
+    if not location or "\0" in location:
+        raise InvalidModelError(f"{label} names no file")
+    path = root / location
+    if not path.resolve().is_relative_to(root):
+        raise InvalidModelError(f"{label} lies outside of the model's folder; put a copy there")
+    if path.resolve() != pathlib.Path(os.path.normpath(path)):
+        raise InvalidModelError(f"{label} is a symbolic link; put a copy of the file in its place")
+    if not path.is_file():
+        raise InvalidModelError(f"{label} is missing; put the file beside the model")
+    numbers = [entries.get("offset", "0"), entries.get("length", "")]
+    if not numbers[0].isdecimal() or not (numbers[1] or "0").isdecimal():
+        raise InvalidModelError(
+            f"{label} has the offset {numbers[0]!r} and length {numbers[1]!r}; both are sizes"
+        )
+    if tensor.data_type == TensorProto.STRING:
+        raise InvalidModelError(f"{label} cannot hold strings; store the tensor in the model")
+    needed = -(-math.prod(tensor.dims) * _bits(tensor.data_type) // 8)
+    length = int(numbers[1] or needed)
+    if length != needed:
+        raise InvalidModelError(f"{label} has {length} bytes, but the tensor has {needed}")
+    if path.stat().st_size < int(numbers[0]) + length:
+        raise InvalidModelError(f"{label} is too short: the file must be copied whole")
+
+
+def _bits(data_type: int) -> int:
+    packed = _BITS_OF_PACKED.get(data_type)
+    return packed or 8 * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type)).itemsize
+
+
+def _expected(tensor: TensorProto, count: int) -> tuple[int, int, str]:
+    """How much data the tensor needs, how much it has, and what of."""
+    if tensor.data_type == TensorProto.STRING:
+        return count, len(tensor.string_data), "strings"
+    packed = _BITS_OF_PACKED.get(tensor.data_type)
+    if tensor.HasField("raw_data"):
+        return -(-count * _bits(tensor.data_type) // 8), len(tensor.raw_data), "bytes"
+    field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+    given = len(getattr(tensor, field))
+    if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        return 2 * count, given, "numbers"
+    return -(-count * (packed or 8) // 8), given, "numbers"

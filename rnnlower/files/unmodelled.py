@@ -1,0 +1,196 @@
+"""What a model can hold and `onnx_ir` has no place for: training info, sparse initializers, annotations.
+
+`take` removes it from a protobuf before `onnx_ir` reads it, `Unmodelled.attach` keeps it with the model, and
+`restore` puts it back into what `onnx_ir` writes. A sparse initializer is a dense one in between, made when
+somebody reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.files.scopes import called
+from rnnlower.graph.walk import subgraphs_of
+
+__all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
+
+_KEY = "rnnlower.files.unmodelled"
+_GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+@dataclasses.dataclass
+class _OfGraph:
+    """What was taken out of one graph; the annotations are those of names that it does not have."""
+
+    sparse: list[onnx.SparseTensorProto]
+    annotations: list[onnx.TensorAnnotation]
+
+
+@dataclasses.dataclass
+class Unmodelled:
+    """What was taken out of a model.
+
+    Attributes:
+        training_info: How the model is trained.
+        graphs: What was taken out of each graph, in the order in which they are walked.
+    """
+
+    training_info: list[onnx.TrainingInfoProto]
+    graphs: list[_OfGraph]
+
+    def __bool__(self) -> bool:
+        return bool(self.training_info) or any(each.sparse or each.annotations for each in self.graphs)
+
+    def attach(self, model: ir.Model) -> None:
+        """Keep this with the model that was made of the rest."""
+        if not self:
+            return
+        model.meta[_KEY] = self
+        for graph, taken in zip(_ir_graphs(model), self.graphs, strict=True):
+            for sparse in taken.sparse:
+                # One without a name, which nothing can read, is not there.
+                if sparse.values.name in graph.initializers:
+                    graph.initializers[sparse.values.name].const_value = _StandIn(sparse)
+            if taken.annotations:
+                graph.meta[_KEY] = taken.annotations
+
+
+class _StandIn(ir.LazyTensor):
+    """A dense tensor that stands for a sparse one."""
+
+    def __init__(self, sparse: onnx.SparseTensorProto) -> None:
+        dtype, shape = ir.DataType(sparse.values.data_type), ir.Shape(sparse.dims)
+        super().__init__(lambda: _dense(sparse), dtype=dtype, shape=shape, name=sparse.values.name)
+        self.sparse = sparse
+
+
+def find(model: ir.Model) -> Unmodelled | None:
+    """What was taken out of the model, None if it was nothing."""
+    found = model.meta.get(_KEY)
+    return found if isinstance(found, Unmodelled) else None
+
+
+def names_in_training(model: ir.Model) -> set[str]:
+    """The values of the main graph that the model's training reads or sets, and which must therefore stay."""
+    rest = find(model)
+    names: set[str] = set()
+    for training in () if rest is None else rest.training_info:
+        names.update(binding.key for binding in (*training.initialization_binding, *training.update_binding))
+        for graph in (training.initialization, training.algorithm):
+            names.update(name for each in _graphs(graph) for node in each.node for name in node.input)
+    return names
+
+
+def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:
+    """What `onnx_ir` can read of a model, and the rest; the model itself is not changed.
+
+    Raises:
+        UnsupportedModelError: A Constant holds a sparse tensor.
+    """
+    graphs = list(_all_graphs(proto))
+    for nodes in (*(graph.node for graph in graphs), *(function.node for function in proto.functions)):
+        for node in nodes:
+            if any(each.HasField("sparse_tensor") or each.sparse_tensors for each in node.attribute):
+                raise UnsupportedModelError(f"{called(node)} holds a sparse tensor; make it a dense one")
+    taken = [_OfGraph(list(graph.sparse_initializer), _foreign_annotations(graph)) for graph in graphs]
+    rest = Unmodelled(list(proto.training_info), taken)
+    if any(each.sparse for each in taken):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        proto = copy
+        for graph in _all_graphs(proto):
+            graph.initializer.extend(_placeholder(each) for each in graph.sparse_initializer)
+            del graph.sparse_initializer[:]
+    return proto, rest
+
+
+def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Put back into `proto`, which `onnx_ir` wrote, what `onnx_ir` did not know of `model`."""
+    rest = find(model)
+    if rest is None:
+        return
+    proto.training_info.extend(rest.training_info)
+    for graph, written in zip(_ir_graphs(model), _all_graphs(proto), strict=True):
+        written.quantization_annotation.extend(graph.meta.get(_KEY, ()))
+        for name, value in graph.initializers.items():
+            if isinstance(value.const_value, _StandIn):
+                written.initializer.remove(next(each for each in written.initializer if each.name == name))
+                sparse = written.sparse_initializer.add()
+                sparse.CopyFrom(value.const_value.sparse)
+                sparse.values.name = name
+
+
+def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    yield from _graphs(proto.graph)
+    # Of functions with the same name the last one counts.
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    for function in functions.values():
+        yield from _graphs_below(function.node)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    yield from _graphs_below(graph.node)
+
+
+def _graphs_below(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type in _GRAPH_TYPES and not attribute.ref_attr_name:
+                # A graph without anything in it may not be set at all.
+                for graph in (
+                    attribute.graphs if attribute.type == onnx.AttributeProto.GRAPHS else [attribute.g]
+                ):
+                    yield from _graphs(graph)
+
+
+def _ir_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The graphs that `_all_graphs` gives of the same model, in the same order."""
+    yield model.graph
+    yield from _ir_graphs_below(model.graph)
+    for function in model.functions.values():
+        yield from _ir_graphs_below(function)
+
+
+def _ir_graphs_below(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
+    for node in nodes:
+        for graph in subgraphs_of(node):
+            yield graph
+            yield from _ir_graphs_below(graph)
+
+
+def _foreign_annotations(graph: onnx.GraphProto) -> list[onnx.TensorAnnotation]:
+    known = _names(graph) if graph.quantization_annotation else set()
+    return [each for each in graph.quantization_annotation if each.tensor_name not in known]
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    values = {value.name for value in (*graph.input, *graph.initializer, *graph.output)}
+    sparse = {each.values.name for each in graph.sparse_initializer}
+    return values | sparse | {name for node in graph.node for name in node.output}
+
+
+def _placeholder(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    # External data is not read until somebody asks, and nobody does before the stand-in takes its place.
+    tensor = onnx.TensorProto(name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="sparse")
+    return tensor
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> ir.TensorProtocol:
+    shape, dtype = tuple(sparse.dims), ir.DataType(sparse.values.data_type)
+    dense = np.zeros(shape, dtype.numpy())
+    indices = onnx.numpy_helper.to_array(sparse.indices)
+    where = (indices,) if indices.ndim == 1 else tuple(indices.T)
+    flat = dense.reshape(-1)
+    flat[where[0] if len(where) == 1 else np.ravel_multi_index(where, shape)] = onnx.numpy_helper.to_array(
+        sparse.values
+    )
+    return ir.Tensor(dense, dtype=dtype, name=sparse.values.name)

@@ -1,0 +1,49 @@
+"""Removal of what a rewrite has left without a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import subgraphs_of
+
+__all__ = ["remove_orphans"]
+
+
+def remove_orphans(values: Iterable[ir.Value]) -> None:
+    """Removes the values that nobody reads, and what then nobody reads because of it.
+
+    Only what is given and what leads to it: dead code that the model had before stays. Graph inputs stay,
+    with their initializers, and so do graph outputs.
+    """
+    pending = list(dict.fromkeys(values))
+    while pending:
+        value = pending.pop()
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        producer = value.producer()
+        if producer is None:
+            if value.is_initializer():
+                assert value.graph is not None
+                assert value.name is not None
+                value.graph.initializers.pop(value.name)
+            continue
+        if producer.graph is None or any(out.uses() or out.is_graph_output() for out in producer.outputs):
+            continue
+        inputs = [used for used in _read_by(producer) if used is not None]
+        producer.graph.remove(producer, safe=True)
+        # The removed node's subgraphs would still count as readers of what they capture.
+        for inner in _inner_nodes(producer):
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
+        pending += inputs
+
+
+def _read_by(node: ir.Node) -> list[ir.Value | None]:
+    """The inputs of a node and of the nodes in its subgraphs."""
+    return [value for reader in (node, *_inner_nodes(node)) for value in reader.inputs]
+
+
+def _inner_nodes(node: ir.Node) -> list[ir.Node]:
+    return [inner for graph in subgraphs_of(node) for inner in graph.all_nodes()]

@@ -1,0 +1,59 @@
+"""Constants of the main graph, which every subgraph sees."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.names import NameSource
+
+__all__ = ["InitializerPool"]
+
+
+class InitializerPool:
+    """New initializers of a model's main graph, one for each content.
+
+    Args:
+        model: The model.
+        names: Source of fresh names.
+    """
+
+    def __init__(self, model: ir.Model, names: NameSource) -> None:
+        self._graph = model.graph
+        self._names = names
+        self._values: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+        self._integers: dict[tuple[int, ...], ir.Value] = {}
+
+    def of(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
+        """An initializer that holds the tensor, named like `name`; external tensors stay external."""
+        key = (tensor.dtype, tuple(tensor.shape.numpy()), _content_key(tensor))
+        if key not in self._values:
+            value = ir.Value(
+                name=self._names.like(name) if name else self._names.short(),
+                shape=ir.Shape(tensor.shape.numpy()),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+            tensor.name = value.name
+            self._graph.register_initializer(value)
+            self._values[key] = value
+        return self._values[key]
+
+    def integers(self, numbers: tuple[int, ...]) -> ir.Value:
+        """A vector of type int64; thousands of nodes ask for the same few."""
+        if numbers not in self._integers:
+            self._integers[numbers] = self.of(ir.Tensor(np.array(numbers, dtype=np.int64)))
+        return self._integers[numbers]
+
+    def values(self) -> Collection[ir.Value]:
+        """All that were made."""
+        return self._values.values()
+
+
+def _content_key(tensor: ir.TensorProtocol) -> bytes:
+    if isinstance(tensor, ir.ExternalTensor):
+        return f"{tensor.path}:{tensor.offset}:{tensor.length}".encode()
+    return hashlib.sha256(tensor.tobytes()).digest()

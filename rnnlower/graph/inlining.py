@@ -1,0 +1,119 @@
+"""Model-local functions in the place of their calls, with what `onnx_ir`'s inliner leaves undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from rnnlower.errors import InvalidModelError, OpsetError
+from rnnlower.graph.walk import walk
+
+__all__ = ["functions_with", "inline_functions"]
+
+
+def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[ir.Function]:
+    """The functions that hold a wanted node, or call one that does."""
+    found: dict[ir.OperatorIdentifier, ir.Function] = {}
+    while True:
+        more = {
+            key: function
+            for key, function in model.functions.items()
+            if key not in found
+            and any(wanted(node) or node.op_identifier() in found for node, _ in walk(function))
+        }
+        if not more:
+            return list(found.values())
+        found |= more
+
+
+def inline_functions(model: ir.Model, functions: Sequence[ir.Function]) -> list[ir.Function]:
+    """Inlines functions of the model and removes them; gives those that nothing called.
+
+    Raises:
+        InvalidModelError: The functions call each other in a circle, or a call does not fit its function.
+        OpsetError: A function imports another version of a domain than the model.
+    """
+    for function in functions:
+        _check_opsets(model, function)
+    _make_names_unique(model, functions)
+    _complete_outputs_of_calls(model, functions)
+    _detach_passed_on_inputs(functions)
+    keys = {function.identifier() for function in functions}
+    try:
+        InlinePass(criteria=lambda function: function.identifier() in keys)(model)
+    except (ValueError, ir.passes.PreconditionError) as error:
+        raise InvalidModelError(f"the model's functions cannot be inlined: {error}") from error
+    uncalled = [function for function in functions if function.identifier() in model.functions]
+    for function in uncalled:
+        del model.functions[function.identifier()]
+    return uncalled
+
+
+def _check_opsets(model: ir.Model, function: ir.Function) -> None:
+    for domain, version in function.opset_imports.items():
+        if model.opset_imports.get(domain, version) != version:
+            raise OpsetError(
+                f"function {function.domain}::{function.name} imports opset {version} of domain "
+                f"{domain or 'ai.onnx'!r}, the model {model.opset_imports[domain]}; "
+                f"{'let both import one version' if domain else 'convert the model to one opset first'}"
+            )
+
+
+def _make_names_unique(model: ir.Model, functions: Sequence[ir.Function]) -> None:
+    """Names inside a function may repeat names of the model, whose subgraphs the inliner does not look at."""
+    taken = {out.name for node, _ in walk(model.graph) for out in node.outputs}
+    graphs = [model.graph, *model.graph.subgraphs()]
+    taken |= {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+    for function in functions:
+        for node, _ in walk(function):
+            # The inliner would call it "node", which tells nobody where it comes from.
+            node.name = node.name or f"{function.name}.{node.op_type}"
+        values = [out for node, _ in walk(function) for out in node.outputs]
+        for graph in function.subgraphs():
+            values.extend(graph.inputs)
+            values.extend(graph.initializers.values())
+        for value in values:
+            if value.name:
+                value.name = _fresh(f"{function.name}.{value.name}", taken)
+
+
+def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]) -> None:
+    """Names the outputs that a call leaves out.
+
+    The inliner would give an empty name to the value inside, and wants as many outputs as the function has.
+    """
+    outputs = {function.identifier(): len(function.outputs) for function in functions}
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    taken = {out.name for graph in graphs for node, _ in walk(graph) for out in node.outputs}
+    for graph in graphs:
+        for node, _ in walk(graph):
+            count = outputs.get(node.op_identifier())
+            if count is None:
+                continue
+            if len(node.outputs) < count:
+                node.resize_outputs(count)
+            for number, out in enumerate(node.outputs):
+                if not out.name:
+                    out.name = _fresh(f"{node.op_type}.unused_{number}", taken)
+
+
+def _detach_passed_on_inputs(functions: Sequence[ir.Function]) -> None:
+    """Puts an Identity behind an input that is an output too, which the inliner would rename."""
+    for function in functions:
+        for index, out in enumerate(function.outputs):
+            if out.producer() is None or out in function.outputs[:index]:
+                identity = ir.node("Identity", [out])
+                identity.outputs[0].name = f"{out.name}.{index}"
+                function.append(identity)
+                function.outputs[index] = identity.outputs[0]
+
+
+def _fresh(wanted: str, taken: set[str | None]) -> str:
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name

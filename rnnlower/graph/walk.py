@@ -1,0 +1,184 @@
+"""Where nodes live (the main graph, subgraphs at any depth, functions), and where their inputs come from."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from rnnlower.recurrent.operators import RECURRENT_OPS
+
+__all__ = [
+    "Located",
+    "default_opset",
+    "dim_name",
+    "find_recurrent",
+    "forget_negative_sizes",
+    "is_recurrent",
+    "op_types",
+    "origin",
+    "sources",
+    "subgraphs_of",
+    "value_names",
+    "walk",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Located:
+    """A node with its address.
+
+    Attributes:
+        node: The node.
+        name: Its name, or for an unnamed node one made of operator and position that no other node has.
+        path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a
+            function.
+        opset: The version of the default domain that holds there.
+    """
+
+    node: ir.Node
+    name: str
+    path: str
+    opset: int
+
+    def __str__(self) -> str:
+        return f"{self.path}/{self.name}" if self.path else self.name
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{self.node.op_type} node {str(self)!r}"
+
+
+def is_recurrent(node: ir.Node) -> bool:
+    """Whether the node is an LSTM, GRU or RNN of the default domain."""
+    return node.domain == "" and node.op_type in RECURRENT_OPS
+
+
+def default_opset(model: ir.Model) -> int:
+    """The version of the default domain; a model that imports none means version 1."""
+    return model.opset_imports.get("", 1)
+
+
+def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Node, str]]:
+    """All nodes of a graph and of its subgraphs with their paths, in the order of the graph."""
+    for index, node in enumerate(graph):
+        yield node, path
+        if not node.attributes:
+            continue
+        for attribute in node.attributes.values():
+            if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                continue
+            subgraphs = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
+            for number, subgraph in enumerate(subgraphs):
+                name = node.name or f"{node.op_type}_{index}"
+                suffix = f"{attribute.name}_{number}" if len(subgraphs) > 1 else attribute.name
+                inner = f"{name}/{suffix}"
+                yield from walk(subgraph, f"{path}/{inner}" if path else inner)
+
+
+def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    """The bodies and branches of a node."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def op_types(model: ir.Model) -> set[str]:
+    """The operators of all graphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    return {node.op_type for graph in graphs for node, _ in walk(graph)}
+
+
+def forget_negative_sizes(model: ir.Model) -> None:
+    """Takes -1, which some exporters declare for a size they do not know, out of every declared shape.
+
+    The shape inference of onnx takes it for a size: at a Slice or a GatherND it ends the process.
+    """
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for function in model.functions.values():
+        graphs += [function.graph, *function.subgraphs()]
+    for graph in graphs:
+        for value in (*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)):
+            dims = () if value.shape is None else tuple(value.shape)
+            if any(isinstance(dim, int) and dim < 0 for dim in dims):
+                value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
+
+
+def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
+    """The name of a dimension; none for "?", which exporters write for whatever they do not know."""
+    return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
+
+
+def value_names(model: ir.Model) -> collections.Counter[str]:
+    """How many values of the main graph and its subgraphs have a name: branches may share one."""
+    names: collections.Counter[str] = collections.Counter()
+    for graph in (model.graph, *model.graph.subgraphs()):
+        values = {
+            *graph.inputs,
+            *graph.initializers.values(),
+            *(out for node in graph for out in node.outputs),
+        }
+        names.update(value.name for value in values if value.name)
+    return names
+
+
+def find_recurrent(model: ir.Model) -> list[Located]:
+    """Every recurrent node of the model, functions included."""
+    opset = default_opset(model)
+    found = [(node, path, opset) for node, path in walk(model.graph) if is_recurrent(node)]
+    for function in model.functions.values():
+        path = f"function:{function.domain}::{function.name}"
+        found += [
+            (node, inner, function.opset_imports.get("", opset))
+            for node, inner in walk(function, path)
+            if is_recurrent(node)
+        ]
+    taken = {node.name for node, _, _ in found}
+    located = []
+    for index, (node, path, node_opset) in enumerate(found):
+        name = node.name
+        if not name:
+            name = f"{node.op_type}_{index}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        located.append(Located(node, name, path, node_opset))
+    return located
+
+
+def origin(value: ir.Value) -> str:
+    """``constant``, ``computed`` (from constants) or ``runtime``, as an initializer that one may override."""
+    producer = value.producer()
+    if producer is None or producer.op_type == "Constant":
+        return "constant" if _is_fixed(value) else "runtime"
+    return "computed" if _is_fixed(value) else "runtime"
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    """Whether constants alone determine the value."""
+    return not any(
+        this.producer() is None and (this.const_value is None or this.is_graph_input())
+        for this in sources(value)
+    )
+
+
+def sources(value: ir.Value) -> set[ir.Value]:
+    """The values that a value depends on, itself among them, through nodes of its own and of outer graphs."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        this = pending.pop()
+        if this in seen:
+            continue
+        seen.add(this)
+        producer = this.producer()
+        if producer is not None:
+            pending += [used for used in producer.inputs if used is not None]
+    return seen

@@ -1,0 +1,1 @@
+"""A resolved recurrent node becomes primitive operators: cells, weights, directions, masks, strategies."""

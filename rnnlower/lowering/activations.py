@@ -1,0 +1,122 @@
+"""The activation functions of the recurrent operators as primitive ops.
+
+A new activation is one row in `ACTIVATIONS` and one row of parameters in `operators.py`.
+Source: the operators' texts (LSTM, GRU, RNN; all versions list the same functions).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.recurrent.node import Activation, Semantics
+
+__all__ = ["ACTIVATIONS", "ActivationRow", "emit_activation"]
+
+Emit = Callable[[Emitter, ir.Value, float, float, Semantics], ir.Value]
+
+
+@dataclasses.dataclass(frozen=True)
+class ActivationRow:
+    """How one activation is emitted.
+
+    Attributes:
+        emit: ``(emitter, x, alpha, beta, semantics) -> value``.
+        bounded: Whether its values stay within a few units whatever x is.
+        since: The first opset that has all the ops.
+    """
+
+    emit: Emit
+    bounded: bool = False
+    since: int = 6
+
+
+def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: Semantics) -> ir.Value:
+    """``activation(x)``, of the shape of x."""
+    alpha = 0.0 if activation.alpha is None else activation.alpha
+    beta = 0.0 if activation.beta is None else activation.beta
+    try:
+        return ACTIVATIONS[activation.name].emit(e, x, alpha, beta, semantics)
+    except MissingOperatorError as error:
+        raise error.behind("attribute activations") from None
+
+
+def _unary(op_type: str) -> Emit:
+    def emit(e: Emitter, x: ir.Value, _alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
+        return e.op(op_type, x)
+
+    return emit
+
+
+def _affine(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
+    return e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta))
+
+
+def _scaled_tanh(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
+    return e.op("Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha))
+
+
+def _hard_sigmoid(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
+    return e.op("HardSigmoid", x, alpha=alpha, beta=beta)
+
+
+def _leaky_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
+    return e.op("LeakyRelu", x, alpha=alpha)
+
+
+def _elu(e: Emitter, x: ir.Value, alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
+    return e.op("Elu", x, alpha=alpha)
+
+
+def _softplus(e: Emitter, x: ir.Value, _alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
+    return _overflowing_softplus(e, x) if semantics == "ort" else e.op("Softplus", x)
+
+
+def _overflowing_softplus(e: Emitter, x: ir.Value) -> ir.Value:
+    """``log(1 + exp(x))``, infinite where exp overflows in float32, as in onnxruntime's recurrent kernels."""
+    if e.dtype == ir.DataType.FLOAT16:
+        wide = e.with_dtype(ir.DataType.FLOAT)
+        return e.cast(_overflowing_softplus(wide, e.cast(x, ir.DataType.FLOAT)), e.dtype)
+    return e.op("Log", e.op("Add", e.op("Exp", x), e.scalar(1.0)))
+
+
+def _thresholded_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
+    if e.condition_type != ir.DataType.BOOL:
+        return _stepped_relu(e, x, alpha, semantics)
+    threshold = e.scalar(alpha)
+    if semantics == "ort":
+        return e.where(e.op("Greater", x, threshold), x, e.scalar(0.0))
+    return e.where(e.op("Less", x, threshold), e.scalar(0.0), x)
+
+
+def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -> ir.Value:
+    """x above a threshold, by a factor of 0 or 1 that the largest number stretches the distance to."""
+    if alpha == 0:
+        return e.op("Relu", x)
+    largest = e.scalar(float(np.finfo(e.dtype.numpy()).max))
+    distance = (x, e.scalar(alpha)) if semantics == "ort" else (e.scalar(alpha), x)
+    factor = e.clip(e.op("Mul", e.op("Sub", *distance), largest), 0.0, 1.0)
+    if semantics == "spec":
+        factor = e.op("Sub", e.scalar(1.0), factor)
+    # Below 0 an infinite x would make NaN of a factor of 0.
+    return e.op("Mul", e.op("Relu", x) if alpha > 0 else x, factor)
+
+
+ACTIVATIONS: Mapping[str, ActivationRow] = {
+    "Affine": ActivationRow(_affine),
+    "Elu": ActivationRow(_elu),
+    "HardSigmoid": ActivationRow(_hard_sigmoid, bounded=True),
+    "LeakyRelu": ActivationRow(_leaky_relu),
+    "Relu": ActivationRow(_unary("Relu")),
+    "ScaledTanh": ActivationRow(_scaled_tanh),
+    "Sigmoid": ActivationRow(_unary("Sigmoid"), bounded=True),
+    "Softplus": ActivationRow(_softplus),
+    "Softsign": ActivationRow(_unary("Softsign"), bounded=True),
+    "Tanh": ActivationRow(_unary("Tanh"), bounded=True),
+    "ThresholdedRelu": ActivationRow(_thresholded_relu, since=9),
+}

@@ -1,0 +1,300 @@
+"""Primitive operators in the form that the model's opset wants, with constants and names.
+
+An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
+the opset (attributes or inputs) and refuses an opset that has none: `opset_needs` says beforehand which
+opset a lowering needs, so that such a refusal is a bug and not a user's mistake. Where a `Dialect` lacks an
+operator, a method that knows another form writes that, and `FORMS` has those of single operators.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.lowering.forms import FORMS
+from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
+
+__all__ = ["Dim", "Emitter"]
+
+Dim = int | ir.Value
+"""A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
+
+
+class Emitter(NodeEmitter):
+    """Emits operators in the form that the opset and the dialect want."""
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        since: int = 1,
+        **attributes: AttributeValue,
+    ) -> ir.Value:
+        """Emits a node with one output, or what says the same where the operator is not to be emitted.
+
+        Raises:
+            OpsetError: The operator does not exist at this opset.
+            MissingOperatorError: Nothing that may be emitted says the same.
+        """
+        if not self.has(op_type) and op_type in FORMS:
+            try:
+                return FORMS[op_type](self, *inputs, **attributes)
+            except MissingOperatorError as error:
+                raise error.behind(op_type) from None
+        if op_type == "Reshape" and inputs[0] in self._conditions:
+            known = self._conditions[inputs[0]]
+            assert inputs[1] is not None
+            assert inputs[1].const_value is not None
+            return self.condition(known.reshape(inputs[1].const_value.numpy()))
+        return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self.op("Cast", value, to=dtype.value)
+
+    def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
+        """Reshape to the given sizes, of which one may be left to inference: that is decided here."""
+        unknown = [dim for dim in dims if not isinstance(dim, int)]
+        if len(unknown) == 1 and all(dim > 0 for dim in dims if isinstance(dim, int)):
+            dims = [dim if isinstance(dim, int) else -1 for dim in dims]
+        # Without it a size of 0 means "as the input's", which below opset 14 the callers have to live with.
+        exact = {"allowzero": 1} if len(unknown) > 1 and self.opset >= 14 else {}
+        return self.op("Reshape", value, self.size_vector(dims), since=5, **exact)
+
+    def size_vector(self, dims: Sequence[Dim]) -> ir.Value:
+        """An int64 value that holds the sizes, each of them exactly."""
+        pieces: list[ir.Value] = []
+        for known, group in itertools.groupby(dims, lambda dim: isinstance(dim, int)):
+            if known:
+                pieces.append(self.integers(*(dim for dim in group if isinstance(dim, int))))
+            else:
+                pieces.extend(dim for dim in group if isinstance(dim, ir.Value))
+        return self.concat(pieces, 0)
+
+    def dim(self, value: ir.Value, axis: int) -> ir.Value:
+        """The size of an axis at run time, int64 of shape ``[1]``."""
+        return self.slice(self.op("Shape", value), [axis], [axis + 1], [0])
+
+    def dim_arithmetic(self, op_type: str, dim: Dim, other: Dim) -> Dim:
+        """``dim`` Add, Sub, Mul or Div ``other``; a number where both are."""
+        if isinstance(dim, int) and isinstance(other, int):
+            return {"Add": dim + other, "Sub": dim - other, "Mul": dim * other, "Div": dim // max(other, 1)}[
+                op_type
+            ]
+        operands = [self.integers(size) if isinstance(size, int) else size for size in (dim, other)]
+        return self.op(op_type, *operands)
+
+    def slice(
+        self, value: ir.Value, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int]
+    ) -> ir.Value:
+        """``value[start:end]`` on each of the axes."""
+        if self.opset < 10:
+            if not all(isinstance(bound, int) for bound in (*starts, *ends)):
+                raise OpsetError(f"Slice at run-time positions needs opset 10, not {self.opset}")
+            first, last = ([bound for bound in bounds if isinstance(bound, int)] for bounds in (starts, ends))
+            return self.op("Slice", value, starts=first, ends=last, axes=list(axes))
+        return self.op("Slice", value, self.size_vector(starts), self.size_vector(ends), self.integers(*axes))
+
+    def flip(self, value: ir.Value, axis: int) -> ir.Value:
+        """Reverses an axis."""
+        lowest = np.iinfo(np.int64).min
+        return self.op(
+            "Slice",
+            value,
+            self.integers(-1),
+            self.integers(lowest),
+            self.integers(axis),
+            self.integers(-1),
+            since=10,
+        )
+
+    def split(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
+        """Splits an axis into parts of the given sizes."""
+        if len(sizes) == 1:
+            return [value]
+        if value in self._conditions:
+            pieces = np.split(self._conditions[value], np.cumsum(sizes[:-1]), axis)
+            return [self.condition(piece) for piece in pieces]
+        if not self.has("Split"):
+            ends = np.cumsum(sizes).tolist()
+            return [
+                self.slice(value, [end - size], [end], [axis]) for end, size in zip(ends, sizes, strict=True)
+            ]
+        if len(set(sizes)) == 1:
+            return self.split_evenly(value, len(sizes), axis, sizes[0])
+        if self.opset < 13:
+            return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
+        return self.ops("Split", value, self.integers(*sizes), outputs=len(sizes), axis=axis)
+
+    def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim) -> Sequence[ir.Value]:
+        """Splits an axis into equal parts, each of the given size."""
+        if parts == 1:
+            return [value]
+        if isinstance(size, int) and (value in self._conditions or not self.has("Split")):
+            return self.split(value, [size] * parts, axis)
+        if not self.has("Split"):
+            bounds = [self.dim_arithmetic("Mul", size, part) for part in range(parts + 1)]
+            return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]
+        # The axis also where it is the default: OpenCV's dnn module takes 1 for it.
+        if self.opset < 18:
+            return self.ops("Split", value, outputs=parts, axis=axis)
+        if isinstance(size, int):
+            return self.ops("Split", value, outputs=parts, axis=axis, num_outputs=parts)
+        # Split-18's num_outputs refuses an empty axis, explicit sizes do not.
+        sizes = self.op("Expand", size, self.integers(parts))
+        return self.ops("Split", value, sizes, outputs=parts, axis=axis)
+
+    def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
+        return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
+    def squeeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
+        """Removes an axis of size 1, which leaves the given sizes."""
+        if not self.has("Squeeze"):
+            return self.reshape(value, dims)
+        if self.opset < 13:
+            return self.op("Squeeze", value, axes=[axis])
+        return self.op("Squeeze", value, self.integers(axis))
+
+    def unsqueeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
+        """Adds an axis of size 1, which gives the given sizes."""
+        if not self.has("Unsqueeze"):
+            return self.reshape(value, dims)
+        if self.opset < 13:
+            return self.op("Unsqueeze", value, axes=[axis])
+        return self.op("Unsqueeze", value, self.integers(axis))
+
+    def transpose(self, value: ir.Value, perm: Sequence[int]) -> ir.Value:
+        return self.op("Transpose", value, perm=list(perm))
+
+    def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None, *, transposed: bool = True) -> ir.Value:
+        """``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``.
+
+        Not `transposed`: ``a @ b + c`` with b ``[k, n]``.
+        """
+        if not self._has_gemm(b):
+            product = self.op("MatMul", a, self._transpose_once(b) if transposed else b)
+            return product if c is None else self.op("Add", product, c)
+        if c is None and self.opset < 11:
+            c = self.scalar(0.0)
+        operands = [a, b] if c is None else [a, b, c]
+        product = self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
+        # onnxruntime names what it fuses after the product, and searches long for a name that is not taken.
+        self.nodes[-1].name = self.names.short()
+        return product
+
+    def _has_gemm(self, b: ir.Value) -> bool:
+        wants_constant = self.dialect is not None and 1 in self.dialect.constant.get("Gemm", ())
+        return self.has("Gemm") and (not wants_constant or _is_constant(b))
+
+    def _transpose_once(self, value: ir.Value) -> ir.Value:
+        """The transposed matrix; a constant's is a constant."""
+        if value not in self._transposed:
+            tensor = value.const_value if _is_constant(value) else None
+            self._transposed[value] = (
+                self.transpose(value, [1, 0])
+                if tensor is None
+                else self.constant(np.ascontiguousarray(tensor.numpy().T), name=value.name or "")
+            )
+        return self._transposed[value]
+
+    def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
+        has_both = self.has("Max") and self.has("Min")
+        if not self.has("Clip") or (self.dtype == ir.DataType.DOUBLE and self.opset < 12 and has_both):
+            # Clip-12 is the first with a float64 kernel in onnxruntime.
+            above = self.op("Max", value, self.scalar(low), since=8)
+            return self.op("Min", above, self.scalar(high), since=8)
+        if self.opset < 11:
+            return self.op("Clip", value, min=low, max=high)
+        return self.op("Clip", value, self.scalar(low), self.scalar(high))
+
+    @property
+    def condition_type(self) -> ir.DataType:
+        """The type of conditions: bool, or that of the arithmetic (0 and 1) where nothing works on bools."""
+        has_bool = self.has("Where") and (self.has("Less") or self.has("Greater"))
+        return ir.DataType.BOOL if has_bool else self.dtype
+
+    def condition(self, array: np.ndarray) -> ir.Value:
+        """A condition known beforehand."""
+        value = self.constant(array.astype(self.condition_type.numpy()))
+        self._conditions[value] = array.astype(bool)
+        return value
+
+    def less(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """``a < b`` of integers as a condition."""
+        if self.condition_type == ir.DataType.BOOL:
+            return self.op("Less", a, b, since=9)
+        wide = self.with_dtype(ir.DataType.FLOAT)
+        difference = wide.op("Sub", *(self.cast(value, wide.dtype) for value in (b, a)))
+        condition = wide.clip(difference, 0.0, 1.0)
+        return condition if self.dtype == wide.dtype else self.cast(condition, self.dtype)
+
+    def is_never(self, condition: ir.Value) -> bool:
+        """Whether a condition is known to be false everywhere."""
+        return condition in self._conditions and not self._conditions[condition].any()
+
+    def where(self, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+        """Rows of one matrix where the condition holds and of the other where it does not."""
+        known = self._conditions.get(condition)
+        if known is not None and known.all():
+            return then
+        if known is not None and not known.any():
+            return otherwise
+        if self.condition_type == ir.DataType.BOOL:
+            return self.op("Where", condition, then, otherwise, since=9)
+        if known is not None:
+            return self._rows_of(known[:, 0], then, otherwise)
+        opposite = self.op("Sub", self.scalar(1.0), condition)
+        return self.op("Add", self._times(then, condition), self._times(otherwise, opposite))
+
+    def where_else_zero(self, condition: ir.Value, then: ir.Value) -> ir.Value:
+        """The value where the condition holds, and 0 where it does not."""
+        known = self._conditions.get(condition)
+        if known is not None and known.all():
+            return then
+        if self.condition_type == ir.DataType.BOOL:
+            return self.op("Where", condition, then, self.scalar(0.0), since=9)
+        return self._times(then, condition)
+
+    def _times(self, value: ir.Value, condition: ir.Value) -> ir.Value:
+        assert self.dialect is not None
+        self.notes[
+            f"{self.dialect.name} has no Where, so values are multiplied by 0 and 1 instead: "
+            "NaN or infinity past the end of a sequence reaches the results"
+        ] = None
+        return self.op("Mul", value, condition)
+
+    def _rows_of(self, condition: np.ndarray, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+        """Row by row one matrix or the other, in as few slices as that takes."""
+        bounds = [0, *(np.flatnonzero(np.diff(condition)) + 1).tolist(), len(condition)]
+        pieces = [
+            self.slice(then if condition[start] else otherwise, [start], [end], [0])
+            for start, end in itertools.pairwise(bounds)
+        ]
+        return self.concat(pieces, 0)
+
+    def arange(self, count: Dim) -> ir.Value:
+        """``0, 1, ..., count - 1`` as int32 of shape ``[count]``."""
+        if isinstance(count, int):
+            return self.constant(np.arange(count, dtype=np.int32))
+        if self.opset < 11:
+            ones = self.op("ConstantOfShape", count, since=9, value=ir.Tensor(np.ones(1, np.int64)))
+            numbers = self.squeeze(self.op("NonZero", ones, since=9), 0, [count])
+            return self.cast(numbers, ir.DataType.INT32)
+        scalars = [self.constant(np.array(bound, np.int64)) for bound in (0, 1)]
+        numbers = self.op("Range", scalars[0], self.squeeze(count, 0, []), scalars[1])
+        return self.cast(numbers, ir.DataType.INT32)
+
+    def zeros(self, dims: Sequence[Dim]) -> ir.Value:
+        """A tensor of zeros in the type of the arithmetic."""
+        static = [dim for dim in dims if isinstance(dim, int)]
+        if len(static) == len(dims):
+            return self.constant(np.zeros(static, self.dtype.numpy()))
+        zero = ir.Tensor(np.zeros(1, self.dtype.numpy()))
+        return self.op("ConstantOfShape", self.size_vector(dims), since=9, value=zero)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return value.is_initializer() and not value.is_graph_input() and value.const_value is not None

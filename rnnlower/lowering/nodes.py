@@ -1,0 +1,140 @@
+"""Nodes, constants and names of one graph: what an `Emitter` writes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource
+from rnnlower.lowering.dialect import Dialect
+from rnnlower.lowering.forms import NO_DOUBLE_KERNEL
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["AttributeValue", "NodeEmitter"]
+
+AttributeValue = int | float | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
+
+
+class NodeEmitter:
+    """Appends nodes to a list that the caller inserts into a graph.
+
+    Args:
+        opset: Version of the default domain whose forms are emitted.
+        names: Source of fresh names.
+        dtype: Floating-point type of the arithmetic.
+        initializers: Holds the constants.
+        dialect: The operators that may be emitted; ``None``: all.
+
+    Attributes:
+        nodes: What was emitted.
+        notes: What a user should know about the forms that were chosen.
+    """
+
+    def __init__(
+        self,
+        opset: int,
+        names: NameSource,
+        dtype: ir.DataType,
+        initializers: InitializerPool,
+        dialect: Dialect | None = None,
+    ) -> None:
+        self.opset = opset
+        self.names = names
+        self.dtype = dtype
+        self.dialect = dialect
+        self.nodes: list[ir.Node] = []
+        self.notes: dict[str, None] = {}
+        self._initializers = initializers
+        self._transposed: dict[ir.Value, ir.Value] = {}
+        self._conditions: dict[ir.Value, np.ndarray] = {}
+
+    def body(self) -> Self:
+        """An emitter for a subgraph, which sees this one's values."""
+        other = type(self)(self.opset, self.names, self.dtype, self._initializers, self.dialect)
+        other.notes, other._conditions = self.notes, self._conditions
+        other._transposed = dict(self._transposed)
+        return other
+
+    def with_dtype(self, dtype: ir.DataType) -> Self:
+        """An emitter into the same place with another type of arithmetic."""
+        other = self.body()
+        other.dtype = dtype
+        other.nodes, other._transposed = self.nodes, self._transposed
+        return other
+
+    @property
+    def for_onnxruntime(self) -> bool:
+        """Whether the forms that onnxruntime runs fastest are wanted: no other runtime is named."""
+        return self.dialect is None or self.dialect.onnxruntime
+
+    def has(self, op_type: str) -> bool:
+        """Whether the operator may be emitted for the type of the arithmetic."""
+        if self.dtype == ir.DataType.DOUBLE and op_type in NO_DOUBLE_KERNEL:
+            return False
+        return self.dialect is None or op_type in self.dialect.ops
+
+    def ops(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        outputs: int,
+        since: int = 1,
+        **attributes: AttributeValue,
+    ) -> Sequence[ir.Value]:
+        """Emits a node with several outputs.
+
+        Raises:
+            OpsetError: The operator does not exist at this opset.
+            MissingOperatorError: The operator may not be emitted.
+        """
+        if self.dialect is not None and op_type not in self.dialect.ops:
+            raise MissingOperatorError(op_type, self.dialect.name)
+        if self.opset < since:
+            raise OpsetError(f"{op_type} needs opset {since}, but the result is to have opset {self.opset}")
+        node = ir.Node(
+            "",
+            op_type,
+            inputs,
+            [_attribute(name, value) for name, value in attributes.items()] if attributes else (),
+            outputs=[ir.Value(name=self.names.short()) for _ in range(outputs)],
+            name="",
+        )
+        self.nodes.append(node)
+        return node.outputs
+
+    def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
+        """An initializer with this content, shared with equal ones."""
+        return self.tensor_constant(ir.Tensor(array), name)
+
+    def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
+        """An initializer that holds the tensor; external tensors stay external."""
+        return self._initializers.of(tensor, name)
+
+    def scalar(self, number: float) -> ir.Value:
+        """A constant of shape ``[]`` in the type of the arithmetic."""
+        return self.constant(np.array(number, dtype=self.dtype.numpy()))
+
+    def integers(self, *numbers: int) -> ir.Value:
+        """A constant of shape ``[len(numbers)]`` and type int64."""
+        return self._initializers.integers(numbers)
+
+
+def _attribute(name: str, value: AttributeValue) -> ir.Attr:
+    """The attribute; onnx_ir's own conversion takes more time than all the rest of a node."""
+    if isinstance(value, int):
+        return ir.AttrInt64(name, value)
+    if isinstance(value, float):
+        return ir.AttrFloat32(name, value)
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, list | tuple):
+        return ir.AttrInt64s(name, value)
+    assert isinstance(value, ir.TensorProtocol)
+    return ir.AttrTensor(name, value)

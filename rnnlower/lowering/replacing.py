@@ -1,0 +1,97 @@
+"""How a recurrent node is to be replaced, the replacement, and what is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.recurrent.operators import OUTPUT_NAMES
+
+__all__ = ["EMITTED", "LoweredNode", "Plan", "replace_node"]
+
+EMITTED = "rnnlower.emitted"
+"""Key in the `meta` of nodes that were emitted for a target."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a node is to be lowered, and why so.
+
+    Attributes:
+        strategy: unroll, scan or loop.
+        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        reason: Why.
+    """
+
+    strategy: str
+    unroll_factor: int = 1
+    reason: str = "asked for"
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredNode:
+    """What became of one node.
+
+    Attributes:
+        name: Name of the node that was lowered.
+        op_type: LSTM, GRU or RNN.
+        path: Where it lived.
+        direction: forward, reverse or bidirectional.
+        strategy: unroll, scan or loop; conform where only the attributes had to change.
+        steps: Static number of time steps, or ``None``.
+        emitted_ops: Number of nodes in its place, those of bodies included.
+        reason: Why this strategy.
+    """
+
+    name: str
+    op_type: str
+    path: str
+    direction: str
+    strategy: str
+    steps: int | None
+    emitted_ops: int
+    reason: str
+
+
+def _inherit(old: ir.Node, new: ir.Node | None) -> None:
+    """Hands on what the model says about a node; thousands of nodes of its steps go without."""
+    assert new is not None
+    new.metadata_props.update(old.metadata_props)
+    new.doc_string = old.doc_string
+
+
+def replace_node(
+    old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node], *, mark: bool
+) -> None:
+    """Puts the emitted nodes in the place of the node; its outputs keep their names and types.
+
+    Args:
+        old: The node.
+        outputs: What takes the place of its outputs, by name.
+        emitted: The nodes that compute them.
+        mark: Whether they are to be known as `EMITTED` later, which takes a dictionary for each of them.
+    """
+    graph = old.graph
+    assert graph is not None
+    graph.insert_before(old, emitted)
+    if mark:
+        for node in emitted:
+            node.meta[EMITTED] = True
+    for name, value in zip(OUTPUT_NAMES, old.outputs, strict=False):
+        if name not in outputs:
+            continue
+        new = outputs[name]
+        new.type = new.type if value.type is None else value.type
+        new.shape = new.shape if value.shape is None else value.shape
+        new.doc_string = value.doc_string
+        new.metadata_props.update(value.metadata_props)
+        new.meta.update(value.meta)
+        _inherit(old, new.producer())
+        value.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.name, value.name = value.name, None
+    inputs = [value for value in old.inputs if value is not None]
+    graph.remove(old, safe=True)
+    remove_orphans(inputs)

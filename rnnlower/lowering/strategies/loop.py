@@ -1,0 +1,62 @@
+"""One Loop whose body is one step, which gathers its inputs by the iteration's number."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.strategies.base import Recurrence, Results
+from rnnlower.lowering.strategies.body import body_graph, body_value
+from rnnlower.lowering.timeseries import TimeSeries
+
+__all__ = ["run_loop"]
+
+
+def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
+    """Emits a Loop (any opset); an output over time that runs from the end needs opset 10."""
+    time = recurrence.axes.time
+    steps = e.constant(np.array(time, np.int64)) if isinstance(time, int) else e.squeeze(time, 0, [])
+    stacked = [series.stacked() for series in recurrence.inputs]
+    initial = recurrence.initial_values(e)
+    last = None
+    if any(series.reverse for series in recurrence.inputs):
+        last = e.op("Sub", steps, e.constant(np.array(1, np.int64)))
+
+    body = e.body()
+    number = ir.Value(name=e.names.short(), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
+    condition = ir.Value(name=e.names.short(), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))
+    states = [body_value(body, body.dtype, dims) for dims in recurrence.state_dims()]
+    backwards = None if last is None else body.op("Sub", last, number)
+    inputs = [
+        body.op("Gather", value, backwards if series.reverse else number)
+        for value, series in zip(stacked, recurrence.inputs, strict=True)
+    ]
+    new_states, outputs = recurrence.step(body, inputs, states)
+    kept = body.op("Identity", condition)
+    kept.type, kept.shape = condition.type, condition.shape
+    dims = [*recurrence.state_dims(), *recurrence.output_dims()]
+    graph = body_graph(body, [number, condition, *states], [*new_states, *outputs], dims)
+    graph.outputs.insert(0, kept)
+    results = e.ops(
+        "Loop",
+        steps,
+        e.constant(np.array(True)),
+        *initial,
+        outputs=len(states) + len(outputs),
+        body=graph,
+    )
+    outputs = list(results[len(states) :])
+    if not isinstance(time, int) and not isinstance(recurrence.axes.batch, int):
+        # A Loop of no iterations cannot tell the size of what it has not computed.
+        outputs = [
+            e.reshape(value, [time, *dims])
+            for value, dims in zip(outputs, recurrence.output_dims(), strict=True)
+        ]
+    series = [
+        TimeSeries(e, recurrence.axes, width, stacked=e.flip(value, 0) if reverse else value)
+        for value, width, reverse in zip(
+            outputs, recurrence.output_widths, recurrence.output_reverse, strict=True
+        )
+    ]
+    return Results(series, list(results[: len(states)]))

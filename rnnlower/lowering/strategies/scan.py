@@ -1,0 +1,73 @@
+"""One Scan whose body is one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.strategies.base import Recurrence, Results
+from rnnlower.lowering.strategies.body import body_graph, body_value
+from rnnlower.lowering.timeseries import TimeSeries
+
+__all__ = ["run_scan"]
+
+
+def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
+    """Emits a Scan (since opset 9; Scan-8 has a batch axis of its own and is not used).
+
+    onnxruntime refuses a Scan over no steps at all, so where the length is dynamic an If keeps it from that.
+    """
+    time = recurrence.axes.time
+    if isinstance(time, int):
+        return _results(e, recurrence, _scan(e, recurrence, recurrence.initial_values(e)))
+    # What the branches share is emitted in front of the If.
+    initial = recurrence.initial_values(e)
+    for series in recurrence.inputs:
+        series.stacked()
+    empty = e.body()
+    no_steps = [empty.op("Identity", value) for value in initial]
+    # `time` is 0 there; before If-11 the branches must not be seen to differ in shape.
+    no_steps += [empty.zeros([time, *recurrence.axes.value(width)]) for width in recurrence.output_widths]
+    body = e.body()
+    steps = list(_scan(body, recurrence, initial))
+    dims = [*recurrence.state_dims(), *([time, *dims] for dims in recurrence.output_dims())]
+    any_steps = e.squeeze(e.op("Greater", time, e.integers(0), since=9), 0, [])
+    values = e.ops(
+        "If",
+        any_steps,
+        outputs=len(steps),
+        then_branch=body_graph(body, [], steps, dims),
+        else_branch=body_graph(empty, [], no_steps, dims),
+    )
+    return _results(e, recurrence, values)
+
+
+def _results(e: Emitter, recurrence: Recurrence, values: Sequence[ir.Value]) -> Results:
+    count = len(recurrence.states)
+    series = [
+        TimeSeries(e, recurrence.axes, width, stacked=value)
+        for value, width in zip(values[count:], recurrence.output_widths, strict=True)
+    ]
+    return Results(series, list(values[:count]))
+
+
+def _scan(e: Emitter, recurrence: Recurrence, initial: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    """The Scan itself: the final states, then the outputs."""
+    body = e.body()
+    states = [body_value(body, body.dtype, dims) for dims in recurrence.state_dims()]
+    inputs = [
+        body_value(body, series.dtype, recurrence.axes.value(series.width)) for series in recurrence.inputs
+    ]
+    new_states, outputs = recurrence.step(body, inputs, states)
+    dims = [*recurrence.state_dims(), *recurrence.output_dims()]
+    graph = body_graph(body, [*states, *inputs], [*new_states, *outputs], dims)
+    attributes: dict[str, int | list[int] | ir.Graph] = {"body": graph, "num_scan_inputs": len(inputs)}
+    if any(series.reverse for series in recurrence.inputs):
+        attributes["scan_input_directions"] = [int(series.reverse) for series in recurrence.inputs]
+    if any(recurrence.output_reverse):
+        attributes["scan_output_directions"] = [int(reverse) for reverse in recurrence.output_reverse]
+    scanned = [series.stacked() for series in recurrence.inputs]
+    count = len(states) + len(outputs)
+    return e.ops("Scan", *initial, *scanned, outputs=count, since=9, **attributes)

@@ -1,0 +1,72 @@
+"""Straight-line code: every step is emitted by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.strategies.base import Recurrence, Results
+from rnnlower.lowering.timeseries import TimeSeries
+
+__all__ = ["FAN_OUT", "run_unrolled"]
+
+FAN_OUT = 128
+"""Most outputs of one Split and inputs of one Concat: runtimes take quadratic time over wider ones."""
+
+
+def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
+    """Emits ``axes.time`` steps, a number of at least 1."""
+    time = recurrence.axes.time
+    assert isinstance(time, int)
+    inputs = [list(_steps(e, series, time)) for series in recurrence.inputs]
+    for series, steps in zip(recurrence.inputs, inputs, strict=True):
+        if series.reverse:
+            steps.reverse()
+    state: Sequence[ir.Value | None] = [state.initial for state in recurrence.states]
+    final: list[ir.Value] = []
+    collected: list[list[ir.Value]] = []
+    for values in zip(*inputs, strict=True):
+        final, outputs = recurrence.step(e, values, state)
+        state = final
+        collected.append(outputs)
+    results = []
+    for index, width in enumerate(recurrence.output_widths):
+        steps = [outputs[index] for outputs in collected]
+        if recurrence.output_reverse[index]:
+            steps.reverse()
+        results.append(TimeSeries(e, recurrence.axes, width, flat=_concat(e, steps)))
+    return Results(results, final)
+
+
+def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
+    """The inputs of each step, ``[rows, width]``, by a tree of Splits."""
+    if time <= FAN_OUT:
+        yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.value(series.width)[0])
+        return
+    for part, steps in _stacked_parts(e, series.stacked(), time):
+        axes = dataclasses.replace(series.axes, time=steps)
+        flat = TimeSeries(e, axes, series.width, stacked=part).flat()
+        yield from e.split_evenly(flat, steps, axis=0, size=axes.value(series.width)[0])
+
+
+def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[ir.Value, int]]:
+    """Pieces of at most FAN_OUT steps, by splitting into at most FAN_OUT pieces at a time."""
+    if time <= FAN_OUT:
+        yield stacked, time
+        return
+    size = FAN_OUT
+    while size * FAN_OUT < time:
+        size *= FAN_OUT
+    sizes = [min(size, time - start) for start in range(0, time, size)]
+    for part, steps in zip(e.split(stacked, sizes, axis=0), sizes, strict=True):
+        yield from _stacked_parts(e, part, steps)
+
+
+def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:
+    """``[time * rows, width]`` of the steps' outputs, by a tree of Concats."""
+    while len(steps) > 1:
+        steps = [e.concat(steps[i : i + FAN_OUT], axis=0) for i in range(0, len(steps), FAN_OUT)]
+    return steps[0]

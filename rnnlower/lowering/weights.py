@@ -1,0 +1,139 @@
+"""Weights of a recurrent node, direction by direction and gate by gate.
+
+A constant weight that only recurrent nodes read becomes new constants: rows of the stored tensor, without a
+copy and, for external data, without reading it, unless a step wants them transposed or joined. Any other
+weight is cut up by Slice and Squeeze, so that a weight that something else needs too is not stored twice and
+a weight that comes at run time works as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Dim, Emitter
+
+__all__ = ["Weights"]
+
+
+class Weights:
+    """Cuts weights into the pieces that the steps want.
+
+    Args:
+        private: The values that may be replaced by constants cut from them: initializers nobody else reads.
+        dtype: The type the weights are stored in; pieces come in the type of the emitter's arithmetic.
+    """
+
+    def __init__(self, private: Container[ir.Value], dtype: ir.DataType) -> None:
+        self._private = private
+        self._dtype = dtype
+
+    def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
+        """Rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
+        tensor = self._constant(value)
+        if tensor is not None:
+            rows = _rows(tensor, direction, first, last)
+            return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
+        return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
+
+    def matrices(self, e: Emitter, value: ir.Value, first: int, last: int, dims: Sequence[int]) -> ir.Value:
+        """The rows of all directions' W or R, in the given sizes."""
+        tensor = self._constant(value)
+        if tensor is None:
+            return e.reshape(self._in_dtype(e, e.slice(value, [first], [last], [1])), dims)
+        rows = ir.Tensor(tensor.numpy()[:, first:last].reshape(dims), dtype=tensor.dtype)
+        return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
+
+    def transposed(
+        self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int
+    ) -> ir.Value:
+        """Rows of an R `in_memory`, ``[1, hidden_size, last - first]``; of all directions for ``None``."""
+        tensor = self._constant(value)
+        assert tensor is not None
+        directions = slice(None) if direction is None else slice(direction, direction + 1)
+        columns = np.ascontiguousarray(tensor.numpy()[directions, first:last].swapaxes(1, 2))
+        return self._in_dtype(
+            e, e.tensor_constant(ir.Tensor(columns, dtype=tensor.dtype), name=value.name or "")
+        )
+
+    def in_memory(self, *values: ir.Value) -> bool:
+        """Whether all are constants to cut that need not be read from elsewhere."""
+        tensors = [self._constant(value) for value in values]
+        return not any(tensor is None or isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+
+    def joined(self, e: Emitter, W: ir.Value, R: ir.Value, direction: int, first: int, last: int) -> ir.Value:
+        """Rows of ``[W R]``, which are `in_memory`: ``[last - first, input_size + hidden_size]``."""
+        tensors = [self._constant(value) for value in (W, R)]
+        halves = [tensor.numpy()[direction, first:last] for tensor in tensors if tensor is not None]
+        both = ir.Tensor(np.concatenate(halves, axis=1), dtype=self._dtype)
+        return self._in_dtype(e, e.tensor_constant(both, name=R.name or ""))
+
+    def vector(
+        self,
+        e: Emitter,
+        value: ir.Value,
+        direction: int | None,
+        first: int,
+        last: int,
+        dims: Sequence[Dim],
+    ) -> ir.Value:
+        """Elements `first` to `last` of a P or B ``[num_directions, elements]``, in the given sizes.
+
+        Direction ``None``: of all directions, one behind the other.
+        """
+        array = self._array(e, value)
+        if array is not None:
+            elements = array[:, first:last] if direction is None else array[direction, first:last]
+            return e.constant(elements.reshape(dims), name=value.name or "")
+        if direction is None:
+            return e.reshape(self._in_dtype(e, e.slice(value, [first], [last], [1])), dims)
+        vector = self._in_dtype(e, self._sliced(e, value, direction, first, last))
+        return vector if len(dims) == 1 else e.reshape(vector, dims)
+
+    def bias_sum(
+        self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int, offset: int
+    ) -> ir.Value:
+        """``Wb + Rb``, where Rb starts `offset` behind Wb, as a vector; as for `vector`."""
+        array = self._array(e, value)
+        if array is not None:
+            wide = array if direction is None else array[[direction]]
+            wide = wide.astype(np.promote_types(np.float32, e.dtype.numpy()))
+            total = wide[:, first:last] + wide[:, offset + first : offset + last]
+            return e.constant(total.astype(e.dtype.numpy()).reshape(-1), name=value.name or "")
+        parts = [self.vector(e, value, direction, shift + first, shift + last, [-1]) for shift in (0, offset)]
+        return e.op("Add", *parts)
+
+    def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:
+        return value.const_value if value in self._private else None
+
+    def _array(self, e: Emitter, value: ir.Value) -> np.ndarray | None:
+        tensor = self._constant(value)
+        return None if tensor is None else tensor.numpy().astype(e.dtype.numpy())
+
+    def _sliced(
+        self, e: Emitter, value: ir.Value, direction: int, first: int, last: int, *columns: int
+    ) -> ir.Value:
+        cut = e.slice(value, [direction, first], [direction + 1, last], [0, 1])
+        return e.squeeze(cut, 0, [last - first, *columns])
+
+    def _in_dtype(self, e: Emitter, value: ir.Value) -> ir.Value:
+        return value if self._dtype == e.dtype else e.cast(value, e.dtype)
+
+
+def _rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> ir.TensorProtocol:
+    _, rows, columns = tensor.shape.numpy()
+    shape = ir.Shape([last - first, columns])
+    if not isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(tensor.numpy()[direction, first:last], dtype=tensor.dtype, shape=shape)
+    row_size = columns * tensor.dtype.itemsize
+    return ir.ExternalTensor(
+        tensor.location,
+        (tensor.offset or 0) + int((direction * rows + first) * row_size),
+        int((last - first) * row_size),
+        tensor.dtype,
+        shape=shape,
+        name=tensor.name or "",
+        base_dir=tensor.base_dir,
+    )

@@ -1,0 +1,112 @@
+"""Gathering, scattering and one-hot."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import nonnegative_axis, positive_axis, refuse_unless
+from rnnlower.opset.families.shaping import OLD_TEXT
+from rnnlower.opset.step import Row, Step
+
+NO_REDUCTION = "the older version only overwrites"
+COMPUTED_INDICES = (
+    "before opset 11 the indices of Gather cannot count from the back: those that are not constant are "
+    "taken not to"
+)
+
+
+def scatter_up(step: Step) -> None:
+    """Scatter was renamed."""
+    _rename(step, "ScatterElements")
+
+
+def scatter_down(step: Step) -> None:
+    """ScatterElements was called Scatter."""
+    step.opset = 10
+    _rename(step, "Scatter")
+
+
+def _rename(step: Step, op_type: str) -> None:
+    step.replace(step.emit(op_type, step.x(0), step.x(1), step.x(2), axis=step.attr("axis")))
+
+
+def one_hot_up(step: Step) -> None:
+    """OneHot-9 turns a negative index into no hit at all, OneHot-11 counts it from the back."""
+    indices = step.x(0)
+    known = step.array(indices)
+    if known is not None and not bool((known < 0).any()):
+        return
+    dtype = step.known_dtype(indices)
+    if dtype.is_integer() and not dtype.is_signed():
+        return
+    zero = step.const(0, dtype)
+    depth = step.cast(step.reshape(step.x(1), []), dtype)
+    step.set_input(0, step.emit("Where", step.emit("Less", indices, zero), depth, indices))
+
+
+def one_hot_down(step: Step) -> None:
+    """OneHot-9 does not count from the back: do it before."""
+    indices = step.x(0)
+    known = step.array(indices)
+    if known is not None and not bool((known < 0).any()):
+        return
+    dtype = step.known_dtype(indices)
+    if dtype.is_integer() and not dtype.is_signed():
+        return
+    depth = step.cast(step.reshape(step.x(1), []), dtype)
+    zero = step.const(0, dtype)
+    counted = step.emit("Add", indices, depth)
+    # Still negative means no hit, which every runtime knows of an index that is too large.
+    hit = step.emit("Where", step.emit("Less", counted, zero), depth, counted)
+    step.set_input(0, step.emit("Where", step.emit("Less", indices, zero), hit, indices))
+
+
+def gather_down(step: Step) -> None:
+    """Constant indices are counted from the front; those that are computed are taken to be so."""
+    known = step.array(step.x(1))
+    if known is None:
+        step.note(COMPUTED_INDICES)
+        return
+    if not bool((known < 0).any()):
+        return
+    axis, shape = step.attr("axis"), step.shape(step.x(0))
+    size = None if shape is None else shape[axis]
+    if isinstance(size, int):
+        step.set_input(1, step.const(np.where(known < 0, known + size, known), ir.DataType.INT64))
+        return
+    sizes = step.emit("Shape", step.x(0))
+    count = step.emit("Gather", sizes, step.const(positive_axis(step, axis)), axis=0)
+    away = step.const(np.where(known < 0, 1, 0), ir.DataType.INT64)
+    indices = step.const(known, ir.DataType.INT64)
+    step.set_input(1, step.emit("Add", indices, step.emit("Mul", away, count)))
+
+
+ROWS = (
+    Row("Gather", 1, 11, "indices may count from the back", down=gather_down),
+    Row("Scatter", 9, 11, "renamed to ScatterElements", up=scatter_up),
+    Row("ScatterElements", 0, 11, "was called Scatter", down=scatter_down),
+    Row(
+        "ScatterElements ScatterND",
+        13,
+        16,
+        "reductions are new",
+        down=refuse_unless("reduction", ("none",), NO_REDUCTION),
+    ),
+    Row(
+        "ScatterElements ScatterND",
+        16,
+        18,
+        "max and min are new",
+        down=refuse_unless("reduction", ("none", "add", "mul"), "max and min are new"),
+    ),
+    Row(
+        "GatherND",
+        11,
+        12,
+        "batch_dims are new",
+        down=refuse_unless("batch_dims", (0,), "the older version has no batch"),
+    ),
+    Row("Compress", 9, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("OneHot", 9, 11, "negative indices count from the back", one_hot_up, one_hot_down),
+)

@@ -1,0 +1,141 @@
+"""Operators that came later than opset 1 and what says the same before, and those whose words changed."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import positive_axis, refuse_unless
+from rnnlower.opset.families import bodies
+from rnnlower.opset.step import Row, Step
+
+WITH_BODY = {
+    11: "DynamicQuantizeLinear Range",
+    12: "Celu GreaterOrEqual LessOrEqual NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+    14: "HardSwish",
+    17: "BlackmanWindow HammingWindow HannWindow LayerNormalization",
+    18: "CenterCropPad GroupNormalization Mish",
+    20: "AffineGrid Gelu",
+    23: "Attention RMSNormalization RotaryEmbedding",
+    24: "Swish",
+    27: "CausalConvWithState LinearAttention",
+    28: "SwiGLU",
+}
+NEW_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+OLD_MODES = {new: old for old, new in NEW_MODES.items()}
+
+
+def grid_sample_up(step: Step) -> None:
+    """The modes were renamed when the operator learnt other ranks."""
+    mode = step.attr("mode")
+    step.set("mode", NEW_MODES.get(mode, mode))
+
+
+def grid_sample_down(step: Step) -> None:
+    """GridSample-16 takes images only, and calls the modes bilinear and bicubic."""
+    if step.known_rank(step.x()) != 4:
+        step.refuse("GridSample-16 takes tensors of rank 4 only")
+    mode = step.attr("mode")
+    step.set("mode", OLD_MODES.get(mode, mode))
+
+
+def roi_align_up(step: Step) -> None:
+    """RoiAlign-10 did not shift by half a pixel; the new default does."""
+    step.set("coordinate_transformation_mode", "output_half_pixel")
+
+
+def roi_align_down(step: Step) -> None:
+    """RoiAlign-10 is output_half_pixel."""
+    refuse_unless("coordinate_transformation_mode", ("output_half_pixel",), "RoiAlign-10 does not shift")(
+        step
+    )
+    step.drop("coordinate_transformation_mode")
+
+
+def dft_up(step: Step) -> None:
+    """The axis became an input, and its default another one."""
+    axis = step.attr("axis")
+    step.drop("axis")
+    step.set_inputs(step.x(), step.input(1), step.const(axis))
+
+
+def dft_down(step: Step) -> None:
+    """A constant axis becomes an attribute."""
+    axis = [-2] if step.input(2) is None else step.ints(step.input(2))
+    if axis is None:
+        step.refuse("its axis is not constant, DFT-17 wants an attribute")
+    step.set("axis", positive_axis(step, axis[0]))
+    step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
+
+
+def attention_24_down(step: Step) -> None:
+    """Valid keys and short masks are new; onnx's definition says them in older operators."""
+    if step.input(6) is not None or _mask_may_be_short(step):
+        bodies.expand(step)
+
+
+def _mask_may_be_short(step: Step) -> bool:
+    mask = step.input(3)
+    if mask is None:
+        return False
+    length, keys, past = step.shape(mask), step.shape(step.x(1)), step.shape(step.input(4))
+    if length is None or keys is None or (step.input(4) is not None and past is None):
+        return True
+    # Keys are (batch, sequence, hidden) or (batch, heads, sequence, size): the sequence is last but one.
+    if step.input(4) is None:
+        return length[-1] != keys[-2]
+    sizes = (length[-1], keys[-2], past[-2] if past is not None else None)
+    if not all(isinstance(size, int) for size in sizes):
+        return True
+    return int(str(sizes[0])) != int(str(sizes[1])) + int(str(sizes[2]))
+
+
+def attention_25_down(step: Step) -> None:
+    """Windows are new; the definition says them in older operators."""
+    if step.attr("left_window_size") != -1 or step.attr("right_window_size") != -1:
+        bodies.expand(step)
+
+
+def get_element_down(step: Step) -> None:
+    """OptionalGetElement of something that is not optional is the thing itself."""
+    if not _optional(step, step.x()):
+        step.replace(step.emit("Identity", step.x()))
+
+
+def has_element_down(step: Step) -> None:
+    """OptionalHasElement of something that is not optional is known."""
+    value = step.input(0)
+    if value is None or not _optional(step, value):
+        step.replace(step.const(value is not None, ir.DataType.BOOL))
+
+
+def _optional(step: Step, value: ir.Value) -> bool:
+    types = step.session.types.types(value)
+    if not types:
+        step.refuse(f"the type of {value.name!r} is not known", "declare it in value_info")
+    return any(each.startswith("optional") for each in types)
+
+
+ROWS = (
+    *(
+        Row(names, 0, since, f"new in {since}; its definition says the same", down=bodies.expand)
+        for since, names in WITH_BODY.items()
+    ),
+    Row(
+        "GridSample", 16, 20, "the modes were renamed, other ranks are new", grid_sample_up, grid_sample_down
+    ),
+    Row(
+        "RoiAlign", 10, 16, "coordinates are shifted by half a pixel by default", roi_align_up, roi_align_down
+    ),
+    Row("DFT", 17, 20, "the axis became an input with another default", dft_up, dft_down),
+    Row(
+        "SpaceToDepth",
+        13,
+        28,
+        "modes are new",
+        down=refuse_unless("mode", ("DCR",), "the older version is DCR"),
+    ),
+    Row("Attention", 23, 24, "nonpad_kv_seqlen is new", down=attention_24_down),
+    Row("Attention", 24, 25, "windows are new", down=attention_25_down),
+    Row("OptionalGetElement", 15, 18, "takes what is not optional too", down=get_element_down),
+    Row("OptionalHasElement", 15, 18, "takes what is not optional too", down=has_element_down),
+)

@@ -1,0 +1,194 @@
+"""BatchNormalization, Dropout and GroupNormalization: training and inference, and what scale belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.opset.families import bodies
+from rnnlower.opset.step import Row, Step
+
+# Set on a node that trains, while it has a version that cannot say so itself. Never written to a file.
+TRAINS = "rnnlower.opset.trains"
+CONSUMED = [0, 0, 0, 1, 1]
+OPEN_MASK = "its mask is read, which Dropout-10 leaves open in inference"
+
+
+def batch_norm_7_up(step: Step) -> None:
+    """is_test=0, the default, trains; from 7 on a node trains that has all five outputs."""
+    trains = not step.attr("is_test")
+    step.drop("is_test")
+    if trains:
+        step.name_outputs(5)
+    elif any(step.used(position) for position in range(1, 5)):
+        step.refuse("is_test=1 with outputs that only training makes")
+    else:
+        step.drop_outputs(1)
+
+
+def batch_norm_7_down(step: Step) -> None:
+    """is_test says what the number of outputs says."""
+    step.set("is_test", int(step.output(1) is None))
+
+
+def batch_norm_9_up(step: Step) -> None:
+    """spatial=0, statistics for each activation: every activation becomes a channel."""
+    spatial = step.attr("spatial")
+    step.drop("spatial")
+    if spatial:
+        return
+    x = step.x()
+    shape = step.emit("Shape", x)
+    parameter_shape = step.emit("Shape", step.x(1))
+    step.set_input(0, step.emit("Flatten", x, axis=1))
+    for position in range(1, 5):
+        step.set_input(position, step.reshape(step.x(position), [-1]))
+    step.wrap_output(0, lambda y: step.reshape(y, shape))
+    for position in range(1, 5):
+        step.wrap_output(position, lambda value: step.reshape(value, parameter_shape))
+
+
+def batch_norm_14_up(step: Step) -> None:
+    """training_mode says what the number of outputs said; saved statistics are computed beside the node."""
+    trains = step.output(1) is not None
+    step.set("training_mode", int(trains))
+    if step.used(3) or step.used(4):
+        x = step.x()
+        axes = [axis for axis in range(step.known_rank(x)) if axis != 1]
+        mean = step.emit("ReduceMean", x, axes=axes, keepdims=1)
+        away = step.emit("Sub", x, mean)
+        var = step.emit("ReduceMean", step.emit("Mul", away, away), axes=axes, keepdims=0)
+        step.replace_output(3, step.squeeze(mean, axes))
+        step.replace_output(4, var)
+    step.drop_outputs(3 if trains else 1)
+
+
+def batch_norm_14_down(step: Step) -> None:
+    """`training_mode` 0 goes away; before 14 the text does not say how a training node gets its variance."""
+    if step.attr("training_mode"):
+        step.refuse("training_mode=1: the older text does not say which variance training takes")
+    step.drop("training_mode")
+    step.drop_outputs(1)
+
+
+def batch_norm_1_down(step: Step) -> None:
+    """BatchNormalization-1 requires the attribute consumed_inputs, which never had an effect."""
+    step.set("consumed_inputs", CONSUMED)
+
+
+def dropout_7_up(step: Step) -> None:
+    """is_test=0, the default, drops at random; Dropout-7 and Dropout-10 leave the mode to the runtime."""
+    trains = not step.attr("is_test")
+    step.drop("is_test")
+    if not trains:
+        return
+    if step.target < 12:
+        step.refuse(
+            "is_test=0 (the default) drops at random, which no version from 7 to 11 can ask for",
+            "set is_test=1 if the model is meant for inference, ask for opset 12 or higher",
+        )
+    step.node.meta[TRAINS] = True
+
+
+def dropout_7_down(step: Step) -> None:
+    """Dropout-7 in a model that runs is inference."""
+    step.set("is_test", 1)
+
+
+def dropout_10_up(step: Step) -> None:
+    """The mask was of the data's type and is boolean now."""
+    if step.used(1):
+        dtype = step.known_dtype(step.x())
+        step.wrap_output(1, lambda mask: step.cast(mask, dtype), raw_dtype=ir.DataType.BOOL)
+
+
+def dropout_10_down(step: Step) -> None:
+    """The mask is of the data's type."""
+    if step.used(1):
+        dtype = step.known_dtype(step.x())
+        step.wrap_output(1, lambda mask: step.cast(mask, ir.DataType.BOOL), raw_dtype=dtype)
+
+
+def dropout_12_up(step: Step) -> None:
+    """ratio became an input, training has to be asked for, and in inference a mask was left open."""
+    trains = step.node.meta.pop(TRAINS, False)
+    if step.used(1) and not trains:
+        step.refuse(OPEN_MASK)
+    ratio = step.attr("ratio")
+    step.drop("ratio")
+    inputs = [step.x(), step.const(ratio, ir.DataType.FLOAT)]
+    if trains:
+        inputs.append(step.const(True, ir.DataType.BOOL))
+    step.set_inputs(*inputs)
+
+
+def dropout_12_down(step: Step) -> None:
+    """A constant ratio becomes an attribute; before 12 nothing asks for training, and a mask is left open."""
+    training = step.input(2)
+    if training is not None and (step.array(training) is None or bool(step.array(training))):
+        step.refuse("it may drop at random (training_mode), which Dropout-10 cannot ask for")
+    if step.used(1):
+        step.refuse(OPEN_MASK)
+    step.drop("seed")
+    step.drop_outputs(1)
+    ratio = step.array(step.input(1))
+    step.set_inputs(step.x())
+    if ratio is not None:
+        step.set("ratio", float(np.float32(ratio.reshape(-1)[0])))
+
+
+def group_norm_21_up(step: Step) -> None:
+    """scale and bias belonged to a group and belong to a channel; the precision is an attribute."""
+    x, groups = step.x(), step.attr("num_groups")
+    step.set("stash_type", int(step.known_dtype(x)))
+    channels = step.emit("Shape", x, start=1, end=2)
+    each = step.emit("Div", channels, step.const([groups]))
+    shape = step.emit("Concat", step.const([groups]), each, axis=0)
+    for position in (1, 2):
+        column = step.unsqueeze(step.x(position), [1])
+        step.set_input(position, step.reshape(step.emit("Expand", column, shape), [-1]))
+
+
+def spell_out_axes(step: Step) -> None:
+    """onnx's own definition of version 13 cannot be inferred where the axes are left to their default."""
+    step.set("axes", step.attr("axes"))
+
+
+ROWS = (
+    Row("MeanVarianceNormalization", 9, 13, "onnx's checker wants the axes written out", up=spell_out_axes),
+    Row(
+        "BatchNormalization",
+        1,
+        6,
+        "consumed_inputs, which never had an effect, was required",
+        down=batch_norm_1_down,
+    ),
+    Row(
+        "BatchNormalization",
+        6,
+        7,
+        "is_test went away: the number of outputs says it",
+        batch_norm_7_up,
+        batch_norm_7_down,
+    ),
+    Row("BatchNormalization", 7, 9, "spatial went away", up=batch_norm_9_up),
+    Row(
+        "BatchNormalization",
+        9,
+        14,
+        "training_mode is new, saved_mean and saved_var went away",
+        batch_norm_14_up,
+        batch_norm_14_down,
+    ),
+    Row("Dropout", 6, 7, "is_test went away", dropout_7_up, dropout_7_down),
+    Row("Dropout", 7, 10, "the mask became boolean", dropout_10_up, dropout_10_down),
+    Row("Dropout", 10, 12, "ratio became an input, training_mode is new", dropout_12_up, dropout_12_down),
+    Row(
+        "GroupNormalization",
+        18,
+        21,
+        "scale and bias belong to channels, not to groups; stash_type is new",
+        group_norm_21_up,
+        bodies.expand,
+    ),
+)

@@ -1,0 +1,69 @@
+"""ReduceSum and its kin, ArgMax and ArgMin."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, refuse_unless
+from rnnlower.opset.families.shaping import OLD_TEXT, to_input
+from rnnlower.opset.step import Adapter, Row, Step
+
+LATER = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"
+)
+ALL = f"ReduceSum {LATER}"
+
+# What a reduction over no axes does to each element.
+WITHOUT_AXES = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log"}
+
+
+def axes_down(step: Step) -> None:
+    """Constant axes become an attribute; over no axes at all only the elementwise part is left."""
+    axes = step.ints(step.input(1))
+    if axes is None and step.input(1) is not None:
+        step.refuse("its axes are not constant, the older version wants an attribute")
+    if not axes and step.attr("noop_with_empty_axes"):
+        _elementwise(step)
+        return
+    step.drop("noop_with_empty_axes")
+    step.set_inputs(step.x())
+    if axes:
+        step.set("axes", axes)
+
+
+def _elementwise(step: Step) -> None:
+    op_type, x = step.node.op_type, step.x()
+    if op_type == "ReduceSumSquare":
+        step.replace(step.emit("Mul", x, x))
+    else:
+        step.replace(step.emit(WITHOUT_AXES.get(op_type, "Identity"), x))
+
+
+def of_booleans(step: Step) -> None:
+    """The largest of booleans is the largest of their integers; of none at all it is False."""
+    if step.dtype(step.x()) == ir.DataType.BOOL:
+        zero = step.const(0, ir.DataType.INT32)
+        step.set_input(0, step.cast(step.x(), ir.DataType.INT32))
+        step.wrap_output(0, lambda y: step.emit("Greater", y, zero), raw_dtype=ir.DataType.INT32)
+
+
+def not_of_integers(step: Step) -> None:
+    """From 28 on only floating point has a logarithm."""
+    dtype = step.known_dtype(step.x())
+    if dtype.is_integer():
+        step.refuse("its input is an integer tensor, whose logarithm is not defined by the newer text")
+
+
+FIRST_ONLY: Adapter = refuse_unless(
+    "select_last_index", (0,), "only the first of equal elements can be asked for"
+)
+
+ROWS = (
+    Row(ALL, 1, 11, OLD_TEXT, down=nonnegative_axes()),
+    Row("ReduceSum", 11, 13, "the axes became an input", to_input("axes"), axes_down),
+    Row(LATER, 13, 18, "the axes became an input", to_input("axes"), axes_down),
+    Row("ReduceMax ReduceMin", 18, 20, "booleans are new", down=of_booleans),
+    Row("ReduceLogSum ReduceLogSumExp", 18, 28, "integers went away", up=not_of_integers),
+    Row("ArgMax ArgMin", 1, 11, OLD_TEXT, down=nonnegative_axis()),
+    Row("ArgMax ArgMin", 11, 12, "select_last_index is new", down=FIRST_ONLY),
+)

@@ -1,0 +1,130 @@
+"""What a model's recurrent nodes look like, as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import Located, find_recurrent, origin
+from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.recurrent.parsing import parse_recurrent
+
+__all__ = ["RecurrentNode", "inspect_model"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentNode:
+    """An LSTM, GRU or RNN node as the model has it.
+
+    Attributes:
+        name: Its name; an unnamed node has one made of operator and number, which ``--node`` knows too.
+        op_type: LSTM, GRU or RNN.
+        path: ``""`` for the main graph, ``If_12/then_branch`` for a subgraph, ``function:domain::name`` for a
+            function.
+        direction: forward, reverse or bidirectional.
+        hidden_size: Units, or ``None`` where a function's caller says it.
+        input_size: Features of X, or ``None``.
+        seq_len: Time steps: a number, a dimension's name, or ``None``.
+        batch: Rows: a number, a dimension's name, or ``None``.
+        dtype: Name of X's type as NumPy has it, or ``None``.
+        layout: 0 or 1.
+        inputs: Names of the inputs that are present, as the operator calls them.
+        outputs: Names of the outputs that something reads.
+        attributes: Attributes that differ from the defaults; ``@name`` for a function's parameter.
+        weights: ``constant``, ``computed`` (from constants) or ``runtime``: the least constant of W, R, B and
+            P.
+    """
+
+    name: str
+    op_type: str
+    path: str
+    direction: str
+    hidden_size: int | None
+    input_size: int | None
+    seq_len: int | str | None
+    batch: int | str | None
+    dtype: str | None
+    layout: int
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any]
+    weights: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, in types that JSON knows."""
+        return dataclasses.asdict(self)
+
+
+def inspect_model(model: ir.Model) -> list[RecurrentNode]:
+    """Every recurrent node of the model, functions included; the model is one to work on.
+
+    Raises:
+        InvalidModelError: A node breaks its operator's text.
+        UnsupportedModelError: A node has an unknown activation, or a clip that is not positive.
+    """
+    InferTypesPass()(model)
+    return [_describe(located) for located in find_recurrent(model)]
+
+
+def _describe(located: Located) -> RecurrentNode:
+    node = located.node
+    resolved = parse_recurrent(located, lenient=True)
+    X = node.inputs[0]
+    shape = X.shape if X is not None else None
+    return RecurrentNode(
+        name=located.name,
+        op_type=node.op_type,
+        path=located.path,
+        direction=resolved.direction,
+        hidden_size=resolved.hidden_size or None,
+        input_size=resolved.input_size,
+        seq_len=_dimension(shape, resolved.layout),
+        batch=_dimension(shape, 1 - resolved.layout),
+        dtype=str(resolved.dtype.numpy()) if resolved.dtype is not None else None,
+        layout=resolved.layout,
+        inputs=[name for name in INPUT_NAMES if name in resolved.inputs],
+        outputs=[name for name in OUTPUT_NAMES if resolved.used(name)],
+        attributes=_attributes(resolved),
+        weights=_weights(resolved),
+    )
+
+
+def _dimension(shape: ir.Shape | None, axis: int) -> int | str | None:
+    if shape is None or axis >= len(shape):
+        return None
+    dim = shape[axis]
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim.value
+
+
+def _attributes(resolved: ResolvedNode) -> dict[str, Any]:
+    """The attributes that say something else than the operator's default."""
+    defaults = {
+        "direction": "forward",
+        "input_forget": 0,
+        "layout": 0,
+        "linear_before_reset": 0,
+        "output_sequence": 0,
+        "activations": [*resolved.cell.activations] * resolved.num_directions,
+    }
+    attributes: dict[str, Any] = {}
+    for name, attribute in resolved.node.attributes.items():
+        if attribute.is_ref():
+            attributes[name] = f"@{attribute.ref_attr_name}"
+            continue
+        value = list(attribute.value) if isinstance(attribute.value, tuple | list) else attribute.value
+        if name != "hidden_size" and value != defaults.get(name):
+            attributes[name] = value
+    return attributes
+
+
+def _weights(resolved: ResolvedNode) -> str:
+    ranks = ("constant", "computed", "runtime")
+    values = [resolved.inputs[name] for name in ("W", "R", "B", "P") if name in resolved.inputs]
+    return max((origin(value) for value in values), key=ranks.index)

@@ -1,0 +1,117 @@
+"""LSTM, GRU and RNN nodes of every version, with all defaults resolved.
+
+Everything behind `parsing.py` works on `ResolvedNode` and never looks at an attribute again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import OptionError
+from rnnlower.recurrent.operators import DIRECTIONS, RECURRENT_OPS, Cell
+
+__all__ = ["Activation", "ResolvedNode", "Semantics", "check_semantics"]
+
+Semantics = Literal["ort", "spec"]
+
+
+def check_semantics(semantics: str) -> None:
+    """Refuses a reading that there is not.
+
+    Raises:
+        OptionError: It is neither ``ort`` nor ``spec``.
+    """
+    if semantics not in ("ort", "spec"):
+        raise OptionError(f"the semantics are {semantics!r}; they must be 'ort' or 'spec'")
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """An activation function with its parameters; ``None`` where the function takes none."""
+
+    name: str
+    alpha: float | None = None
+    beta: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ResolvedNode:
+    """A recurrent node as the operators' text describes it, with nothing left to default.
+
+    Shapes: X ``[seq_length, batch_size, input_size]``, W ``[num_directions, gates * hidden_size,
+    input_size]``, R ``[num_directions, gates * hidden_size, hidden_size]``, B ``[num_directions, 2 * gates *
+    hidden_size]``, states ``[num_directions, batch_size, hidden_size]``, P ``[num_directions, 3 *
+    hidden_size]``. With ``layout == 1`` X and the states have the batch first.
+
+    Attributes:
+        node: The node in the graph.
+        op_type: ``LSTM``, ``GRU`` or ``RNN``.
+        version: The operator's version that the model's opset selects.
+        direction: ``forward``, ``reverse`` or ``bidirectional``.
+        hidden_size: Number of units, from the attribute or else from the shape of R or W.
+        input_size: Features of X, or ``None`` where no shape tells.
+        seq_length: Static number of time steps, or ``None``.
+        batch_size: Static batch size, or ``None``.
+        dtype: The type of X, or ``None`` where the model does not tell.
+        activations: For each direction the functions f, g, h (as many as the cell has).
+        clip: Threshold of the cell clip, or ``None``.
+        semantics: Which reading wins where the text and onnxruntime differ.
+        input_forget: LSTM's coupled gates, ``f = 1 - i``.
+        linear_before_reset: GRU's second form.
+        layout: 0 or 1.
+    """
+
+    node: ir.Node
+    op_type: str
+    version: int
+    direction: str
+    hidden_size: int
+    input_size: int | None
+    seq_length: int | None
+    batch_size: int | None
+    dtype: ir.DataType | None
+    activations: tuple[tuple[Activation, ...], ...]
+    clip: float | None
+    semantics: Semantics
+    input_forget: bool
+    linear_before_reset: bool
+    layout: int
+    inputs: Mapping[str, ir.Value]
+    outputs: Mapping[str, ir.Value]
+
+    @property
+    def cell(self) -> Cell:
+        return RECURRENT_OPS[self.op_type]
+
+    @property
+    def reversed_directions(self) -> tuple[bool, ...]:
+        """For each direction whether it runs from the end to the start."""
+        return DIRECTIONS[self.direction]
+
+    @property
+    def num_directions(self) -> int:
+        return len(self.reversed_directions)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The inputs that hold the initial states."""
+        return ("initial_h", "initial_c") if self.op_type == "LSTM" else ("initial_h",)
+
+    def initial_state(self, name: str) -> ir.Value | None:
+        """An initial state; ``None`` where it is absent or a constant of zeros."""
+        value = self.inputs.get(name)
+        if value is None:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        is_zero = tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
+        return None if is_zero else value
+
+    def used(self, output: str) -> bool:
+        """Whether anything reads the output."""
+        value = self.outputs.get(output)
+        return value is not None and (bool(value.uses()) or value.is_graph_output())

@@ -1,0 +1,364 @@
+"""Reads LSTM, GRU and RNN nodes of every version: validated, and with all defaults resolved.
+
+All defaults of the operators' text are resolved here, from the tables of `operators.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.graph.walk import Located
+from rnnlower.recurrent.node import Activation, ResolvedNode, Semantics
+from rnnlower.recurrent.operators import (
+    ATTRIBUTE_TYPES,
+    DIRECTIONS,
+    FLOAT_TYPES,
+    INPUT_NAMES,
+    ORT_PARAMETERS,
+    OUTPUT_NAMES,
+    RECURRENT_OPS,
+    SHARED_ATTRIBUTES,
+    SPEC_PARAMETERS,
+)
+
+__all__ = ["parse_recurrent"]
+
+_MOST_STATE_ELEMENTS = 2**28
+_FIRST_WITH_BFLOAT16 = 22
+
+
+def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
+    """Reads an LSTM, GRU or RNN node.
+
+    Args:
+        located: The node. Attributes that refer to a function's parameter must have been resolved.
+        semantics: Which reading wins where the text and onnxruntime differ.
+        lenient: Take attributes that refer to a function's parameter as absent, and an unknown hidden_size as
+            0.
+
+    Raises:
+        InvalidModelError: The node breaks the operator's text.
+        UnsupportedModelError: The node asks for something that is refused.
+    """
+    return _Parser(located, semantics, lenient).parse()
+
+
+class _Parser:
+    def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
+        self.node = located.node
+        self.lenient = lenient
+        self.label = located.label
+        self.cell = RECURRENT_OPS[self.node.op_type]
+        self.version = max(v for v in self.cell.versions if v <= located.opset)
+        self.semantics = semantics
+
+    def parse(self) -> ResolvedNode:
+        self._check_attributes()
+        inputs = self._inputs()
+        x_shape = inputs["X"].shape
+        outputs = self._outputs()
+        direction = self._direction()
+        directions = DIRECTIONS[direction]
+        layout = self._integer("layout", 0)
+        if layout not in (0, 1):
+            raise self._invalid(f"attribute layout is {layout}; it must be 0 or 1")
+        hidden_size, input_size = self._sizes(inputs, x_shape)
+        seq_length, batch_size = _static(x_shape, layout), _static(x_shape, 1 - layout)
+        batch_size = self._batch_size(inputs, batch_size, layout)
+        self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
+        self._check_lengths(inputs.get("sequence_lens"), seq_length)
+        if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
+            raise self._unsupported(
+                f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written; "
+                "make the batch dynamic"
+            )
+        return ResolvedNode(
+            node=self.node,
+            op_type=self.node.op_type,
+            version=self.version,
+            direction=direction,
+            hidden_size=hidden_size,
+            input_size=input_size,
+            seq_length=seq_length,
+            batch_size=batch_size,
+            dtype=self._dtype(inputs),
+            activations=self._activations(len(directions)),
+            clip=self._clip(),
+            semantics=self.semantics,
+            input_forget=bool(self._integer("input_forget", 0)),
+            linear_before_reset=bool(self._integer("linear_before_reset", 0)),
+            layout=layout,
+            inputs=inputs,
+            outputs=outputs,
+        )
+
+    def _invalid(self, what: str) -> InvalidModelError:
+        return InvalidModelError(f"{self.label}: {what}")
+
+    def _unsupported(self, what: str) -> UnsupportedModelError:
+        return UnsupportedModelError(f"{self.label}: {what}")
+
+    def _check_attributes(self) -> None:
+        known = {**SHARED_ATTRIBUTES, **self.cell.attributes}
+        own = sorted(name for name, (first, last) in known.items() if first <= self.version <= last)
+        for name, attribute in self.node.attributes.items():
+            if name not in known:
+                raise self._invalid(
+                    f"unknown attribute {name!r}; {self.node.op_type}-{self.version} has {', '.join(own)}"
+                )
+            first, last = known[name]
+            if not first <= self.version <= last:
+                raise self._invalid(
+                    f"attribute {name!r} does not exist in {self.node.op_type}-{self.version}; "
+                    "remove it or change the model's opset"
+                )
+            if attribute.is_ref() and self.lenient:
+                continue
+            if attribute.is_ref():
+                raise self._unsupported(
+                    f"attribute {name!r} refers to the function attribute {attribute.ref_attr_name!r}, "
+                    "which no call of the function sets; set it or give it a default"
+                )
+            if attribute.type != ATTRIBUTE_TYPES[name]:
+                raise self._invalid(
+                    f"attribute {name!r} has type {attribute.type.name}; "
+                    f"it must be {ATTRIBUTE_TYPES[name].name}"
+                )
+
+    def _value(self, name: str) -> Any:
+        attribute = self.node.attributes.get(name)
+        return None if attribute is None or attribute.is_ref() else attribute.value
+
+    def _integer(self, name: str, default: int) -> int:
+        value = self._value(name)
+        return default if value is None else int(value)
+
+    def _direction(self) -> str:
+        # The schema of GRU-1 misspells its default as "foward"; no value but this one is mended.
+        direction = self._value("direction") or "forward"
+        if self.node.op_type == "GRU" and self.version < 3 and direction == "foward":
+            direction = "forward"
+        if direction not in DIRECTIONS:
+            raise self._invalid(
+                f"attribute direction is {direction!r}; it must be one of {', '.join(DIRECTIONS)}"
+            )
+        return str(direction)
+
+    def _clip(self) -> float | None:
+        clip = self._value("clip")
+        if clip is None:
+            return None
+        # onnxruntime's RNN kernel takes a threshold of 0, its LSTM and GRU kernels do not.
+        lowest_is_zero = self.node.op_type == "RNN"
+        if not (clip > 0 or (lowest_is_zero and clip == 0)):
+            raise self._unsupported(
+                f"attribute clip is {clip}; a threshold must be positive. "
+                "Remove the attribute to clip nothing"
+            )
+        return float(clip)
+
+    def _activations(self, num_directions: int) -> tuple[tuple[Activation, ...], ...]:
+        names = self._activation_names(num_directions)
+        table = ORT_PARAMETERS if self.semantics == "ort" else SPEC_PARAMETERS
+        alphas = iter(self._value("activation_alpha") or ())
+        betas = iter(self._value("activation_beta") or ())
+        activations = []
+        for given in names:
+            name = self._known_activation(given)
+            parameters = table[name]
+            activation = Activation(
+                name,
+                None if parameters.alpha is None else _float32(next(alphas, parameters.alpha)),
+                None if parameters.beta is None else _float32(next(betas, parameters.beta)),
+            )
+            if activation.alpha != activation.alpha or activation.beta != activation.beta:
+                raise self._unsupported(
+                    f"activation {name} has no default alpha and beta in the operator's text; "
+                    "set activation_alpha and activation_beta"
+                )
+            activations.append(activation)
+        count = len(self.cell.activations)
+        return tuple(tuple(activations[d * count : (d + 1) * count]) for d in range(num_directions))
+
+    def _activation_names(self, num_directions: int) -> Sequence[str]:
+        names: Sequence[str] | None = self._value("activations")
+        if names is None:
+            return self.cell.activations * num_directions
+        expected = len(self.cell.activations) * num_directions
+        if self.node.op_type == "RNN" and num_directions == 1 and len(names) == 2:
+            return names[:1]  # the schema's own default has two entries whatever the direction
+        if len(names) != expected:
+            raise self._invalid(f"attribute activations has {len(names)} entries; it must have {expected}")
+        return names
+
+    def _known_activation(self, given: str) -> str:
+        ignore_case = self.semantics == "ort" and self.node.op_type != "RNN"
+        for name in SPEC_PARAMETERS:
+            if given == name or (ignore_case and given.lower() == name.lower()):
+                return name
+        raise self._unsupported(f"unknown activation {given!r}; known are {', '.join(SPEC_PARAMETERS)}")
+
+    def _inputs(self) -> dict[str, ir.Value]:
+        allowed = INPUT_NAMES if self.node.op_type == "LSTM" else INPUT_NAMES[:6]
+        if len(self.node.inputs) > len(allowed):
+            raise self._invalid(f"has {len(self.node.inputs)} inputs; it takes at most {len(allowed)}")
+        inputs = {
+            name: value for name, value in zip(allowed, self.node.inputs, strict=False) if value is not None
+        }
+        for name in ("X", "W", "R"):
+            if name not in inputs:
+                raise self._invalid(f"input {name} is missing; it is required")
+        return inputs
+
+    def _outputs(self) -> dict[str, ir.Value]:
+        allowed = OUTPUT_NAMES if self.node.op_type == "LSTM" else OUTPUT_NAMES[:2]
+        if len(self.node.outputs) > len(allowed):
+            raise self._invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
+        return {name: value for name, value in zip(allowed, self.node.outputs, strict=False) if value.name}
+
+    def _dtype(self, inputs: Mapping[str, ir.Value]) -> ir.DataType | None:
+        dtypes = {
+            name: value.dtype
+            for name, value in inputs.items()
+            if name != "sequence_lens" and value.dtype is not None
+        }
+        for name, dtype in dtypes.items():
+            self._check_type(name, dtype)
+        if len(set(dtypes.values())) > 1:
+            raise self._invalid(
+                "inputs differ in type: "
+                + ", ".join(f"{name} {dtype.name}" for name, dtype in dtypes.items())
+            )
+        lens = inputs.get("sequence_lens")
+        if lens is not None and lens.dtype not in (None, ir.DataType.INT32):
+            raise self._invalid(f"input sequence_lens has type {lens.dtype.name}; it must be INT32")
+        return next(iter(dtypes.values()), None)
+
+    def _check_type(self, name: str, dtype: ir.DataType) -> None:
+        known = [
+            each
+            for each in FLOAT_TYPES
+            if each != ir.DataType.BFLOAT16 or self.version >= _FIRST_WITH_BFLOAT16
+        ]
+        if dtype in known:
+            return
+        remedy = f"it takes {', '.join(each.name for each in known)}"
+        if dtype == ir.DataType.BFLOAT16:
+            remedy = (
+                f"cast to float32, or change the model's opset: {self.node.op_type} has it from opset "
+                f"{_FIRST_WITH_BFLOAT16} on"
+            )
+        raise self._invalid(
+            f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks; {remedy}"
+        )
+
+    def _sizes(self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None) -> tuple[int, int | None]:
+        for name, rank in (("X", 3), ("W", 3), ("R", 3)):
+            shape = x_shape if name == "X" else inputs[name].shape
+            if shape is not None and len(shape) != rank:
+                raise self._invalid(f"input {name} has rank {len(shape)}; it must have rank {rank}")
+        derived = self._hidden_size_of_shapes(inputs)
+        given = self._value("hidden_size")
+        hidden_size = derived if given is None else int(given)
+        if hidden_size is None and self.lenient:
+            return 0, _static(x_shape, 2)
+        if hidden_size is None:
+            raise self._unsupported(
+                "attribute hidden_size is absent and no shape tells it; set the attribute"
+            )
+        if hidden_size <= 0:
+            raise self._invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
+        input_size = _static(inputs["W"].shape, 2)
+        x_size = _static(x_shape, 2)
+        if input_size is not None and x_size is not None and input_size != x_size:
+            raise self._invalid(f"input X has {x_size} features, but W is made for {input_size}")
+        return hidden_size, x_size if input_size is None else input_size
+
+    def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:
+        """Refuses constant lengths that no sequence has; onnxruntime does, but not before it runs."""
+        tensor = None if lens is None or lens.is_graph_input() else ir.convenience.get_const_tensor(lens)
+        if tensor is None:
+            return
+        for length in tensor.numpy().flat:
+            if length < 0 or (seq_length is not None and length > seq_length):
+                longest = "" if seq_length is None else f" to {seq_length}, the time steps of X"
+                raise self._invalid(f"input sequence_lens has {length}; lengths go from 0{longest}")
+
+    def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
+        """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""
+        gates = len(self.cell.gates)
+        places = [("R", 2, 1), ("R", 1, gates), ("W", 1, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
+        places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
+        sizes = [
+            (_static(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
+        ]
+        shapes = [out.shape for out in self.node.outputs if out.shape]
+        sizes += [(_static(shape, len(shape) - 1), 1) for shape in shapes]
+        return next((size // factor for size, factor in sizes if size is not None), None)
+
+    def _batch_size(self, inputs: Mapping[str, ir.Value], batch_size: int | None, layout: int) -> int | None:
+        candidates = [batch_size]
+        if "sequence_lens" in inputs:
+            candidates.append(_static(inputs["sequence_lens"].shape, 0))
+        for name in ("initial_h", "initial_c"):
+            if name in inputs:
+                candidates.append(_static(inputs[name].shape, 1 - layout))
+        return next((size for size in candidates if size is not None), None)
+
+    def _check_shapes(
+        self,
+        inputs: Mapping[str, ir.Value],
+        hidden_size: int,
+        batch_size: int | None,
+        num_directions: int,
+        layout: int,
+    ) -> None:
+        rows = len(self.cell.gates) * hidden_size
+        states: tuple[int | None, ...] = (num_directions, batch_size, hidden_size)
+        if layout:
+            states = (batch_size, num_directions, hidden_size)
+        if not hidden_size:
+            return
+        expected: dict[str, tuple[int | None, ...]] = {
+            "W": (num_directions, rows, None),
+            "R": (num_directions, rows, hidden_size),
+            "B": (num_directions, 2 * rows),
+            "sequence_lens": (batch_size,),
+            "initial_h": states,
+            "initial_c": states,
+            "P": (num_directions, 3 * hidden_size),
+        }
+        for name, value in inputs.items():
+            if name not in expected or value.shape is None:
+                continue
+            shape = value.shape
+            fits = len(shape) == len(expected[name]) and all(
+                want is None or have is None or have == want
+                for want, have in zip(
+                    expected[name], (_static(shape, i) for i in range(len(shape))), strict=True
+                )
+            )
+            if not fits:
+                wanted = ", ".join("?" if size is None else str(size) for size in expected[name])
+                raise self._invalid(
+                    f"input {name} has shape [{', '.join(map(str, shape))}]; it must be [{wanted}] "
+                    f"(hidden_size {hidden_size}, {num_directions} direction(s))"
+                )
+
+
+def _float32(number: float) -> float:
+    """The number as an attribute holds it."""
+    return float(np.float32(number))
+
+
+def _static(shape: ir.Shape | None, index: int) -> int | None:
+    """The dimension if it is a number that makes sense (exporters also write -1)."""
+    if shape is None or index >= len(shape):
+        return None
+    size = shape[index]
+    return size if isinstance(size, int) and size >= 0 else None

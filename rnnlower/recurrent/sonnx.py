@@ -1,0 +1,209 @@
+"""The SONNX profile of LSTM, ONNX for safety-critical use: what a node must be to conform.
+
+Source: SONNX, informal specification of operator LSTM, section "SONNX restrictions" and the signature. The
+profile wants everything explicit: constant inputs, zero tensors for those not used, attributes written out.
+Where it leaves something open:
+
+- sequence_lens "to batch_size if not used" is read as a tensor of shape ``[batch_size]`` that holds
+  seq_length, since that is what leaving it out means.
+- input_forget may be 1: the text gives its equation. layout must be 0: X, W and Y are given in that layout.
+- The signature has Y as its only output, so nothing may read Y_h and Y_c.
+- GRU and RNN are not described.
+- A batch of more than one row needs an implementation that supports batches: a note, no departure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import Located, origin
+from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.parsing import parse_recurrent
+
+__all__ = ["FIRST_OPSET", "RULES", "SOURCE", "Departure", "Rule", "departures"]
+
+SOURCE = "SONNX, informal specification of operator LSTM"
+FIRST_OPSET = 14
+"""The first opset whose LSTM has all the attributes that must be written out."""
+
+_LOWER = "`rnnlower lower --target sonnx` writes it"
+_ALLOWED_ACTIVATIONS = (("Sigmoid", "Tanh", "Tanh"), ("Relu", "Tanh", "Tanh"))
+_CONSTANT_INPUTS = ("W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+_MISSING = {
+    "sequence_lens": "is left out; it must be a constant, seq_length for every row if not used",
+    **dict.fromkeys(
+        ("B", "initial_h", "initial_c", "P"), "is left out; it must be a tensor of zeros if not used"
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Departure:
+    """Where a node departs from the profile.
+
+    Attributes:
+        node: The node's name and place.
+        subject: The input, output or attribute it is about.
+        what: What about it.
+        remedy: What to do.
+        level: ``error``, or ``note`` for what only some implementations refuse.
+    """
+
+    node: str
+    subject: str
+    what: str
+    remedy: str
+    level: Literal["error", "note"] = "error"
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.subject} {self.what}; {self.remedy}"
+
+
+Finding = tuple[str, str] | tuple[str, str, Literal["note"]]
+"""What is wrong, what to do, and whether it is only a note."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One restriction.
+
+    Attributes:
+        subject: The input, output or attribute it is about.
+        clause: What the profile wants.
+        check: Gives what a node of operator LSTM has against it, if anything.
+    """
+
+    subject: str
+    clause: str
+    check: Callable[[ResolvedNode], Finding | None]
+
+
+def departures(located: Located) -> Iterator[Departure]:
+    """Every departure of a recurrent node.
+
+    Raises:
+        InvalidModelError: The node breaks its operator's text.
+        UnsupportedModelError: The node has an unknown activation, or a clip that is not positive.
+    """
+    node = parse_recurrent(located, lenient=True)
+    label = located.label
+    if node.op_type != "LSTM":
+        yield Departure(
+            label,
+            "operator",
+            "is not LSTM, the only recurrent operator that the profile describes",
+            f"rewrite it into primitive operators with `rnnlower unroll --node {located.name}`",
+        )
+        return
+    for rule in RULES:
+        finding = rule.check(node)
+        if finding is not None:
+            yield Departure(label, rule.subject, *finding)
+
+
+def _constant(name: str) -> Callable[[ResolvedNode], Finding | None]:
+    def check(node: ResolvedNode) -> Finding | None:
+        value = node.inputs.get(name)
+        if value is None:
+            return _missing(node, name)
+        kind = origin(value)
+        if kind == "computed":
+            return "is computed from constants; it must be a constant itself", _LOWER
+        if kind == "runtime" and value.is_initializer():
+            return "can be overridden, being a graph input too", "take it off the graph's inputs"
+        if kind == "runtime":
+            return "comes at run time; it must be a constant", "make it an initializer of the model"
+        return None
+
+    return check
+
+
+def _missing(node: ResolvedNode, name: str) -> Finding:
+    sizes = {"sequence_lens": (node.batch_size, node.seq_length)}
+    states = dict.fromkeys(("initial_h", "initial_c"), (node.batch_size,))
+    if None in {**sizes, **states}.get(name, ()):
+        return _MISSING[name], "fix the symbolic sizes of X (--dim, --input-shape) so that it can be written"
+    return _MISSING[name], _LOWER
+
+
+def _batch_size(node: ResolvedNode) -> Finding | None:
+    if node.batch_size is None:
+        return "is not a number", "fix it with --dim or --input-shape, to 1 where batches are not supported"
+    if node.batch_size != 1:
+        return f"is {node.batch_size}", "it must be 1 for an implementation without batches", "note"
+    return None
+
+
+def _activations(node: ResolvedNode) -> Finding | None:
+    given = [tuple(activation.name for activation in names) for names in node.activations]
+    for names in given:
+        if names not in _ALLOWED_ACTIVATIONS:
+            allowed = " or ".join(", ".join(names) for names in _ALLOWED_ACTIVATIONS)
+            return f"are {', '.join(names)}; allowed are {allowed}", "train with these, or lower the node"
+    written = node.node.attributes.get("activations")
+    flat = [name for names in given for name in names]
+    if written is None or (not written.is_ref() and list(written.as_strings()) != flat):
+        return f"are not written out as {', '.join(flat)}", _LOWER
+    return None
+
+
+def _written(name: str) -> Callable[[ResolvedNode], Finding | None]:
+    def check(node: ResolvedNode) -> Finding | None:
+        return None if name in node.node.attributes else ("is not written out", _LOWER)
+
+    return check
+
+
+def _layout(node: ResolvedNode) -> Finding | None:
+    if node.layout:
+        return "is 1; it must be 0", "`rnnlower lower --target sonnx` turns it by Transposes"
+    if node.version < FIRST_OPSET:
+        return f"does not exist in LSTM-{node.version}", f"`rnnlower convert --opset {FIRST_OPSET}`"
+    return _written("layout")(node)
+
+
+def _only_y(name: str) -> Callable[[ResolvedNode], Finding | None]:
+    def check(node: ResolvedNode) -> Finding | None:
+        if not node.used(name):
+            return None
+        what = "is read, but Y is the only output that the profile describes"
+        if name == "Y_c":
+            return what, "leave it out: nothing else tells the cell's last state"
+        if last_steps(node) is None:
+            return (
+                what,
+                "take the last step of each row from Y: how long the rows are is not known, or differs",
+            )
+        return what, "`rnnlower lower --target sonnx` takes it from Y"
+
+    return check
+
+
+def last_steps(node: ResolvedNode) -> int | None:
+    """How long every row is; ``None`` where that is unknown, differs between rows or is 0."""
+    lens = node.inputs.get("sequence_lens")
+    if lens is None:
+        return node.seq_length or None
+    tensor = ir.convenience.get_const_tensor(lens)
+    if tensor is None or lens.is_graph_input():
+        return None
+    lengths = set(tensor.numpy().tolist())
+    return int(lengths.pop()) or None if len(lengths) == 1 else None
+
+
+RULES: Sequence[Rule] = (
+    Rule("batch_size", "1 where batches are not supported", _batch_size),
+    *(Rule(name, "a constant; zeros where not used", _constant(name)) for name in _CONSTANT_INPUTS),
+    Rule(
+        "activations", "Sigmoid, Tanh, Tanh or Relu, Tanh, Tanh for each direction, written out", _activations
+    ),
+    Rule("hidden_size", "written out", _written("hidden_size")),
+    Rule("input_forget", "written out, 0 where not used", _written("input_forget")),
+    Rule("layout", "written out, 0", _layout),
+    Rule("Y_h", "not read: Y is the only output", _only_y("Y_h")),
+    Rule("Y_c", "not read: Y is the only output", _only_y("Y_c")),
+)

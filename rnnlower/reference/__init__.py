@@ -1,8 +1,0 @@
-"""NumPy evaluation of models, with complete LSTM, GRU and RNN. Shares no code with the lowering it checks."""
-
-from __future__ import annotations
-
-from rnnlower.reference.evaluator import Evaluator, evaluate
-from rnnlower.reference.recurrent_ops import GRU, LSTM, RNN, recurrent_ops
-
-__all__ = ["GRU", "LSTM", "RNN", "Evaluator", "evaluate", "recurrent_ops"]

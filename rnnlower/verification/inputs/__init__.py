@@ -1,0 +1,1 @@
+"""What a verification feeds: shapes, values, trials, and what the user gives."""

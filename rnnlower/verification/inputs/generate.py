@@ -1,0 +1,263 @@
+"""Inputs made up for a model: values of several magnitudes, within what the consumers accept.
+
+Everything follows from the seed, the trial and the input's name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from rnnlower.errors import UnverifiableError
+from rnnlower.verification.inputs.facts import Dim, Uses
+from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
+from rnnlower.verification.verdict.compare import is_inexact
+
+__all__ = ["InputMaker"]
+
+Array = NDArray[Any]
+
+# From rounding level to saturation; "mixed" draws a magnitude for every element.
+_PATTERNS = ("ordinary", "large", "tiny", "mixed", "small", "huge", "sparse", "positive")
+_FACTORS = {"large": 10.0, "small": 0.1, "tiny": 1e-3, "huge": 100.0}
+# A model with thresholds above what "huge" reaches gets one pattern more, which straddles them.
+_BEYOND = "beyond"
+_REACHED = 30.0
+# Weights that come as inputs: strong ones saturate, weak ones leave the other inputs to decide.
+_WEIGHT_FACTORS = {"large": 1.0, "small": 0.1, "tiny": 0.05}
+_MAX_VARIANTS = 4
+# A small model takes no time: more draws find what only shows in a narrow range of values.
+_SMALL_MODEL = 20_000
+_ROUNDS_OF_A_SMALL_MODEL = 3
+_UNKNOWN_LIMIT = 2
+# Magnitudes of integers that nothing makes a size or an index of, in turns; 0: the few that may be one.
+_WIDE = (0, 9, 1000)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    trial: int
+    round: int
+    attempt: int
+    pattern: str
+    recipe: Recipe
+    shapes: Sizes
+    reshaped: Collection[tuple[int, ...]]
+    switches: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class InputMaker:
+    """Makes values for the inputs ``elem_types``, which ``uses`` describes and ``plan`` gives shapes.
+
+    A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
+    with constants. Every float pattern meets up to four combinations of the switches' values.
+    ``parameters`` is the size of the model: the elements of its initializers and inputs; ``threshold`` the
+    largest magnitude at which it clips, bends or compares. ``reshapes`` are inputs that are the shape of
+    another input, whose features, at the end, are ``input_size``. ``may_be_sizes``: an integer may become a
+    size or an index, where a wrong one can end the process.
+    """
+
+    elem_types: Mapping[str, int]
+    uses: Mapping[str, Uses]
+    plan: ShapePlan
+    seed: int
+    parameters: int
+    threshold: float = 0.0
+    reshapes: Mapping[str, str] = field(default_factory=dict)
+    input_size: int = 1
+    may_be_sizes: bool = False
+
+    @property
+    def _patterns(self) -> tuple[str, ...]:
+        return (*_PATTERNS, _BEYOND) if self.threshold > _REACHED else _PATTERNS
+
+    @property
+    def natural_trials(self) -> int:
+        """How many trials meet every pattern with every variant of the switches, several times if cheap."""
+        rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
+        return len(self._patterns) * self._variants * rounds
+
+    @property
+    def has_discrete_inputs(self) -> bool:
+        """Whether another draw of values may make the difference between running and failing."""
+        names = [name for name in self.elem_types if name not in self._switches]
+        exact = any(not is_inexact(self._dtype(name)) for name in names)
+        return exact or any(use.lengths or use.indices for use in self.uses.values())
+
+    def round_of(self, trial: int) -> int:
+        """How often the trial's variant of the switches came before: what else varies, varies with this."""
+        return trial // self._variants
+
+    def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
+        """The inputs of one trial. A later attempt draws other discrete values and narrower limits."""
+        count = self.round_of(trial)
+        pattern = self._patterns[count % len(self._patterns)]
+        targets = self._targets(recipe, shapes)
+        shapes = shapes | {self.reshapes[name]: (math.prod(target),) for name, target in targets.items()}
+        turn = _Turn(
+            trial, count, attempt, pattern, recipe, shapes, targets.values(), self.switch_values(trial)
+        )
+        values = {name: self._values(name, turn) for name in shapes}
+        return values | {name: np.array(target, self._dtype(name)) for name, target in targets.items()}
+
+    def _targets(self, recipe: Recipe, shapes: Sizes) -> dict[str, tuple[int, ...]]:
+        """For inputs that are the shape into which a flat input goes, that shape."""
+        targets = {}
+        for name, data in self.reshapes.items():
+            flat = [isinstance(d, str) for d in self.plan.dims[data]] == [True]
+            if flat and len(shapes[name]) == 1:
+                sizes = (*(1 for _ in range(shapes[name][0])), recipe.length, recipe.batch, self.input_size)
+                targets[name] = sizes[len(sizes) - shapes[name][0] :]
+        return targets
+
+    def _dtype(self, name: str) -> Any:
+        elem_type = self.elem_types[name]
+        if elem_type == onnx.TensorProto.UNDEFINED:
+            raise UnverifiableError(f"input {name!r} has no known element type: give --inputs")
+        return np.dtype(tensor_dtype_to_np_dtype(elem_type))
+
+    @cached_property
+    def _switches(self) -> dict[str, list[Any]]:
+        """The values that each switch may take."""
+        switches: dict[str, list[Any]] = {}
+        for name, dims in self.plan.dims.items():
+            use = self.uses.get(name, Uses())
+            if any(d != 1 for d in dims) or use.lengths or use.indices:
+                continue
+            if self._dtype(name) == np.bool_:
+                switches[name] = [True, False]
+            elif self._dtype(name).kind in "iu" and (use.equal_to or use.ordered_with):
+                switches[name] = _choices(use)
+        return switches
+
+    @cached_property
+    def _variants(self) -> int:
+        return min(math.prod(map(len, self._switches.values())), _MAX_VARIANTS)
+
+    def switch_values(self, trial: int) -> dict[str, Any]:
+        """One value for each switch: the first of all, the last of all, then mixtures."""
+        options = list(self._switches.values())
+        variant = trial % self._variants
+        if variant < 2:
+            chosen = [values[-variant] for values in options]
+        elif math.prod(map(len, options)) <= _MAX_VARIANTS:
+            ends = [tuple(values[k] for values in options) for k in (0, -1)]
+            others = [combination for combination in itertools.product(*options) if combination not in ends]
+            chosen = list(others[variant - 2])
+        else:
+            rng = np.random.default_rng([self.seed, trial])
+            chosen = [values[int(rng.integers(len(values)))] for values in options]
+        return dict(zip(self._switches, chosen, strict=True))
+
+    def _values(self, name: str, turn: _Turn) -> Array:
+        shape, dtype, use = turn.shapes[name], self._dtype(name), self.uses.get(name, Uses())
+        rng = np.random.default_rng([self.seed, turn.trial, turn.attempt, zlib.crc32(name.encode())])
+        if name in turn.switches:
+            return np.full(shape, turn.switches[name]).astype(dtype)
+        if use.lengths:
+            limit = min(self._limit(d, turn) for d in use.lengths)
+            limit = max(limit >> (turn.attempt // 4), min(limit, 1))
+            return _lengths(rng, shape, limit, turn.round).astype(dtype)
+        if use.indices:
+            limits = [self.plan.size_of(d, turn.recipe) for d in use.indices]
+            limit = min(size or _UNKNOWN_LIMIT for size in limits)
+            return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
+        if is_inexact(dtype):
+            if use.is_weight:
+                factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
+                return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
+            return _floats(rng, dtype, shape, turn.pattern, self.threshold)
+        if dtype.kind == "b":
+            return _booleans(rng, shape, turn.round + turn.attempt)
+        if dtype.kind in "iu":
+            wide = None if self.may_be_sizes or turn.attempt else turn.round % len(_WIDE)
+            return _integers(rng, dtype, shape, use, turn.attempt, wide).astype(dtype)
+        if dtype.kind == "c":
+            return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+        return rng.choice(np.array(["", "a", "B c", "word"], dtype=object), shape)
+
+    def _limit(self, dim: Dim, turn: _Turn) -> int:
+        size = self.plan.size_of(dim, turn.recipe)
+        if size is not None:
+            return size
+        # Unknown where X comes from: no sequence is longer than the shortest of these.
+        leading = [size for shape in turn.shapes.values() if len(shape) >= 2 for size in shape[:2]]
+        leading += [size for shape in turn.reshaped for size in shape[-3:-1]]
+        return min(leading, default=1)
+
+
+def _choices(use: Uses) -> list[int]:
+    """The constants that a value is compared with, and their neighbours, so that both outcomes occur."""
+    choices = {int(v) for v in use.equal_to} | {
+        int(v) + step for v in use.ordered_with for step in (0, 1, -1)
+    }
+    ordered = sorted(use.equal_to) + sorted(choices - use.equal_to)
+    if use.equal_to:
+        ordered.append(max(ordered) + 1)
+    return [int(v) for v in ordered]
+
+
+def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, turn: int) -> Array:
+    """Sequence lengths within 0..limit: full, empty, 1 and others, not all full."""
+    lengths = rng.integers(0, limit + 1, shape)
+    flat = lengths.reshape(-1)
+    special = [limit, 0, 1, max(limit - 1, 0)]
+    if flat.size == 1:
+        flat[0] = (limit - 1, limit, 0, 1, limit // 2)[turn % 5] if limit > 1 else (limit, 0)[turn % 2]
+    else:
+        for index in range(min(flat.size, 2)):
+            flat[index] = special[(turn + index) % len(special)]
+    return np.clip(lengths, 0, limit)
+
+
+def _booleans(rng: np.random.Generator, shape: tuple[int, ...], turn: int) -> Array:
+    share = (0.5, 1.0, 0.8, 0.0)[turn % 4]
+    return np.asarray(rng.random(shape) < share)
+
+
+def _floats(
+    rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], pattern: str, threshold: float
+) -> Array:
+    normal = rng.standard_normal(shape)
+    if pattern == "mixed":
+        normal = normal * 10.0 ** rng.uniform(-3, 1.5, shape)
+    elif pattern == "positive":
+        normal = np.abs(normal)
+    elif pattern == "sparse":
+        normal = np.where(rng.random(shape) < 0.5, 0.0, 3 * normal)
+    factor = 10.0 * threshold if pattern == _BEYOND else _FACTORS.get(pattern, 1.0)
+    if dtype == np.float16:
+        # It ends at 65504: larger inputs would test little but its overflow.
+        factor = min(factor, max(10.0, min(2.0 * threshold, 6000.0)))
+    return np.asarray(normal * factor).astype(dtype)
+
+
+def _integers(
+    rng: np.random.Generator,
+    dtype: Any,
+    shape: tuple[int, ...],
+    use: Uses,
+    attempt: int,
+    wide: int | None,
+) -> Array:
+    if use.is_shape or use.is_count:
+        return np.asarray(rng.integers(1, 4, shape))
+    if use.equal_to or use.ordered_with:
+        return np.asarray(rng.choice(np.array(_choices(use)), shape))
+    top = 256 if dtype.itemsize == 1 and dtype.kind == "u" else 10
+    if wide:
+        last = min(_WIDE[wide], np.iinfo(dtype).max)
+        return np.asarray(rng.integers(-last if dtype.kind == "i" else 0, last + 1, shape))
+    # What the model computes from them may be an index into something small.
+    return np.asarray(rng.integers(0, max(1, top >> attempt), shape))

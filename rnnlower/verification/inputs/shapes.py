@@ -1,0 +1,234 @@
+"""Which sizes to give dynamic dimensions: named ones consistently, several batches and lengths.
+
+Not every size suits a model: a convolution needs a minimum, a reshape a multiple, and dimensions without a
+name may have to agree. So sizes are proposed one after the other until the reference runs; what ran steers
+the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from rnnlower.errors import UnverifiableError, VerificationError
+from rnnlower.verification.inputs.facts import Dim, Dims, unnamed_dim
+
+__all__ = ["Recipe", "ShapePlan", "Sizes"]
+
+Sizes = dict[str, tuple[int, ...]]
+
+_BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$|^bsz$", re.IGNORECASE)
+_BATCHES = (2, 3, 1, 4, 2, 5)
+# The long one is more than the steps that a lowered loop may take at once.
+_LENGTHS = (5, 8, 1, 11, 3, 67)
+# Tried in this order until the reference runs.
+_SCALES = (5, 64, 512, 16, 256, 33, 1024, 128, 7, 576, 100, 160, 257, 1600, 4096, 9, 16000)
+_RARE_BATCHES = (3, 4, 5, 6, 8, 16, 32)
+_TIES = ("named", "first", "last", "all")
+_MAX_ELEMENTS = 2**23
+_MAX_STATIC_ELEMENTS = 2**28
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to size the dynamic dimensions.
+
+    ``tie`` says which unnamed dimensions agree: none beyond what is known, the first (or the last) of every
+    input with one another, or all.
+    """
+
+    tie: str
+    batch: int
+    length: int
+
+
+@dataclass
+class ShapePlan:
+    """The dimensions of all inputs, merged from both models, and a search for sizes.
+
+    Every dimension of ``dims`` is a size or a name; those that have none in the model are named after their
+    place. ``batches`` and ``lengths`` are the names that are known to be one or the other.
+    """
+
+    dims: Mapping[str, Dims]
+    batches: frozenset[str] = frozenset()
+    lengths: frozenset[str] = frozenset()
+    hints: Sequence[int] = ()
+    _same: dict[str, Dim] = field(default_factory=dict)
+    _good: dict[Hashable, Recipe] = field(default_factory=dict)
+
+    @classmethod
+    def merge(
+        cls,
+        reference: Mapping[str, Dims | None],
+        candidate: Mapping[str, Dims | None],
+        equal_dims: Iterable[tuple[Dim, Dim]] = (),
+        batches: Iterable[str] = (),
+        lengths: Iterable[str] = (),
+        hints: Sequence[int] = (),
+    ) -> ShapePlan:
+        """Dimensions that hold for both models: a size in one fixes the name that the other gives it.
+
+        Raises:
+            VerificationError: the models fix a dimension to different sizes, or an input's rank differs.
+            UnverifiableError: neither model says what rank an input has.
+        """
+        dims: dict[str, Dims] = {}
+        same: dict[str, Dim] = {}
+        for name, own in reference.items():
+            other = candidate.get(name)
+            own = own if own is not None else other
+            if own is None:
+                raise UnverifiableError(
+                    f"input {name!r} has no known rank: give --inputs or, where the command has it, "
+                    f"--input-shape {name}:2,3,4 or --no-verify"
+                )
+            dims[name] = tuple(unnamed_dim(name, axis) if d is None else d for axis, d in enumerate(own))
+            if other is not None:
+                _adopt_sizes(name, dims[name], other, same)
+        for first, second in equal_dims:
+            _equate(first, second, same)
+        resolved = {name: tuple(_find(d, same) for d in own) for name, own in dims.items()}
+        return cls(
+            resolved,
+            frozenset(d for d in (_find(name, same) for name in batches) if isinstance(d, str)),
+            frozenset(d for d in (_find(name, same) for name in lengths) if isinstance(d, str)),
+            tuple(dict.fromkeys(hint for hint in hints if hint > 0)),
+            same,
+        )
+
+    @property
+    def has_empty_inputs(self) -> bool:
+        """Whether the models fix a dimension to zero."""
+        return any(d == 0 for dims in self.dims.values() for d in dims)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any dimension is left to choose."""
+        return bool(self._names)
+
+    def proposals(self, trial: int, variant: Hashable = None) -> Iterator[Recipe]:
+        """Recipes for one trial, the most varied first, those known to work last.
+
+        What works may depend on the branches taken; ``variant`` tells those apart.
+        """
+        varied = Recipe("named", _BATCHES[trial % len(_BATCHES)], _LENGTHS[trial % len(_LENGTHS)])
+        if variant in self._good:
+            good = self._good[variant]
+            around = (0, 1, -1, good.length, 2, 3)[trial % 6]
+            length = max(1, good.length + around)
+            yield Recipe(good.tie, varied.batch, varied.length if good.length < 16 else length)
+            yield Recipe(good.tie, varied.batch, length)
+            yield Recipe(good.tie, varied.batch, good.length)
+            yield Recipe(good.tie, good.batch, length)
+            yield good
+            return
+        yield varied
+        if not self.is_dynamic:
+            return
+        yield from dict.fromkeys(self._good.values())
+        ties = _TIES if any(map(_is_unnamed, self._names)) else _TIES[:1]
+        for tie in ties:
+            yield from (Recipe(tie, batch, length) for length in _SCALES[:3] for batch in (2, 1))
+        for hint in self.hints:
+            yield from (Recipe(tie, batch, hint) for tie in ties for batch in (2, 1, hint))
+            yield from (Recipe(tie, hint, length) for tie in ties for length in _SCALES[:2])
+        for length in _SCALES[3:]:
+            yield from (Recipe(tie, batch, length) for tie in ties for batch in (2, 1))
+        yield from (Recipe(tie, batch, _SCALES[0]) for batch in _RARE_BATCHES for tie in ties)
+        for batch, length in itertools.permutations(self.hints, 2):
+            yield from (Recipe(tie, batch, length) for tie in ties)
+
+    def worked(self, recipe: Recipe, variant: Hashable = None) -> None:
+        """Remember that the reference ran with ``recipe``; the first one that did is kept."""
+        self._good.setdefault(variant, recipe)
+
+    def sizes(self, recipe: Recipe) -> Sizes | None:
+        """A shape for every input, or None if that would be too large to try."""
+        shapes: Sizes = {}
+        for name, dims in self.dims.items():
+            shapes[name] = tuple(d if isinstance(d, int) else self.size_of(d, recipe) or 0 for d in dims)
+            elements = 1
+            for size in shapes[name]:
+                elements *= size
+            limit = _MAX_ELEMENTS if any(isinstance(d, str) for d in dims) else _MAX_STATIC_ELEMENTS
+            if elements > limit:
+                return None
+        return shapes
+
+    def size_of(self, dim: Dim, recipe: Recipe) -> int | None:
+        """The size that ``recipe`` gives a dimension, of any value; None if no input decides it."""
+        found = _find(dim, self._same)
+        if not isinstance(found, str):
+            return found
+        if found not in self._names:
+            return None
+        if _is_unnamed(found) and recipe.tie != "named":
+            if recipe.tie == "all":
+                return recipe.length
+            return recipe.batch if found in self._ends[recipe.tie == "last"] else recipe.length
+        if self._is_batch(found):
+            return recipe.batch
+        # Lengths differ from one another, so that a mix-up shows.
+        return recipe.length + (self._length_order.index(found) if recipe.tie == "named" else 0)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str)))
+
+    @cached_property
+    def _length_order(self) -> list[str]:
+        return [name for name in self._names if not self._is_batch(name)]
+
+    @cached_property
+    def _ends(self) -> tuple[set[str], set[str]]:
+        """The first, and the last, unnamed dimension of every input."""
+        unnamed = [[d for d in dims if isinstance(d, str) and _is_unnamed(d)] for dims in self.dims.values()]
+        return {names[0] for names in unnamed if names}, {names[-1] for names in unnamed if names}
+
+    def _is_batch(self, name: str) -> bool:
+        if name in self.batches or name in self.lengths:
+            return name in self.batches
+        if any(_BATCH_NAME.search(n) for n in self._names if not _is_unnamed(n)):
+            return bool(_BATCH_NAME.search(name)) and not _is_unnamed(name)
+        firsts = {dims[0] for dims in self.dims.values() if len(dims) > 1}
+        return name in firsts and (len(self._names) > 1 or _is_unnamed(name))
+
+
+def _is_unnamed(name: str) -> bool:
+    return name.startswith("?")
+
+
+def _adopt_sizes(name: str, own: Dims, other: Dims, same: dict[str, Dim]) -> None:
+    """Let the candidate's sizes hold for the reference's names."""
+    if len(own) != len(other):
+        raise VerificationError(f"input {name!r} has rank {len(own)} in one model, {len(other)} in the other")
+    for axis, (a, b) in enumerate(zip(own, other, strict=True)):
+        if isinstance(b, int) and _find(a, same) != b:
+            if isinstance(_find(a, same), int):
+                raise VerificationError(
+                    f"input {name!r}, axis {axis}: size {_find(a, same)} in one model, {b} in the other"
+                )
+            _equate(a, b, same)
+
+
+def _find(dim: Dim, same: Mapping[str, Dim]) -> Dim:
+    while isinstance(dim, str) and dim in same:
+        dim = same[dim]
+    return dim
+
+
+def _equate(first: Dim, second: Dim, same: dict[str, Dim]) -> None:
+    """Make two dimensions one; what contradicts is left alone, the model will tell."""
+    a, b = _find(first, same), _find(second, same)
+    if isinstance(a, str) and isinstance(b, str) and a != b:
+        # The name that the model gives wins over one made up for a place.
+        loser, winner = (a, b) if _is_unnamed(a) else (b, a)
+        same[loser] = winner
+    elif isinstance(a, str) and isinstance(b, int):
+        same[a] = b
+    elif isinstance(a, int) and isinstance(b, str):
+        same[b] = a

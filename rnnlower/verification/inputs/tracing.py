@@ -1,0 +1,299 @@
+"""Follows the inputs of a graph forward to what they are used for.
+
+Through operators that only move or convert values (Cast, Slice, Gather's data ...), into If, Loop and Scan
+bodies and model-local functions, to the operators that put them to use.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from rnnlower.verification.inputs.facts import RECURRENT, Dim, Dims, Facts, Recurrent, Uses, dims_of
+from rnnlower.verification.models import default_opset
+
+__all__ = ["trace"]
+
+_SMALL = 64
+_RANK_OF_X = 3
+
+# Operators whose outputs hold the values of these inputs, moved or converted (None: of all inputs).
+_MOVES: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten"), (0,)),
+    **dict.fromkeys(("Expand", "Tile", "Slice", "Split", "Gather", "GatherElements", "GatherND"), (0,)),
+    **dict.fromkeys(("TopK", "Dropout", "Pad", "ReverseSequence", "Unique", "Clip", "CastLike"), (0,)),
+    **dict.fromkeys(("Concat", "Max", "Min", "SequenceConstruct", "SequenceAt"), None),
+    "Where": (1, 2),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+}
+# Inputs that hold indices into an axis of input 0: op -> (input, default axis).
+_INDEXES = {"Gather": (1, 0), "GatherElements": (1, 0), "ScatterElements": (1, 0), "Scatter": (1, 0)}
+_SHAPES = {"Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Range": (0, 1, 2)}
+_COUNTS = {"Slice": (1, 2, 3, 4), "TopK": (1,), "Loop": (0,), "OneHot": (1,), "Pad": (1,), "Split": (1,)}
+_INDEXED = {
+    **{op_type: (index,) for op_type, (index, _) in _INDEXES.items()},
+    **dict.fromkeys(("GatherND", "ScatterND"), (1,)),
+    **dict.fromkeys(("OneHot", "Resize", "Upsample", "SequenceAt", "SequenceInsert"), (0, 1, 2, 3)),
+}
+_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+
+
+@dataclass(frozen=True)
+class _Scope:
+    opset: int
+    dims: MutableMapping[str, Dims]
+    types: MutableMapping[str, int]
+    values: MutableMapping[str, NDArray[Any]]
+    bound: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+
+    def attributes(self, node: onnx.NodeProto) -> dict[str, onnx.AttributeProto]:
+        """The attributes of ``node``, those that refer to a function's replaced by what the call gives."""
+        given = {a.name: self.bound.get(a.ref_attr_name) if a.ref_attr_name else a for a in node.attribute}
+        return {name: attribute for name, attribute in given.items() if attribute is not None}
+
+    def child(self) -> _Scope:
+        return _Scope(
+            self.opset,
+            ChainMap({}, self.dims),
+            ChainMap({}, self.types),
+            ChainMap({}, self.values),
+            self.bound,
+        )
+
+
+Origins = frozenset[str]
+Taint = MutableMapping[str, Origins]
+
+
+def trace(model: onnx.ModelProto) -> Facts:
+    """What the nodes of a model say, of which shapes are inferred."""
+    tracer = _Tracer(model)
+    tracer.run()
+    return tracer.facts
+
+
+class _Tracer:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._functions = {(f.domain, f.name): f for f in model.functions}
+        self.facts = Facts()
+
+    def run(self) -> None:
+        opset = default_opset(self._model.opset_import)
+        initialized = {i.name for i in self._model.graph.initializer}
+        names = [i.name for i in self._model.graph.input if i.name not in initialized]
+        self.facts.uses = {name: Uses() for name in names}
+        taint: Taint = {name: frozenset([name]) for name in names}
+        scope = _Scope(opset, {}, {}, {})
+        self._graph(self._model.graph, scope, taint)
+        if self.facts.recurrent:
+            # What is reshaped at run time is most likely X.
+            sizes = [dim for name in self.facts.reshapes for dim in scope.dims.get(name, ())]
+            self.facts.equal_dims += [(dim, _RANK_OF_X) for dim in sizes if isinstance(dim, str)]
+        for output in self._model.graph.output:
+            for axis, dim in enumerate(scope.dims.get(output.name, ())):
+                if dim in self.facts.lengths:
+                    self.facts.time_axes.setdefault(output.name, axis)
+
+    def _graph(
+        self, graph: onnx.GraphProto, scope: _Scope, taint: Taint, entered: Mapping[str, Dims] | None = None
+    ) -> list[Origins]:
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            scope.types[value.name] = value.type.tensor_type.elem_type
+            dims = dims_of(value)
+            if dims is not None:
+                scope.dims[value.name] = dims
+        scope.dims.update(entered or {})
+        for tensor in graph.initializer:
+            scope.types[tensor.name] = tensor.data_type
+            scope.dims[tensor.name] = tuple(tensor.dims)
+            self._constant(tensor.name, tensor, scope)
+        self._nodes(graph.node, scope, taint)
+        return [taint.get(o.name, frozenset()) for o in graph.output]
+
+    @staticmethod
+    def _constant(name: str, tensor: onnx.TensorProto, scope: _Scope) -> None:
+        size = int(np.prod(tensor.dims, dtype=np.int64))
+        if size <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            scope.values[name] = numpy_helper.to_array(tensor)
+
+    def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: _Scope, taint: Taint) -> None:
+        for node in nodes:
+            self._fold(node, scope)
+            if node.op_type in RECURRENT and node.domain in ("", "ai.onnx"):
+                self._record(node, scope)
+            sized = {
+                *_SHAPES.get(node.op_type, ()),
+                *_COUNTS.get(node.op_type, ()),
+                *_INDEXED.get(node.op_type, ()),
+            }
+            for index, name in enumerate(node.input):
+                if index in sized and name and name not in scope.values:
+                    self.facts.has_computed_sizes = True
+                if taint.get(name):
+                    self._use(node, index, [self.facts.uses[origin] for origin in taint[name]], scope)
+            if node.op_type == "Reshape" and len(node.input) > 1:
+                given = taint.get(node.input[0]) or (), taint.get(node.input[1]) or ()
+                self.facts.reshapes.update((shape, data) for data in given[0] for shape in given[1])
+            function = self._functions.get((node.domain, node.op_type))
+            if function is not None:
+                results = self._call(function, node, scope, taint)
+            else:
+                results = self._results(node, scope, taint)
+            for name, origins in zip(node.output, results, strict=False):
+                taint[name] = origins
+
+    def _fold(self, node: onnx.NodeProto, scope: _Scope) -> None:
+        """Know the values of constants, also behind a Cast or a reshape."""
+        if node.op_type == "Constant":
+            attribute = node.attribute[0]
+            if attribute.name == "value":
+                scope.types[node.output[0]] = attribute.t.data_type
+                scope.dims[node.output[0]] = tuple(attribute.t.dims)
+                self._constant(node.output[0], attribute.t, scope)
+            elif attribute.name in ("value_int", "value_float", "value_ints", "value_floats"):
+                scope.values[node.output[0]] = np.asarray(onnx.helper.get_attribute_value(attribute))
+        elif node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze") and node.input[0] in scope.values:
+            scope.values[node.output[0]] = scope.values[node.input[0]]
+
+    def _record(self, node: onnx.NodeProto, scope: _Scope) -> None:
+        attributes = scope.attributes(node)
+        elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
+        # sequence_lens is the one input of another type.
+        elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
+        self._relate(node, attributes, scope)
+        if node.output and node.output[0]:
+            self.facts.time_axes[node.output[0]] = attributes["layout"].i if "layout" in attributes else 0
+        self.facts.recurrent.append(
+            Recurrent(
+                name=node.name or next(iter(node.output), node.op_type),
+                op_type=node.op_type,
+                version=scope.opset,
+                elem_type=elem_types[0] if elem_types else None,
+                layout=attributes["layout"].i if "layout" in attributes else 0,
+                x_dims=scope.dims.get(node.input[0]),
+                state_dims=tuple(
+                    d for name in node.input[4:7] for d in scope.dims.get(name, ()) if isinstance(d, int)
+                ),
+                input_size=_axis_size(scope, node.input[1], 2),
+            )
+        )
+
+    def _relate(self, node: onnx.NodeProto, attributes: Mapping[str, Any], scope: _Scope) -> None:
+        """Note which dimensions of the node's inputs are the same."""
+        batch_first = "layout" in attributes and attributes["layout"].i
+        state = "NDH" if batch_first else "DNH"
+        letters = ("NTI" if batch_first else "TNI", "D.I", "D.H", "D.", "N", state, state, "D.")
+        seen: dict[str, list[Dim]] = {}
+        for name, axes in zip(node.input, letters, strict=False):
+            dims = scope.dims.get(name)
+            if name and dims is not None and len(dims) == len(axes):
+                for letter, dim in zip(axes, dims, strict=True):
+                    seen.setdefault(letter, []).append(dim)
+        seen.pop(".", None)
+        for letter, (first, *others) in seen.items():
+            self.facts.equal_dims += [(first, other) for other in others]
+            roles = {"N": self.facts.batches, "T": self.facts.lengths}.get(letter, set())
+            roles.update(dim for dim in (first, *others) if isinstance(dim, str))
+
+    def _use(self, node: onnx.NodeProto, index: int, uses: list[Uses], scope: _Scope) -> None:
+        op_type = node.op_type
+        attributes = scope.attributes(node)
+        axis = attributes["axis"].i if "axis" in attributes else 0
+        for use in uses:
+            if op_type in RECURRENT and index == 4:
+                time_axis = attributes["layout"].i if "layout" in attributes else 0
+                use.lengths.append(_axis_size(scope, node.input[0], time_axis))
+            elif op_type == "ReverseSequence" and index == 1:
+                time_axis = attributes["time_axis"].i if "time_axis" in attributes else 0
+                use.lengths.append(_axis_size(scope, node.input[0], time_axis))
+            elif op_type in RECURRENT and index in (1, 2, 3, 7):
+                use.is_weight = True
+            elif op_type in RECURRENT and index in (5, 6):
+                use.is_state = True
+            elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
+                use.indices.append(_axis_size(scope, node.input[0], axis))
+            elif op_type in ("GatherND", "ScatterND") and index == 1:
+                # The last axis of the indices counts through as many axes of the data.
+                indexed = _axis_size(scope, node.input[1], -1)
+                axes = range(indexed) if isinstance(indexed, int) else range(1)
+                first = attributes["batch_dims"].i if "batch_dims" in attributes else 0
+                use.indices += [_axis_size(scope, node.input[0], first + axis) for axis in axes]
+            elif op_type == "OneHot" and index == 0:
+                depth = scope.values.get(node.input[1])
+                use.indices.append(None if depth is None else int(depth.ravel()[0]))
+            elif op_type in _COMPARISONS:
+                others = scope.values.get(node.input[1 - index])
+                known = set() if others is None else {float(v) for v in others.ravel() if _is_number(v)}
+                (use.equal_to if op_type == "Equal" else use.ordered_with).update(known)
+            use.is_shape |= index in _SHAPES.get(op_type, ())
+            use.is_count |= index in _COUNTS.get(op_type, ())
+
+    def _results(self, node: onnx.NodeProto, scope: _Scope, taint: Taint) -> list[Origins]:
+        graphs = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
+        if not graphs:
+            moved = _MOVES.get(node.op_type, ())
+            indices = range(len(node.input)) if moved is None else [i for i in moved if i < len(node.input)]
+            origins = frozenset[str]().union(*(taint.get(node.input[i], frozenset()) for i in indices))
+            return [origins] * len(node.output)
+        bodies = []
+        for graph in graphs.values():
+            inner: Taint = ChainMap({}, taint)
+            entered = {}
+            for index, (formal, actual) in enumerate(zip(graph.input, node.input, strict=False)):
+                inner[formal.name] = taint.get(actual, frozenset())
+                dims = _dims_on_entry(node, index, scope)
+                if dims is not None:
+                    entered[formal.name] = dims
+            bodies.append(self._graph(graph, scope.child(), inner, entered))
+        if node.op_type == "Loop":
+            return bodies[0][1:]
+        return [a.union(*rest) for a, *rest in zip(*bodies, strict=False)]
+
+    def _call(
+        self, function: onnx.FunctionProto, node: onnx.NodeProto, outer: _Scope, taint: Taint
+    ) -> list[Origins]:
+        bound = {a.name: a for a in function.attribute_proto} | outer.attributes(node)
+        scope = _Scope(default_opset(function.opset_import), {}, {}, {}, bound)
+        inner: Taint = {}
+        for formal, actual in zip(function.input, node.input, strict=False):
+            inner[formal] = taint.get(actual, frozenset())
+            if actual in outer.dims:
+                scope.dims[formal] = outer.dims[actual]
+            if actual in outer.types:
+                scope.types[formal] = outer.types[actual]
+        self._nodes(function.node, scope, inner)
+        return [inner.get(name, frozenset()) for name in function.output]
+
+
+def _dims_on_entry(node: onnx.NodeProto, index: int, scope: _Scope) -> Dims | None:
+    """The dimensions with which an input of a Loop or Scan enters its body's first iteration."""
+    dims = scope.dims.get(node.input[index])
+    if dims is None or (node.op_type == "Loop" and index < 2) or node.op_type not in ("Loop", "Scan"):
+        return None
+    if node.op_type == "Loop":
+        return dims
+    attributes = scope.attributes(node)
+    scanned = index - (len(node.input) - attributes["num_scan_inputs"].i)
+    if scope.opset < 9 or scanned < 0 or not dims:
+        return None if scope.opset < 9 else dims
+    axes = attributes["scan_input_axes"].ints if "scan_input_axes" in attributes else ()
+    axis = axes[scanned] % len(dims) if axes else 0
+    return dims[:axis] + dims[axis + 1 :]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (np.number, np.bool_)) and bool(np.isfinite(float(value)))
+
+
+def _axis_size(scope: _Scope, name: str, axis: int) -> Dim:
+    dims = scope.dims.get(name)
+    return dims[axis] if dims is not None and -len(dims) <= axis < len(dims) else None

@@ -1,0 +1,237 @@
+"""The sets of inputs on which the reference runs, and its outputs on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from rnnlower.engines.session import RunError, brief
+from rnnlower.errors import UnverifiableError
+from rnnlower.verification.inputs.facts import Facts, dims_of
+from rnnlower.verification.inputs.generate import InputMaker
+from rnnlower.verification.inputs.overriding import Overrides
+from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
+from rnnlower.verification.interface import required_inputs
+from rnnlower.verification.models import elements
+
+__all__ = ["RunModel", "Trial", "fed_back", "generate_trials", "input_maker"]
+
+Array = NDArray[Any]
+Variant = tuple[tuple[str, Any], ...]
+RunModel = Callable[[dict[str, Array]], dict[str, Any]]
+
+# Seconds of trying sizes on a reference that refuses all of them.
+LONGEST_SEARCH = 120.0
+_DRAWS = 2
+_DRAWS_OF_FIXED_SHAPE = 4
+# Every how many rounds a streaming model gets its own state back.
+_CONTINUED = 3
+# ... and every how many, beginning with the second, overridable inputs get other values.
+_OVERRIDDEN = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set of inputs and what the reference makes of it."""
+
+    number: int
+    feeds: dict[str, Array]
+    outputs: dict[str, Any]
+
+
+def input_maker(
+    reference: onnx.GraphProto, candidate: onnx.GraphProto, facts: Facts, seed: int
+) -> InputMaker:
+    """What makes inputs that both graphs declare; ``facts`` are the reference's.
+
+    Raises:
+        VerificationError: the declared shapes contradict each other.
+        UnverifiableError: an input's rank is unknown, or it is no tensor.
+    """
+    values = required_inputs(reference)
+    for value in values:
+        if value.type.WhichOneof("value") not in (None, "tensor_type"):
+            raise UnverifiableError(
+                f"input {value.name!r} is no tensor: nothing else can be generated or given. "
+                "Leave out the verification (--no-verify)"
+            )
+    others = {value.name: dims_of(value) for value in candidate.input}
+    # Sizes that the graph itself mentions are good guesses where arbitrary ones fail.
+    hints = [d for value in reference.output for d in dims_of(value) or () if isinstance(d, int)]
+    hints += [d for node in facts.recurrent for d in node.x_dims or () if isinstance(d, int)]
+    hints += [d for node in facts.recurrent for d in node.state_dims]
+    hints += _sizes_of_branches(reference)
+    own = {value.name: dims_of(value) for value in values}
+    plan = ShapePlan.merge(own, others, facts.equal_dims, facts.batches, facts.lengths, hints)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    parameters = _weight_count(reference)
+    parameters += sum(elements([d for d in dims if isinstance(d, int)]) for dims in plan.dims.values())
+    features = [node.input_size for node in facts.recurrent if isinstance(node.input_size, int)]
+    return InputMaker(
+        types,
+        facts.uses,
+        plan,
+        seed,
+        parameters,
+        facts.threshold,
+        facts.reshapes,
+        next(iter(features), 1),
+        facts.has_computed_sizes,
+    )
+
+
+def _sizes_of_branches(graph: onnx.GraphProto) -> Iterator[int]:
+    """The sizes of constants that subgraphs give: what comes in their place may have to be as large."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            given = {output.name for output in attribute.g.output}
+            for inner in attribute.g.node:
+                if inner.op_type == "Constant" and given.intersection(inner.output):
+                    yield from (size for value in inner.attribute for size in value.t.dims)
+            yield from _sizes_of_branches(attribute.g)
+
+
+def _weight_count(graph: onnx.GraphProto) -> int:
+    """The elements of all initializers and constants, those of subgraphs included."""
+    count = sum(elements(tensor.dims) for tensor in graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            count += elements(attribute.t.dims) + _weight_count(attribute.g)
+    return count
+
+
+def generate_trials(
+    run: RunModel,
+    maker: InputMaker,
+    count: int,
+    states: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+    overrides: Overrides | None = None,
+) -> tuple[list[Trial], list[str]]:
+    """Up to ``count`` trials on which ``run`` (the reference) runs, and the reasons for those left out.
+
+    ``states`` are pairs of a state output and the state input that it feeds: every third time, a trial goes
+    on where the one before it ended. ``overrides`` are values for inputs that have defaults, for every third
+    time, too.
+
+    Raises:
+        UnverifiableError: it ran on none.
+    """
+    finished: list[Trial] = []
+    skipped: dict[str, list[int]] = {}
+    hopeless: set[Variant] = set()
+    last: dict[Variant, tuple[Recipe, Sizes, Trial]] = {}
+    reason = ""
+    for number in range(count):
+        switches = maker.switch_values(number)
+        variant = tuple(switches.items())
+        if variant in hopeless:
+            continue
+        progress(number)
+        trial = None
+        if states and variant in last and maker.round_of(number) % _CONTINUED == _CONTINUED - 1:
+            trial = _continued(run, maker, number, states, last[variant])
+        if trial is None:
+            trial, reason = _first_that_runs(run, maker, number, variant, last)
+        if trial is not None and overrides and maker.round_of(number) % _OVERRIDDEN == 1:
+            trial = _overridden(run, trial, overrides)
+            last[variant] = (*last[variant][:2], trial)
+        if trial is not None:
+            finished.append(trial)
+            continue
+        where = f"with {', '.join(f'{name} = {value}' for name, value in variant)}, " if variant else ""
+        skipped.setdefault(f"{where}the reference ran on no generated inputs: {reason}", []).append(number)
+        if maker.plan.is_dynamic and variant not in last:
+            # The whole range of sizes was searched: another trial would search it in vain again.
+            hopeless.add(variant)
+    if not finished:
+        raise UnverifiableError(
+            f"the reference ran on no generated inputs; give some with --inputs. The last reason: {reason}"
+        )
+    return finished, [
+        f"trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"
+        for why, numbers in skipped.items()
+    ]
+
+
+def fed_back(trials: Sequence[Trial], states: Mapping[str, str]) -> dict[str, str]:
+    """Those of the pairs whose output some trial took over from another."""
+    return {
+        output: name
+        for output, name in states.items()
+        if any(later.feeds[name] is earlier.outputs[output] for earlier in trials for later in trials)
+    }
+
+
+def _continued(
+    run: RunModel,
+    maker: InputMaker,
+    number: int,
+    states: Mapping[str, str],
+    before: tuple[Recipe, Sizes, Trial],
+) -> Trial | None:
+    """The next call of a streaming model: other inputs of the same sizes, its own outputs as states."""
+    recipe, shapes, previous = before
+    feeds = maker.make(number, 0, recipe, shapes)
+    fed = 0
+    for output, name in states.items():
+        state, own = previous.outputs[output], feeds[name]
+        fits = isinstance(state, np.ndarray) and (state.shape, state.dtype) == (own.shape, own.dtype)
+        if fits and np.isfinite(state.astype(np.float64)).all():
+            feeds[name] = state
+            fed += 1
+    if not fed:
+        return None
+    try:
+        return Trial(number, feeds, run(feeds))
+    except RunError:
+        return None
+
+
+def _overridden(run: RunModel, trial: Trial, overrides: Overrides) -> Trial:
+    changed = overrides.run(run, trial.feeds)
+    return trial if changed is None else Trial(trial.number, *changed)
+
+
+def _first_that_runs(
+    run: RunModel,
+    maker: InputMaker,
+    number: int,
+    variant: Variant,
+    last: dict[Variant, tuple[Recipe, Sizes, Trial]],
+) -> tuple[Trial | None, str]:
+    """The first proposal of sizes and values on which the reference runs; or None and the last reason.
+
+    ``last`` gets what ran.
+    """
+    reason = "the inputs would be too large"
+    attempt = 0
+    draws = 1
+    if maker.has_discrete_inputs:
+        draws = _DRAWS if maker.plan.is_dynamic else _DRAWS_OF_FIXED_SHAPE
+    deadline = time.monotonic() + LONGEST_SEARCH
+    for recipe in maker.plan.proposals(maker.round_of(number), variant):
+        if time.monotonic() > deadline:
+            return None, f"{reason}; gave up after {LONGEST_SEARCH:.0f} s"
+        shapes = maker.plan.sizes(recipe)
+        if shapes is None:
+            continue
+        for _ in range(draws):
+            feeds = maker.make(number, attempt, recipe, shapes)
+            attempt += 1
+            try:
+                outputs = run(feeds)
+            except RunError as error:
+                reason = f"{brief(error)} (shapes {shapes})"
+            else:
+                maker.plan.worked(recipe, variant)
+                trial = Trial(number, feeds, outputs)
+                last[variant] = (recipe, shapes, trial)
+                return trial, ""
+    return None, reason

@@ -1,0 +1,1 @@
+"""What counts as equal: comparison, tolerance for rounding, and where a difference begins."""

@@ -1,0 +1,123 @@
+"""How far rounding alone moves the reference's outputs.
+
+Some graphs amplify rounding (deep ones, divisions by small norms): two correct evaluations then differ by
+more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs that are
+moved by a few units in the last place, and once in another precision. What that moves, no comparison can
+resolve; real faults are larger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnlower.engines.session import RunError
+from rnnlower.verification.verdict.compare import is_inexact
+
+__all__ = ["outputs_beside", "overflowing", "rounding_noise"]
+
+Array = NDArray[Any]
+
+_DRAWS = 4
+_FACTOR = 4.0
+# Rounding inside a graph adds up to more than one unit of its inputs.
+_ULPS = 8.0
+# Beyond this share of an output's scale, the output says nothing.
+_LARGEST_SHARE = 1e-2
+_LARGEST_SHARE_OF_SMALL = 1e-1
+_NEAR_OVERFLOW = 1e-3
+
+
+def rounding_noise(
+    run: Callable[[dict[str, Array]], dict[str, Any]],
+    feeds: Mapping[str, Array],
+    outputs: Mapping[str, Any],
+    seed: int,
+    second_opinion: Mapping[str, Any] | None = None,
+) -> dict[str, Array | None]:
+    """For each float output, element by element, the difference to allow for rounding; float64.
+
+    None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale
+    (10% for types of two bytes).
+
+    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``second_opinion`` are those of an
+    evaluation in another precision, which is heard where it is near.
+    """
+    floats = {
+        name: value
+        for name, value in outputs.items()
+        if isinstance(value, np.ndarray) and is_inexact(value.dtype)
+    }
+    opinions = {
+        name: other
+        for name, other in (second_opinion or {}).items()
+        if name in floats and other.shape == floats[name].shape
+    }
+    noise = {name: np.zeros(value.shape) for name, value in floats.items()}
+    for moved in outputs_beside(run, feeds, seed, _DRAWS):
+        for name in noise:
+            if moved[name].shape == noise[name].shape:
+                noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
+    for name, other in opinions.items():
+        apart = _difference(other, outputs[name])
+        if float(apart.max(initial=0.0)) <= _LARGEST_SHARE * _scale(floats[name]):
+            noise[name] = np.fmax(noise[name], apart)
+    return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
+
+
+def outputs_beside(
+    run: Callable[[dict[str, Array]], dict[str, Any]],
+    feeds: Mapping[str, Array],
+    seed: int,
+    draws: int,
+    *,
+    evenly: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """What the reference gives on inputs moved by some units in the last place, or `evenly` up to that."""
+    for draw in range(draws):
+        rng = np.random.default_rng([seed, draw])
+        try:
+            yield run({name: _moved(array, rng, evenly) for name, array in feeds.items()})
+        except RunError:
+            # Right at the edge of what the model accepts; the other draws tell enough.
+            continue
+
+
+def overflowing(values: Any, dtype: Any) -> Array:
+    """Where values are NaN or reach the end of the type's range; what comes out depends on the order then."""
+    largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    # The product of two such values, somewhere inside, may be beyond the range.
+    bound = min(_NEAR_OVERFLOW * largest, math.sqrt(largest))
+    return ~np.asarray(np.abs(values.astype(np.float64)) < bound)
+
+
+def _moved(array: Array, rng: np.random.Generator, evenly: bool) -> Array:
+    if not is_inexact(array.dtype):
+        return array
+    # In a small type one unit is much already.
+    ulps = _ULPS if array.dtype.itemsize >= 4 else 1.0
+    step = ulps * float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
+    moves = rng.uniform(-1, 1, array.shape) if evenly else rng.integers(0, 2, array.shape) * 2 - 1
+    return (array.astype(np.float64) * (1 + step * moves)).astype(array.dtype)
+
+
+def _difference(a: Array, b: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return np.where(np.isfinite(difference), difference, 0.0)
+
+
+def _scale(output: Array) -> float:
+    magnitude = np.abs(output.astype(np.float64))
+    return float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
+
+
+def _if_determined(noise: Array, output: Array) -> Array | None:
+    # One unit of a small type may itself be more than the share of a large one.
+    share = _LARGEST_SHARE if output.dtype.itemsize >= 4 else _LARGEST_SHARE_OF_SMALL
+    return noise if float(noise.max(initial=0.0)) <= share * _scale(output) else None

@@ -1,0 +1,107 @@
+"""What the trials did not reach: branches that never ran, outputs that held nothing to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.external_data_helper import uses_external_data
+
+from rnnlower.verification.inputs.trials import RunModel, Trial
+from rnnlower.verification.models import HeldModel
+from rnnlower.verification.verdict.compare import is_inexact
+from rnnlower.verification.verdict.narrow import with_outputs
+
+__all__ = ["BranchWatch", "empty_words"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A branch of an If: where it is, and the conditions of all Ifs on the way, its own last."""
+
+    node: onnx.NodeProto
+    name: str
+    way: tuple[tuple[str, bool], ...]
+
+    def __str__(self) -> str:
+        label = self.node.name or self.node.output[0]
+        return f"If node {label!r}: its {self.name} ran on no inputs, and was not compared"
+
+
+def _branches(
+    graph: onnx.GraphProto, conditions: frozenset[str], way: tuple[tuple[str, bool], ...] = ()
+) -> Iterator[_Branch]:
+    """The branches of Ifs that these values decide, those inside of others too."""
+    for node in graph.node:
+        if node.op_type != "If" or node.domain or node.input[0] not in conditions:
+            continue
+        for attribute in node.attribute:
+            branch = _Branch(node, attribute.name, (*way, (node.input[0], attribute.name == "then_branch")))
+            yield branch
+            yield from _branches(attribute.g, conditions, branch.way)
+
+
+class BranchWatch:
+    """Sees which branches the Ifs take that values of the main graph decide.
+
+    ``model`` is the model with these conditions as outputs, which `watched` takes away again.
+    """
+
+    def __init__(self, model: HeldModel) -> None:
+        graph = model.proto.graph
+        given = {value.name for value in (*graph.input, *graph.output)}
+        values = given.union(*(node.output for node in graph.node))
+        values -= {tensor.name for tensor in graph.initializer}
+        self._branches = list(_branches(graph, frozenset(values)))
+        self._added = list(dict.fromkeys(b.way[-1][0] for b in self._branches if b.way[-1][0] not in given))
+        self._ran: set[tuple[tuple[str, bool], ...]] = set()
+        # Not worth a second copy of data that is kept outside.
+        external = any(uses_external_data(tensor) for tensor in graph.initializer)
+        extended = with_outputs(model, self._added) if self._added and not external else None
+        self.model = extended or model
+        if self._added and extended is None:
+            self._branches = []
+
+    def watched(self, run: RunModel) -> RunModel:
+        """``run``, which runs ``model``, with the conditions noted and taken out of the outputs."""
+
+        def noting(feeds: dict[str, Array]) -> dict[str, Any]:
+            outputs = run(feeds)
+            values = feeds | outputs
+            for branch in self._branches:
+                if all(bool(np.ravel(values[name])[0]) == value for name, value in branch.way):
+                    self._ran.add(branch.way)
+            return {name: value for name, value in outputs.items() if name not in self._added}
+
+        return noting
+
+    def words(self) -> list[str]:
+        """A sentence for each branch that never ran, though what it is in did."""
+        reached = self._ran | {()} if self._ran else set()
+        return [str(b) for b in self._branches if b.way not in self._ran and b.way[:-1] in reached]
+
+
+def empty_words(trials: Sequence[Trial]) -> list[str]:
+    """A sentence for each output of the reference that never held a number."""
+    words = []
+    for name in trials[0].outputs if trials else ():
+        values = [trial.outputs[name] for trial in trials]
+        if not all(isinstance(value, np.ndarray) for value in values):
+            continue
+        if all(value.size == 0 for value in values):
+            words.append(f"output {name!r} is empty in every trial: only its shape and dtype were compared")
+        elif not any(map(_has_number, values)):
+            words.append(f"output {name!r} is NaN or infinite in every trial: no number of it was compared")
+    return words
+
+
+def _has_number(value: Array) -> bool:
+    if not is_inexact(value.dtype):
+        return True
+    return bool(np.isfinite(value.astype(np.float64)).any())

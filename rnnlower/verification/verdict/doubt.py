@@ -1,0 +1,132 @@
+"""What may excuse a difference: rounding, values beyond the range of their type, decisions by a hair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnlower.engines.session import RunError
+from rnnlower.verification.inputs.trials import RunModel
+from rnnlower.verification.verdict.compare import is_inexact
+from rnnlower.verification.verdict.conditioning import outputs_beside, overflowing, rounding_noise
+
+__all__ = ["Doubt", "overflowing_outputs"]
+
+Array = NDArray[Any]
+
+_DRAWS_OF_TIES = 16
+
+
+class Doubt:
+    """A second look at what the reference makes of one trial's inputs.
+
+    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``, ``opinion`` those of an evaluation
+    in another precision. ``noise`` is by float output the difference that rounding explains, element by
+    element; None where it explains any.
+    """
+
+    def __init__(
+        self,
+        run: RunModel,
+        feeds: dict[str, Array],
+        outputs: Mapping[str, Any],
+        opinion: Mapping[str, Any],
+        seed: int,
+    ) -> None:
+        self._run, self._feeds, self._outputs = run, feeds, outputs
+        self._opinion, self._seed = opinion, seed
+        self.noise = rounding_noise(run, feeds, outputs, seed, opinion)
+
+    def is_open(self, name: str) -> bool:
+        """Whether the inputs do not determine an output, for all that rounding does to it."""
+        return name in self.noise and self.noise[name] is None
+
+    @cached_property
+    def overflowing_outputs(self) -> set[str]:
+        """The outputs that overflow, by the reference or by the second opinion.
+
+        A kernel may turn what has overflowed inside of it into a number.
+        """
+        return overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
+
+    def overflows(self, name: str, found: Array) -> Array:
+        """The elements of an output, of which the candidate makes ``found``, that are beyond the range."""
+        expected, other = self._outputs[name], self._opinion.get(name)
+        places = overflowing(expected, expected.dtype) | overflowing(found, expected.dtype)
+        if other is not None and other.shape == expected.shape:
+            places |= overflowing(other, expected.dtype)
+        if not self._has_large_numbers:
+            # A NaN or infinity is what the model says there, as of a root or a mask. Only which of them it is
+            # may be left open by what grew beyond every range inside of a node.
+            either = ~_is_number(expected) & ~_is_number(found)
+            places &= (either & self._is_number_for_less(name)) | ~self._is_meant(name)
+        return places
+
+    def is_decided_by_a_hair(self, name: str, found: Any) -> bool:
+        """Whether a discrete output, such as an ArgMax, differs only where rounding decides.
+
+        Each element has to be what the reference gives on the inputs, on inputs moved by rounding, or in
+        another precision.
+        """
+        expected = self._outputs[name]
+        arrays = isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)
+        if not arrays or is_inexact(expected.dtype):
+            return False
+        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            return False
+        settled = np.asarray(found == expected)
+        moved = outputs_beside(self._run, self._feeds, self._seed, _DRAWS_OF_TIES, evenly=True)
+        for other in (self._opinion, *moved):
+            if name in other and np.shape(other[name]) == found.shape:
+                settled |= found == other[name]
+        return bool(settled.all())
+
+    @cached_property
+    def _has_large_numbers(self) -> bool:
+        """Whether a number, the reference's or the second opinion's, is near the end of its type's range."""
+        return any(
+            bool((overflowing(values[name], self._outputs[name].dtype) & _is_number(values[name])).any())
+            for values in (self._outputs, self._opinion)
+            for name in overflowing_outputs(values, self._outputs)
+        )
+
+    def _is_meant(self, name: str) -> Array:
+        """Where the reference gives the same NaN or infinity in another precision, if it runs in one."""
+        expected, other = self._outputs[name], self._opinion.get(name)
+        if other is None or other.shape != expected.shape:
+            return ~_is_number(expected)
+        wide, opinion = expected.astype(np.float64), other.astype(np.float64)
+        return np.asarray((np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion)))
+
+    def _is_number_for_less(self, name: str) -> Array:
+        """Where the reference gives a number once its inputs are a thousandth."""
+        expected = self._outputs[name]
+        less = {
+            key: (value / 1000).astype(value.dtype) if is_inexact(value.dtype) else value
+            for key, value in self._feeds.items()
+        }
+        try:
+            value = self._run(less)[name]
+        except RunError:
+            value = expected
+        return _is_number(value if value.shape == expected.shape else expected)
+
+
+def overflowing_outputs(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> set[str]:
+    """The float outputs that overflow somewhere, in the types that ``typed`` has."""
+    types = {
+        name: value.dtype
+        for name, value in (typed or values).items()
+        if isinstance(value, np.ndarray) and is_inexact(value.dtype)
+    }
+    return {
+        name for name, dtype in types.items() if name in values and overflowing(values[name], dtype).any()
+    }
+
+
+def _is_number(values: Array) -> Array:
+    return np.isfinite(values.astype(np.float64))

@@ -1,0 +1,222 @@
+"""From outputs to a verdict: comparison, a second look at what differs, and where a difference begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from rnnlower.engines.session import LoadError, RunError
+from rnnlower.verification.inputs.facts import dims_of, unnamed_dim
+from rnnlower.verification.inputs.graph_facts import gather_facts
+from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.interface import feedable_inputs
+from rnnlower.verification.result import OutputComparison
+from rnnlower.verification.running import Runner
+from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact, merge, tolerance_for
+from rnnlower.verification.verdict.doubt import Doubt, overflowing_outputs
+from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
+
+__all__ = ["Judge", "Judged"]
+
+Array = NDArray[Any]
+Comparisons = dict[str, OutputComparison]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A trial, what the candidate made of it, and how that compares."""
+
+    trial: Trial
+    outputs: dict[str, Any]
+    comparisons: Comparisons
+
+
+class Judge:
+    """Compares the outputs of the runner's two models; without given tolerances, by dtype."""
+
+    def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
+        self._runner = runner
+        self._atol, self._rtol = atol, rtol
+        self._coarse = [
+            np.dtype(tensor_dtype_to_np_dtype(node.elem_type))
+            for facts in (runner.reference_facts, runner.candidate_facts)
+            for node in facts.recurrent
+            if node.elem_type
+        ]
+
+    def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
+        """The tolerance for values of ``dtype`` (None for what is no array) that ``feeds`` lead to."""
+        return tolerance_for(dtype, self._coarse, self._atol, self._rtol, self._steps(feeds))
+
+    def _steps(self, feeds: Mapping[str, Array]) -> int:
+        """The time steps of the longest recurrent node, as far as the shapes of the inputs tell."""
+        sizes: dict[Any, int] = {}
+        for value in self._runner.reference.proto.graph.input:
+            shape = np.shape(feeds.get(value.name, ()))
+            for axis, (dim, size) in enumerate(zip(dims_of(value) or (), shape, strict=False)):
+                sizes[unnamed_dim(value.name, axis) if dim is None else dim] = size
+        lengths = [
+            node.x_dims[node.layout]
+            for facts in (self._runner.reference_facts, self._runner.candidate_facts)
+            for node in facts.recurrent
+            if node.x_dims and node.layout < len(node.x_dims)
+        ]
+        return max((d if isinstance(d, int) else sizes.get(d, 1) for d in lengths), default=1)
+
+    def compare(
+        self, trial: Trial, outputs: dict[str, Any], noise: Mapping[str, Array | None] | None = None
+    ) -> Comparisons:
+        """Compare the outputs that both models have; ``noise`` is allowed on top of the tolerances."""
+        comparisons = {}
+        for name, expected in trial.outputs.items():
+            if name not in outputs:
+                continue
+            found = outputs[name]
+            if name in self._runner.reference_facts.random_outputs:
+                self._runner.note(
+                    f"output {name!r} is left to chance or to the runtime: only shape and dtype compared"
+                )
+                expected, found = _shape_only(expected), _shape_only(found)
+            tolerance = self.tolerance(getattr(expected, "dtype", None), trial.feeds)
+            allowed = None if noise is None else noise.get(name)
+            comparisons[name] = compare_values(name, expected, found, tolerance, allowed)
+        return comparisons
+
+    def look_again(self, judged: list[Judged], seed: int) -> list[Judged]:
+        """Look again at what differs, allowing for how much the reference amplifies rounding.
+
+        An output that a trial's inputs do not determine is left out of that trial, if other trials judge it.
+        Given tolerances are the last word: then nothing is excused.
+        """
+        differs = any(not c.equal for one in judged for c in one.comparisons.values())
+        if not differs or self._atol is not None or self._rtol is not None:
+            return judged
+        usual = set.intersection(*(overflowing_outputs(one.trial.outputs) for one in judged))
+        again: list[Judged] = []
+        undetermined: list[tuple[Comparisons, OutputComparison]] = []
+        with self._runner.open(self._runner.reference) as run:
+            for one in judged:
+                doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
+                kept = dict(one.comparisons)
+                again.append(replace(one, comparisons=kept))
+                if not doubtful:
+                    continue
+                opinion = self._runner.second_opinion(one.trial.feeds) or {}
+                doubt = Doubt(run, one.trial.feeds, one.trial.outputs, opinion, seed)
+                second = self.compare(one.trial, one.outputs, doubt.noise)
+                for name in doubtful:
+                    if doubt.is_open(name) or self._is_overflow(name, one, doubt, usual):
+                        undetermined.append((kept, kept.pop(name)))
+                    elif second[name].equal or doubt.is_decided_by_a_hair(name, one.outputs[name]):
+                        kept[name] = replace(second[name], equal=True, note="")
+                        self._runner.note(
+                            f"trial {one.trial.number}, output {name!r}: differs only as far as rounding goes"
+                        )
+                    else:
+                        # One difference decides; the other trials need no second look.
+                        return again + judged[len(again) :]
+        self._settle(again, undetermined)
+        return again
+
+    def _is_overflow(self, name: str, one: Judged, doubt: Doubt, usual: Collection[str]) -> bool:
+        """Whether an output differs only in elements that overflow, in a trial in which something does.
+
+        What overflows in every trial, as a mask of -inf, says nothing of one.
+        """
+        expected, found = one.trial.outputs[name], one.outputs[name]
+        if not doubt.overflowing_outputs - {*usual}:
+            return False
+        if name not in doubt.noise or found.shape != expected.shape or found.dtype != expected.dtype:
+            return False
+        places, zero = doubt.overflows(name, found), np.zeros((), expected.dtype)
+        expected, found = np.where(places, zero, expected), np.where(places, zero, found)
+        tolerance = self.tolerance(expected.dtype, one.trial.feeds)
+        return compare_values(name, expected, found, tolerance, doubt.noise[name]).equal
+
+    def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
+        """Leave out undetermined outputs that other trials judge; the others count as they are."""
+        names = {name for one in judged for name in one.comparisons}
+        for comparisons, comparison in undetermined:
+            if comparison.name in names:
+                self._runner.note(
+                    f"output {comparison.name!r}: some trials overflow or amplify rounding, and were left out"
+                )
+            else:
+                comparisons[comparison.name] = comparison
+
+    def merged(self, judged: list[Judged]) -> Comparisons:
+        """One comparison for each output, over all trials."""
+        self._note_small_outputs([one.trial for one in judged])
+        merged: Comparisons = {}
+        for one in judged:
+            for name, comparison in one.comparisons.items():
+                merged[name] = merge(merged.get(name), comparison, one.trial.number)
+        axes = self._runner.reference_facts.time_axes
+        if any(not c.equal and c.name not in axes for c in merged.values()):
+            axes = self._time_axes() | axes
+        for name, comparison in merged.items():
+            if name in axes and comparison.worst_index and axes[name] < len(comparison.worst_index):
+                merged[name] = replace(comparison, worst_step=comparison.worst_index[axes[name]])
+        return merged
+
+    def _note_small_outputs(self, trials: Sequence[Trial]) -> None:
+        """Say which outputs are so small that the tolerance takes 0 for them."""
+        sizes: dict[str, float] = {}
+        limits: dict[str, float] = {}
+        for trial in trials:
+            for name, value in trial.outputs.items():
+                if not isinstance(value, np.ndarray) or not is_inexact(value.dtype):
+                    continue
+                magnitude = np.abs(value.astype(np.float64))
+                largest = magnitude.max(initial=0.0, where=np.isfinite(magnitude))
+                sizes[name] = max(sizes.get(name, 0.0), float(largest))
+                limit = self.tolerance(value.dtype, trial.feeds).allowed(np.zeros(1), np.ones(1, bool))
+                limits[name] = max(limits.get(name, 0.0), float(limit[0]))
+        for name, size in sizes.items():
+            if 0.0 < size <= limits[name] and self._atol is None:
+                self._runner.note(
+                    f"output {name!r} stays below {limits[name]:.1g} in every trial, where the tolerance "
+                    "takes any such number for another; give a smaller one (--atol, --rtol) to compare them"
+                )
+
+    def _time_axes(self) -> dict[str, int]:
+        """The axes of time that show once the sizes of the inputs are forgotten."""
+        proto = self._runner.reference.proto
+        named = {
+            value.name: [unnamed_dim(value.name, axis) for axis in range(len(dims))]
+            for value in proto.graph.input
+            if (dims := dims_of(value)) is not None
+        }
+        return gather_facts(proto, named).time_axes
+
+    def where_it_begins(self, judged: list[Judged]) -> str | None:
+        """The first inner value that both models name and that differs, on the first trial that shows any."""
+        trial = next((o.trial for o in judged if not all(c.equal for c in o.comparisons.values())), None)
+        if trial is None:
+            return None
+        names = common_values(self._runner.reference, self._runner.candidate)
+        values: list[dict[str, Any]] = []
+        for model in (self._runner.reference, self._runner.candidate):
+            extended = with_outputs(model, names) if names else None
+            if extended is None:
+                return None
+            accepted = {value.name for value in feedable_inputs(model.proto)}
+            try:
+                with self._runner.open(extended) as run:
+                    values.append(run({k: v for k, v in trial.feeds.items() if k in accepted}))
+            except (LoadError, RunError):
+                # A help for the reader: without it the verdict stands.
+                return None
+        graph = self._runner.reference.proto.graph
+        return first_difference(
+            graph, names, values[0], values[1], lambda dtype: self.tolerance(dtype, trial.feeds)
+        )
+
+
+def _shape_only(value: Any) -> Any:
+    return np.zeros_like(value) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,182 @@
+"""`rnnlower targets`, `check` and `lower`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import generate
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from support.cli_helpers import rnnlower, save
+from support.configs import Config
+from support.judge import all_nodes, recurrent_left
+from support.small_models import recurrent_model
+from support.target_files import MINIMAL, write
+
+from rnnlower.targets import find_target, target_names
+
+MODELS = Path(generate.__file__).parent
+
+
+def test_targets_lists_them() -> None:
+    table = rnnlower("targets").stdout
+    listed = {row["name"]: row for row in rnnlower("targets", "--json").json["targets"]}
+    assert set(listed) == set(target_names())
+    for name in target_names():
+        assert f"\n{name} " in table
+        assert listed[name]["opset"]["range"] == list(find_target(name).opset.range)
+
+
+def test_check_before_and_after(tmp_path: Path) -> None:
+    model, out = MODELS / "lstm14_peephole.onnx", tmp_path / "out.onnx"
+    before = rnnlower("check", model, "--target", "openvino", code=1)
+    assert "openvino gets LSTM with input P silently wrong" in before.stdout
+    assert "rnnlower lower --target openvino" in before.stdout
+    rnnlower("lower", model, "-o", out, "--target", "openvino")
+    assert "every node fits target openvino" in rnnlower("check", out, "--target", "openvino").stdout
+
+
+def test_check_json_marks_guesses(tmp_path: Path) -> None:
+    path = save(Config(opset=14, dtype="float16").build(), tmp_path)
+    result = rnnlower("check", path, "--target", "onnx2c", "--json", code=1).json
+    assert result["target"] == "onnx2c"
+    assert result["fits"] is False
+    (misfit,) = result["misfits"]
+    assert set(misfit) == {"path", "name", "op_type", "reason", "remedy", "source", "guess"}
+    assert {guess["claim"] for guess in result["guesses"]} >= {"opset", "dtypes"}
+    table = rnnlower("check", path, "--target", "onnx2c", code=1).stdout
+    assert "a guess about onnx2c: opset" in table
+
+
+def test_check_names_nodes_in_subgraphs(tmp_path: Path) -> None:
+    run = rnnlower(
+        "check", MODELS / "lstm13_in_if_in_if_captured.onnx", "--target", "tvm-relax", "--json", code=1
+    )
+    reasons = {(misfit["path"], misfit["op_type"]): misfit["reason"] for misfit in run.json["misfits"]}
+    assert ("", "If") in reasons
+    (path,) = (path for path, op_type in reasons if op_type == "LSTM")
+    assert path.count("then_branch") + path.count("else_branch") == 2
+
+
+def test_lower_says_why(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    run = rnnlower("lower", MODELS / "lstm14_layout1.onnx", "-o", out, "--target", "onnxruntime")
+    assert "LSTM LSTM_0: " in run.stdout
+    result = rnnlower(
+        "lower", MODELS / "lstm14_layout1.onnx", "-o", out, "--target", "onnxruntime", "--json"
+    ).json
+    assert result["target"] == "onnxruntime"
+    assert result["nodes"][0]["reason"]
+    assert result["kept"] == []
+    kept = rnnlower("lower", MODELS / "lstm14_defaults.onnx", "-o", out, "--target", "onnxruntime", "--json")
+    assert kept.json["nodes"] == []
+    assert kept.json["kept"][0]["name"] == "LSTM_0"
+    assert recurrent_left(onnx.load(out)) == ["LSTM"]
+
+
+@pytest.mark.parametrize("name", sorted(set(target_names()) - {"sonnx"}))
+def test_lowered_for_each_target(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out.onnx"
+    rnnlower("lower", MODELS / "lstm14_clip.onnx", "-o", out, "--target", name, "--trials", "1")
+    lowered = onnx.load(out)
+    first, last = find_target(name).opset.range
+    assert first <= lowered.opset_import[0].version <= last
+    rnnlower("check", out, "--target", name)
+
+
+def test_opset_outside_of_the_range_is_wrong_usage(tmp_path: Path) -> None:
+    run = rnnlower(
+        *("lower", MODELS / "lstm14_defaults.onnx", "-o", tmp_path / "out.onnx"),
+        *("--target", "onnx2torch", "--opset", "18"),
+        code=2,
+    )
+    assert "the opset is 18; target onnx2torch takes 10 to 17" in run.stderr
+
+
+def test_a_newer_model_is_brought_down(tmp_path: Path) -> None:
+    path, out = save(Config(opset=22).build(), tmp_path), tmp_path / "out.onnx"
+    rnnlower("lower", path, "-o", out, "--target", "onnx2torch")
+    assert onnx.load(out).opset_import[0].version == 17
+
+
+def test_an_unknown_target_is_wrong_usage(tmp_path: Path) -> None:
+    for command in (["check"], ["lower", "-o", tmp_path / "out.onnx"]):
+        run = rnnlower(*command, MODELS / "lstm14_defaults.onnx", "--target", "nonesuch", code=2)
+        assert "there is no target 'nonesuch'" in run.stderr
+
+
+def test_open_sizes_ask_for_dim(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    model = MODELS / "lstm14_dynamic.onnx"
+    run = rnnlower("lower", model, "-o", out, "--target", "tinygrad", code=3)
+    assert "takes static shapes only" in run.stderr
+    assert "--dim" in run.stderr
+    assert not out.exists()
+
+
+def test_question_marks_ask_for_input_shape(tmp_path: Path) -> None:
+    path = save(recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, ["?", "?", 3])}), tmp_path)
+    run = rnnlower("lower", path, "-o", tmp_path / "out.onnx", "--target", "tinygrad", code=3)
+    assert "--input-shape X:N,N,3" in run.stderr
+
+
+def around_an_odd_op(folder: Path) -> Path:
+    """An LSTM behind an operator that few targets have."""
+    model = Config(opset=14).build()
+    model.graph.node.insert(0, helper.make_node("Round", ["raw"], ["X"], name="rounding"))
+    x = model.graph.input[0]
+    shape = [dim.dim_value for dim in x.type.tensor_type.shape.dim]
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("raw", TensorProto.FLOAT, shape))
+    return save(model, folder)
+
+
+def test_the_rest_of_the_model_is_a_warning_or_with_strict_an_error(tmp_path: Path) -> None:
+    path, out = around_an_odd_op(tmp_path), tmp_path / "out.onnx"
+    strict = rnnlower("lower", path, "-o", out, "--target", "primitive", "--strict", code=3)
+    assert "Round 'rounding': primitive has no Round" in strict.stderr
+    assert not out.exists()
+    run = rnnlower("lower", path, "-o", out, "--target", "primitive")
+    assert "Round 'rounding': primitive has no Round" in run.stderr
+    assert "Round" in {node.op_type for node in all_nodes(onnx.load(out))}
+
+
+def test_own_target_file(tmp_path: Path) -> None:
+    ops = ["Concat", "MatMul", "Add", "Mul", "Sigmoid", "Tanh", "Reshape", "Split", "Relu"]
+    path = write(tmp_path, MINIMAL | {"ops": f"allowed = {ops}", "opset": "range = [9, 14]"})
+    out = tmp_path / "out.onnx"
+    rnnlower("lower", MODELS / "lstm14_defaults.onnx", "-o", out, "--target", path)
+    assert {node.op_type for node in all_nodes(onnx.load(out))} <= set(ops)
+    refused = rnnlower("lower", MODELS / "gru14_defaults.onnx", "-o", out, "--target", path, code=3)
+    assert "GRU node 'GRU_0': Sub, which target own lacks; choose a target that has Sub" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "config", "said"),
+    [
+        ("tinygrad", Config(), "is unrolled"),
+        ("onnxruntime", Config(layout=1, batch_size=1), "is unrolled"),
+        ("onnxruntime", Config(), "is kept"),
+        ("sonnx", Config(), "is kept"),
+        ("tract", Config(x_dims="time", clip=0.3), ""),
+    ],
+)
+def test_an_unroll_factor_without_effect_is_noted(
+    tmp_path: Path, target: str, config: Config, said: str
+) -> None:
+    path, out = save(config.build(), tmp_path), tmp_path / "out.onnx"
+    run = rnnlower("lower", path, "-o", out, "--target", target, "--unroll-factor", "2", "--no-verify")
+    assert (f"note: LSTM node 'LSTM_0' {said}: --unroll-factor 2" in run.stderr) == bool(said)
+    assert ("--unroll-factor" in run.stderr) == bool(said)
+    without = rnnlower("lower", path, "-o", out, "--target", target, "--no-verify")
+    assert "--unroll-factor" not in without.stderr
+
+
+def test_check_says_what_lower_says_of_batches(tmp_path: Path) -> None:
+    path, out = save(Config().build(), tmp_path), tmp_path / "out.onnx"
+    note = "note: LSTM node 'LSTM_0': batch_size is 2"
+    assert note in rnnlower("lower", path, "-o", out, "--target", "sonnx").stderr
+    run = rnnlower("check", out, "--target", "sonnx", "--json")
+    assert note in run.stderr
+    assert len(run.json["notes"]) == 1
+    assert "note" not in rnnlower("check", out, "--target", "tract", code=1).stderr

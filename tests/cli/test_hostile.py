@@ -1,0 +1,332 @@
+"""What a user can feed the command line: every case ends in words and an exit code."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from support.small_models import info, model_of, recurrent_model, weights
+from typer.testing import CliRunner
+
+import rnnlower
+from rnnlower.cli import app
+
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def run(*line: object) -> Any:
+    return CliRunner().invoke(app, [str(part) for part in line])
+
+
+def expect(result: Any, code: int, *words: str) -> None:
+    """The exit code, and words that the message must hold; never a traceback."""
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert result.exit_code == code, result.output
+    for word in words:
+        assert word in result.output
+
+
+def every_command(path: Path, code: int, *words: str) -> None:
+    """Each command refuses the model, and writes nothing."""
+    before = sorted(path.parent.iterdir())
+    for command in ("unroll", "scan", "loop"):
+        expect(run(command, path, "-o", path.parent / "out.onnx"), code, *words)
+    expect(run("convert", path, "-o", path.parent / "out.onnx", "--opset", 18), code, *words)
+    assert run("verify", path, path).exit_code in (code, 4)
+    assert sorted(path.parent.iterdir()) == before
+
+
+def save(model: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def lstm(**options: object) -> onnx.ModelProto:
+    return recurrent_model(inputs={"X": (FLOAT, [3, 2, 3])}, **options)  # type: ignore[arg-type]
+
+
+def test_missing_and_strange_files(tmp_path: Path) -> None:
+    every_command(tmp_path / "missing.onnx", 3, "missing.onnx")
+    every_command(tmp_path, 3, "directory")
+    every_command(Path("/dev/zero"), 3, "not a file")
+    for number, data in enumerate([b"", b"\0" * 100, b"<html>", bytes(range(256)) * 20]):
+        path = tmp_path / f"{number}.onnx"
+        path.write_bytes(data)
+        every_command(path, 3, path.name)
+
+
+def test_cycle(tmp_path: Path) -> None:
+    model = lstm()
+    cell = model.graph.node[0]
+    cell.input[0] = "looped"
+    model.graph.node.append(helper.make_node("Squeeze", [cell.output[0]], ["looped"], name="back"))
+    every_command(save(model, tmp_path), 3)
+    expect(run("inspect", save(model, tmp_path)), 3, "cycle")
+
+
+def test_functions_that_call_each_other(tmp_path: Path) -> None:
+    model = lstm(opset=18)
+    model.graph.node.insert(0, helper.make_node("f", ["X"], ["called"], domain="own"))
+    model.graph.node[1].input[0] = "called"
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    imports = [helper.make_opsetid("own", 1), helper.make_opsetid("", 18)]
+    for name, other in (("f", "g"), ("g", "f")):
+        body = [helper.make_node(other, ["x"], ["y"], domain="own")]
+        model.functions.append(helper.make_function("own", name, ["x"], ["y"], body, imports))
+    every_command(save(model, tmp_path), 3, "calls itself")
+
+
+def _absent() -> onnx.GraphProto:
+    nodes = [helper.make_node("Identity", ["X"], ["absent"])]
+    return helper.make_graph(nodes, "branch", [], [info("absent", FLOAT, None)])
+
+
+def deep_ifs(depth: int) -> onnx.ModelProto:
+    """An LSTM inside of so many Ifs."""
+    node = lstm().graph.node[0]
+    outputs = [info("inner_0", FLOAT, None)]
+    del node.output[1:]
+    node.output[0] = "inner_0"
+    branch = helper.make_graph([node], "branch", [], outputs)
+    for level in range(1, depth + 1):
+        name = f"inner_{level}"
+        nodes = [helper.make_node("If", ["cond"], [name], then_branch=branch, else_branch=branch)]
+        nodes[0].attribute[1].g.CopyFrom(_absent())
+        branch = helper.make_graph(nodes, "branch", [], [info(name, FLOAT, None)])
+    source = lstm()
+    inputs = [source.graph.input[0], info("cond", onnx.TensorProto.BOOL, [])]
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in source.graph.initializer}
+    return model_of(branch.node, inputs, [info(f"inner_{depth}", FLOAT, None)], constants)
+
+
+def test_nesting_deeper_than_protobuf_reads(tmp_path: Path) -> None:
+    # The parser reads 100 levels of messages, three of which make one level of graphs.
+    path = tmp_path / "deep.onnx"
+    data = b""
+    for _ in range(1000):
+        graph = b"\x0a" + _length(data) + data
+        attribute = b"\x32" + _length(graph) + graph
+        data = b"\x2a" + _length(attribute) + attribute
+    graph = b"\x0a" + _length(data) + data
+    path.write_bytes(b"\x08\x08\x3a" + _length(graph) + graph)
+    every_command(path, 3, "deep.onnx")
+
+
+def _length(data: bytes) -> bytes:
+    size, encoded = len(data), b""
+    while size > 127:
+        encoded += bytes([size & 127 | 128])
+        size >>= 7
+    return encoded + bytes([size])
+
+
+def test_nesting_as_deep_as_protobuf_reads(tmp_path: Path) -> None:
+    path = save(deep_ifs(12), tmp_path)
+    for command in ("unroll", "scan", "loop"):
+        expect(run(command, path, "-o", tmp_path / "out.onnx", "--no-verify"), 0)
+    expect(run("inspect", path), 0)
+
+
+def test_chain_of_thousands_of_nodes(tmp_path: Path) -> None:
+    """Weights at the end of a long chain of constants, X at the end of another."""
+    model = lstm()
+    cell = model.graph.node[0]
+    chains = []
+    for start in ("W", "X"):
+        names = [start, *(f"{start}_{number}" for number in range(4000))]
+        chains += [helper.make_node("Identity", [a], [b]) for a, b in itertools.pairwise(names)]
+        cell.input[("X", "W").index(start)] = names[-1]
+    nodes = [*chains, onnx.NodeProto.FromString(cell.SerializeToString())]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    path = save(model, tmp_path)
+    for command in ("unroll", "scan", "loop"):
+        expect(run(command, path, "-o", tmp_path / "out.onnx", "--no-verify"), 0)
+    expect(run("convert", path, "-o", tmp_path / "out.onnx", "--opset", 11, "--no-verify"), 0)
+    expect(run("inspect", path), 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        " ",
+        "\n\t",
+        "a/b",
+        "../../x",
+        "{0}",
+        "%s%n",
+        "[bold]x[/bold]",
+        "[/]",
+        "*",
+        "?",
+        "ü\u202e\U0001f600",
+        "x" * 9999,
+    ],
+)
+def test_odd_names(name: str, tmp_path: Path) -> None:
+    model = lstm()
+    cell = model.graph.node[0]
+    cell.name = name
+    model.graph.name = name
+    model.graph.input[0].name = cell.input[0] = f"X{name}"
+    model.graph.initializer[0].name = cell.input[1] = f"W{name}"
+    model.graph.output[0].name = cell.output[0] = f"Y{name}"
+    path = save(model, tmp_path)
+    expect(run("inspect", path), 0)
+    for command in ("unroll", "scan", "loop"):
+        expect(run(command, path, "-o", tmp_path / "out.onnx", "--trials", 1), 0)
+        lowered = onnx.load(tmp_path / "out.onnx")
+        assert [each.name for each in lowered.graph.input] == [f"X{name}"]
+        assert lowered.graph.output[0].name == f"Y{name}"
+    del cell.input[2]
+    expect(run("inspect", save(model, tmp_path)), 3)
+
+
+def test_a_billion_steps(tmp_path: Path) -> None:
+    path = save(recurrent_model(inputs={"X": (FLOAT, [10**9, 1, 3])}), tmp_path)
+    expect(run("unroll", path, "-o", tmp_path / "o.onnx"), 3, "10,000,000,000 nodes", "rnnlower scan")
+    expect(run("scan", path, "-o", tmp_path / "o.onnx"), 4, "too large")
+    expect(run("scan", path, "-o", tmp_path / "o.onnx", "--no-verify"), 0)
+
+
+def _tensor(change: Callable[[onnx.TensorProto], None]) -> onnx.ModelProto:
+    model = lstm()
+    change(model.graph.initializer[0])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (_tensor(lambda t: setattr(t, "raw_data", t.raw_data[:-1])), "initializer 'W' has 191 bytes"),
+        (_tensor(lambda t: setattr(t, "data_type", 99)), "no known element type"),
+        (_tensor(lambda t: t.dims.append(-1)), "size -1"),
+        (_tensor(lambda t: t.dims.extend([2**40, 2**40])), "nothing can hold"),
+    ],
+)
+def test_damaged_tensors(model: onnx.ModelProto, words: str, tmp_path: Path) -> None:
+    every_command(save(model, tmp_path), 3, words)
+
+
+def external(tmp_path: Path, **entries: object) -> Path:
+    """The model with W in a file of its own; ``entries`` replace what the model says about it."""
+    model = lstm()
+    W = model.graph.initializer[0]
+    (tmp_path / "model.data").write_bytes(W.raw_data)
+    W.ClearField("raw_data")
+    W.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in ({"location": "model.data"} | entries).items():
+        W.external_data.add(key=key, value=str(value))
+    return save(model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"location": "nowhere"}, "missing"),
+        ({"location": "../model.data"}, "outside"),
+        ({"location": "/etc/passwd"}, "outside"),
+        ({"location": ""}, "names no file"),
+        ({"location": "."}, "missing"),
+        ({"offset": 64}, "too short"),
+        ({"offset": -1}, "offset '-1'"),
+        ({"offset": "x"}, "offset 'x'"),
+        ({"length": 4}, "has 4 bytes"),
+    ],
+)
+def test_external_data_that_is_not_there(entries: dict[str, object], words: str, tmp_path: Path) -> None:
+    every_command(external(tmp_path, **entries), 3, words)
+
+
+def test_external_data_behind_a_link(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    (tmp_path / "model.data").rename(tmp_path / "real.data")
+    (tmp_path / "model.data").symlink_to("real.data")
+    every_command(path, 3, "symbolic link")
+    (tmp_path / "model.data").unlink()
+    (tmp_path / "model.data").symlink_to("/etc/passwd")
+    every_command(path, 3, "outside")
+
+
+def test_external_data_is_used(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    for command in ("unroll", "scan", "loop"):
+        expect(run(command, path, "-o", tmp_path / "out.onnx"), 0)
+        assert rnnlower.verify(path, tmp_path / "out.onnx")
+
+
+def test_no_rows_and_no_steps_do_not_end_the_process(tmp_path: Path) -> None:
+    for shape in ([0, 2, 3], [3, 0, 3], [0, 0, 3]):
+        for op_type in ("LSTM", "GRU", "RNN"):
+            constants = {k: np.asarray(v) for k, v in _weights(op_type).items()}
+            model = recurrent_model(op_type, constants=constants, inputs={"X": (FLOAT, shape)})
+            expect(run("scan", save(model, tmp_path), "-o", tmp_path / "out.onnx", "--trials", 1), 0)
+
+
+def _weights(op_type: str) -> dict[str, np.ndarray]:
+    from support.small_models import weights
+
+    return weights(op_type)
+
+
+def test_sizes_of_minus_one_are_unknown(tmp_path: Path) -> None:
+    """Exporters write them; the shape inference of onnx ends the process over them at these operators."""
+    bounds = {"first": np.array([1]), "last": np.array([9]), "front": np.array([0]), "spots": np.array([[0]])}
+    nodes = [
+        helper.make_node("Slice", ["X", "first", "last", "front"], ["later"]),
+        helper.make_node("GatherND", ["X", "spots"], ["step"]),
+        helper.make_node("Concat", ["step", "later"], ["rest"], axis=0),
+        helper.make_node("LSTM", ["rest", "W", "R", "B"], ["Y"], hidden_size=4),
+    ]
+    inputs, outputs = [info("X", FLOAT, [-1, -1, 3])], [info("Y", FLOAT, [-1, 1, -1, 4])]
+    model = model_of(nodes, inputs, outputs, weights("LSTM") | bounds)
+    model.graph.value_info.append(info("later", FLOAT, [-1, -1, 3]))
+    path, out = save(model, tmp_path), tmp_path / "out.onnx"
+    expect(run("inspect", path), 0, "LSTM")
+    expect(run("check", path, "--target", "openvino"), 0)
+    expect(run("unroll", path, "-o", out, "--input-shape", "X:5,2,3"), 0, "equal")
+    expect(run("lower", path, "-o", out, "--target", "onnxruntime"), 0, "equal")
+    for command in ("scan", "loop"):
+        expect(run(command, path, "-o", out), 0, "equal")
+        assert [dim.dim_value for dim in onnx.load(out).graph.input[0].type.tensor_type.shape.dim] == [
+            -1,
+            -1,
+            3,
+        ]
+    for opset in (13, 21):
+        expect(run("convert", path, "-o", out, "--opset", opset), 0, "equal")
+
+
+def test_a_function_of_an_opset_that_nobody_knows(tmp_path: Path) -> None:
+    """Not one version after the other is tried up to there."""
+    model = lstm()
+    names = list(model.graph.node[0].input)
+    function = helper.make_function(
+        "own", "Cell", names, ["Y", "Y_h"], [model.graph.node[0]], [helper.make_opsetid("", 2**31)]
+    )
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.graph.node[0].CopyFrom(helper.make_node("Cell", names, ["Y", "Y_h"], domain="own"))
+    path, out = save(model, tmp_path), tmp_path / "out.onnx"
+    for command in ("unroll", "scan", "loop"):
+        expect(run(command, path, "-o", out), 3, "own::Cell", "2147483648")
+    expect(run("convert", path, "-o", out, "--opset", 18), 3, "own::Cell", "2147483648")
+    assert not out.exists()
+
+
+def test_what_nothing_but_numpy_runs_is_equal_to_itself(tmp_path: Path) -> None:
+    """onnxruntime's refusal of the second model is none of its faults if it says the same of the first."""
+    model = lstm()
+    model.functions.append(
+        helper.make_function("own", "Unused", ["x"], ["x"], [], [helper.make_opsetid("", 2**31)])
+    )
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    path = save(model, tmp_path)
+    expect(run("verify", path, path), 0, "rnnlower-reference")

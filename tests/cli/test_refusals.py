@@ -1,0 +1,79 @@
+"""The page of refusals says what the commands say, and holds every message that the source can make."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pathlib
+import re
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+import rnnlower.errors
+
+ROOT = pathlib.Path(__file__).parents[2]
+SOURCES = [*(ROOT / "rnnlower").glob("**/*.py"), *(ROOT / "passes").glob("*.py")]
+RAISED = {*rnnlower.errors.__all__, "refuse", "_invalid", "_unsupported"}
+WRAPPED = {"target.py", "given.py"}
+"""Where a ValueError becomes an error of rnnlower."""
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("refusals")
+
+
+def test_the_page_is_current(refusals: ModuleType) -> None:
+    text = refusals.PAGE.read_text(encoding="utf-8")
+    if refusals.versions() not in text:
+        pytest.skip(f"the page was not made with {refusals.versions()}")
+    assert text == refusals.page(), "run python docs/refusals.py"
+
+
+def test_no_message_is_forgotten(refusals: ModuleType) -> None:
+    lines = refusals.PAGE.read_text(encoding="utf-8").splitlines()
+    missing = ["...".join(parts) for parts in messages() if not any(says(line, parts) for line in lines)]
+    assert not missing, "add a case to docs/refusal_cases.py"
+
+
+def says(line: str, parts: list[str]) -> bool:
+    return re.search(".*".join(map(re.escape, parts)), line) is not None
+
+
+def messages() -> Iterator[list[str]]:
+    """The constant parts of each message that is written where it is raised, if there is a word in them."""
+    for path in SOURCES:
+        # The evaluator's words come behind those of the verification that asks it.
+        if "reference" in path.parts:
+            continue
+        raised = RAISED | {"ValueError"} if path.name in WRAPPED else RAISED
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and called(node.func) in raised:
+                parts = constants(node.args[0])
+                if re.search(r"\w", "".join(parts)):
+                    yield parts
+
+
+def called(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def constants(message: ast.expr) -> list[str]:
+    """The text, cut where something is put in."""
+    if isinstance(message, ast.Constant):
+        return [str(message.value)]
+    if isinstance(message, ast.JoinedStr):
+        parts = [""]
+        for value in message.values:
+            if isinstance(value, ast.Constant):
+                parts[-1] += str(value.value)
+            else:
+                parts.append("")
+        return parts
+    if isinstance(message, ast.BinOp):
+        left, right = constants(message.left), constants(message.right)
+        return [*left[:-1], left[-1] + right[0], *right[1:]]
+    return ["", ""]

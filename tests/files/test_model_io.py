@@ -1,0 +1,209 @@
+"""Reading models: what is kept, what is read as what, and that an argument is never written to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+from support.judge import recurrent_left
+from support.small_models import recurrent_model
+
+import rnnlower
+from rnnlower.files.model_io import staged
+
+
+def static_model(**options: object) -> onnx.ModelProto:
+    return recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}, **options)
+
+
+@pytest.mark.parametrize("node_domain", ["", "ai.onnx"])
+@pytest.mark.parametrize("imported", ["", "ai.onnx"])
+def test_both_names_of_the_default_domain(imported: str, node_domain: str) -> None:
+    model = static_model()
+    model.opset_import[0].domain = imported
+    model.graph.node[0].domain = node_domain
+    for lowered in (rnnlower.scan(model), ir.to_proto(rnnlower.scan(ir.from_proto(model)))):
+        assert recurrent_left(lowered) == []
+        assert list(lowered.opset_import) == [helper.make_opsetid("", 17)]
+
+
+def test_two_versions_of_the_default_domain() -> None:
+    model = static_model()
+    model.opset_import.append(helper.make_opsetid("ai.onnx", 13))
+    with pytest.raises(rnnlower.InvalidModelError, match="17 and 13"):
+        rnnlower.scan(model)
+
+
+def test_a_missing_opset_import_is_version_1() -> None:
+    model = recurrent_model(opset=1, inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}, output_sequence=1)
+    del model.opset_import[:]
+    lowered = rnnlower.unroll(model)
+    assert recurrent_left(lowered) == []
+    assert lowered.opset_import[0].version == 7
+
+
+def test_what_the_model_says_about_itself_stays() -> None:
+    model = static_model()
+    model.ir_version = 10
+    model.doc_string, model.producer_name, model.domain, model.model_version = "model", "maker", "field", 7
+    graph = model.graph
+    graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1), "scale"))
+    graph.initializer[-1].doc_string = "read by nobody"
+    for part in (graph, graph.input[0], graph.output[0], graph.node[0]):
+        part.doc_string = "text"
+    for part in (model, graph, graph.input[0], graph.output[0], graph.node[0]):
+        part.metadata_props.add(key="key", value="value")
+    for name in ("X", "Y"):
+        annotation = graph.quantization_annotation.add(tensor_name=name)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="scale")
+    model.opset_import.append(helper.make_opsetid("of.nobody", 2))
+    lowered = rnnlower.scan(model)
+    for field in ("doc_string", "producer_name", "domain", "model_version", "metadata_props", "opset_import"):
+        assert getattr(lowered, field) == getattr(model, field)
+    for field in ("name", "doc_string", "metadata_props", "quantization_annotation", "input", "output"):
+        assert getattr(lowered.graph, field) == getattr(graph, field)
+    assert graph.initializer[-1] in lowered.graph.initializer
+    producers = {out: node for node in lowered.graph.node for out in node.output}
+    for out in ("Y", "Y_h"):
+        assert producers[out].doc_string == "text"
+        assert producers[out].metadata_props == graph.node[0].metadata_props
+
+
+def test_ir_model_and_its_tensors_stay_as_they_are() -> None:
+    """Renaming a value renames its tensor, which a clone shares."""
+    model = static_model()
+    own = ir.from_proto(model)
+    tensors = {name: value.const_value for name, value in own.graph.initializers.items()}
+    rnnlower.unroll(own)
+    assert {name: value.const_value for name, value in own.graph.initializers.items()} == tensors
+    assert [tensor.name for tensor in tensors.values() if tensor is not None] == list(tensors)
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "textproto", "json", "onnxtxt"])
+def test_what_is_no_model_in_any_form(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{suffix}"
+    path.write_text("{")
+    with pytest.raises(rnnlower.InvalidModelError, match="is not an ONNX model"):
+        rnnlower.scan(path)
+
+
+def test_textual_form(tmp_path: Path) -> None:
+    path = tmp_path / "model.textproto"
+    path.write_text(str(static_model()))
+    assert rnnlower.scan(path) == rnnlower.scan(static_model())
+
+
+def test_textual_forms_are_not_written(tmp_path: Path) -> None:
+    own = ir.from_proto(static_model())
+    with pytest.raises(rnnlower.OptionError, match=r"model\.onnx"), staged(own, tmp_path / "model.json"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_versions_of_a_domain_are_refused(tmp_path: Path) -> None:
+    model = recurrent_model()
+    model.opset_import.append(onnx.helper.make_opsetid("", 9))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(rnnlower.InvalidModelError, match=r"imports versions \d+ and 9 of the default domain"):
+        rnnlower.inspect(tmp_path / "model.onnx")
+
+
+def test_nodes_that_come_before_what_their_bodies_read() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> main (float[2] X, bool c) => (float[2] Y)
+        {
+            Y = If (c) <
+                then_branch = first () => (float[2] a) { a = Neg (late) },
+                else_branch = second () => (float[2] b) { b = Abs (X) }
+            >
+            late = Exp (X)
+        }
+    """)
+    result = rnnlower.convert(model, opset=18)
+    assert [node.op_type for node in result.graph.node] == ["Exp", "If"]
+    onnx.checker.check_model(result, full_check=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("y = Neg (x)", "nothing produces the output 'z'"),
+        ("z = Neg (x)  z = Exp (x)", "unnamed Exp node (output 'z') produces 'z', which exists already"),
+        ("x = Neg (x)  z = Exp (x)", "unnamed Neg node (output 'x') produces 'x', which exists already"),
+    ],
+)
+def test_names_in_a_function(body: str, said: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        main (float[2] X) => (float[2] Y) {{ Y = own.F (X) }}
+        <domain: "own", opset_import: ["" : 17]> F (x) => (z) {{ {body} }}
+    """)
+    with pytest.raises(rnnlower.InvalidModelError, match=None) as caught:
+        rnnlower.convert(model, opset=18)
+    assert f"function own::F: {said}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (
+            "first () => (float[2] a) <float[2] w = {1, 2}> { a = Neg (w) }",
+            "initializer of a body has the name 'w'",
+        ),
+        (
+            "first () => (float[2] a) { V = Neg (X)  a = Abs (V) }",
+            "(output 'V') produces 'V', which exists already",
+        ),
+        ("first () => (float[2] Y) { Y = Neg (X) }", None),
+        ("first () => (float[2] a) { late = Neg (X)  a = Abs (late) }", None),
+    ],
+)
+def test_names_of_a_body_beside_those_around_it(inside: str, said: str | None) -> None:
+    """A name from before the body must not be given again; the If's own, and later ones, may."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[2] X, bool c) => (float[2] Y, float[2] late, float[2] V) <float[2] w = {{1, 1}}>
+        {{
+            V = Mul (X, w)
+            Y = If (c) <
+                then_branch = {inside},
+                else_branch = second () => (float[2] b) {{ b = Abs (X) }}
+            >
+            late = Exp (X)
+        }}
+    """)
+    if said is None:
+        assert rnnlower.verify(model, rnnlower.convert(model, opset=18))
+        return
+    with pytest.raises(rnnlower.InvalidModelError) as caught:
+        rnnlower.convert(model, opset=18)
+    assert said in str(caught.value)
+
+
+def test_an_output_that_is_declared_a_scalar() -> None:
+    model = static_model()
+    for output in model.graph.output:
+        del output.type.tensor_type.shape.dim[:]
+    assert recurrent_left(rnnlower.unroll(model)) == []
+
+
+def test_small_tensors_of_a_data_file_move_into_the_model(tmp_path: Path) -> None:
+    """Also while somebody looks at them: here whoever has read the model."""
+    path, output = tmp_path / "model.onnx", tmp_path / "moved" / "model.onnx"
+    output.parent.mkdir()
+    onnx.save_model(static_model(), path, save_as_external_data=True, location="data", size_threshold=0)
+    model = ir.load(path)
+    views = {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
+    with staged(model, output, "always") as stage:
+        stage.accept()
+    written = {tensor.name: tensor for tensor in onnx.load(output).graph.initializer}
+    for name, view in views.items():
+        assert np.array_equal(onnx.numpy_helper.to_array(written[name]), view)
+    locations = [
+        tensor.data_location for tensor in onnx.load(output, load_external_data=False).graph.initializer
+    ]
+    assert set(locations) == {onnx.TensorProto.DEFAULT}

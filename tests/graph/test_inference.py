@@ -1,0 +1,81 @@
+"""Sizes below 0, over which the shape inference of onnx ends the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from support.cli_helpers import rnnlower, save
+from support.small_models import info, model_of, weights
+
+import rnnlower as api
+
+FLOAT = onnx.TensorProto.FLOAT
+# Each takes more than the three features that there are.
+TOO_MUCH = {
+    "Split": {"inputs": ["X", "sizes"], "outputs": ["rest", "cut"], "axis": 2},
+    "TopK": {"inputs": ["X", "below"], "outputs": ["rest", "where"], "axis": 2},
+    "MaxPool": {"inputs": ["X"], "outputs": ["rest"], "kernel_shape": [9]},
+}
+COMMANDS = {
+    "inspect": [],
+    "check": ["--target", "tract"],
+    "scan": ["-o", "out.onnx"],
+    "unroll": ["-o", "out.onnx", "--no-verify"],
+    "lower": ["-o", "out.onnx", "--target", "onnxruntime"],
+    "convert": ["-o", "out.onnx", "--opset", 21],
+}
+
+
+def sliced(op_type: str, dims: list[int | str]) -> onnx.ModelProto:
+    """What the operator leaves of X, cut by a Slice, goes into an LSTM."""
+    constants = {
+        "sizes": np.array([-2, 5]),
+        "below": np.array([-2]),
+        "first": np.array([0]),
+        "last": np.array([2]),
+        "axis": np.array([2]),
+    }
+    nodes = [
+        helper.make_node(op_type, **TOO_MUCH[op_type]),
+        helper.make_node("Slice", ["rest", "first", "last", "axis"], ["part"]),
+        helper.make_node("LSTM", ["part", "W", "R", "B"], ["Y"], hidden_size=4),
+    ]
+    outputs = [info("Y", FLOAT, [None, 1, None, 4])]
+    return model_of(nodes, [info("X", FLOAT, dims)], outputs, weights("LSTM", input_size=2) | constants)
+
+
+@pytest.mark.parametrize("op_type", TOO_MUCH)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_sizes_below_0_are_refused(
+    op_type: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = save(sliced(op_type, [5, 1, 3]), tmp_path)
+    assert "falls below 0" in rnnlower(command, path, *COMMANDS[command], code=3).stderr
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("op_type", TOO_MUCH)
+def test_sizes_below_0_are_refused_by_verify(op_type: str, tmp_path: Path) -> None:
+    wrong, right = sliced(op_type, [5, 1, 3]), sliced("MaxPool", [5, 1, 12])
+    for pair in ((wrong, wrong), (right, wrong), (wrong, right)):
+        with pytest.raises(api.InvalidModelError, match="falls below 0"):
+            api.verify(*pair)
+    assert "falls below 0" in rnnlower("verify", *[save(wrong, tmp_path)] * 2, code=3).stderr
+
+
+def test_a_size_that_the_user_gives(tmp_path: Path) -> None:
+    path, out = save(sliced("MaxPool", ["T", 1, "F"]), tmp_path), tmp_path / "out.onnx"
+    said = rnnlower("unroll", path, "-o", out, "--dim", "T=5", "--dim", "F=3", code=3).stderr
+    assert "--dim" in said
+    rnnlower("unroll", path, "-o", out, "--dim", "T=5", "--dim", "F=12")
+
+
+def test_sizes_that_verify_tries(tmp_path: Path) -> None:
+    """Small ones do not suit a pooling: others are tried."""
+    path, out = save(sliced("MaxPool", ["T", "N", "F"]), tmp_path), tmp_path / "out.onnx"
+    assert "equal" in rnnlower("scan", path, "-o", out).stdout

@@ -1,0 +1,204 @@
+"""What the lowered graph costs, counted: kernels of a step as onnxruntime runs it, widths, bytes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from support.judge import all_nodes, differences, run
+from support.small_models import recurrent_model, weights
+
+import rnnlower
+from rnnlower.lowering import single_row
+from rnnlower.lowering.cost import NodeFacts, choose, features
+from rnnlower.lowering.strategies import STRATEGIES, Strategy
+
+FLOAT = onnx.TensorProto.FLOAT
+BOTH = {"direction": "bidirectional"}
+KERNELS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
+    "lstm": ("LSTM", {}, 1, 8, 8),
+    "lstm_rows": ("LSTM", {}, 2, 8, 8),
+    "lstm_clip": ("LSTM", {"clip": 2.0}, 1, 12, 12),
+    "lstm_peepholes": ("LSTM", {"P": True}, 1, 15, 15),
+    "lstm_pair": ("LSTM", BOTH, 1, 16, 11),
+    "lstm_pair_rows": ("LSTM", BOTH, 2, 16, 16),
+    "gru": ("GRU", {"linear_before_reset": 0}, 1, 7, 7),
+    "gru_linear": ("GRU", {"linear_before_reset": 1}, 1, 9, 9),
+    "gru_pair": ("GRU", BOTH, 1, 14, 11),
+    "gru_linear_pair": ("GRU", {**BOTH, "linear_before_reset": 1}, 1, 18, 12),
+    "rnn": ("RNN", {}, 1, 1, 2),
+    "rnn_pair": ("RNN", BOTH, 1, 2, 4),
+    "lstm_large_batch": ("LSTM", {}, 12, 8, 10),
+    "gru_large_batch": ("GRU", {"linear_before_reset": 0}, 1024, 7, 9),
+    "gru_linear_large_batch": ("GRU", {"linear_before_reset": 1}, 1024, 9, 11),
+    "rnn_large_batch": ("RNN", {}, 512, 1, 3),
+}
+"""Operator, attributes, batch, kernels of a step in a straight line and in the body of a Scan."""
+
+
+def lowered(strategy: str, op_type: str, steps: int, batch: int = 1, **attributes: Any) -> onnx.ModelProto:
+    constants = weights(op_type, directions=2 if "direction" in attributes else 1)
+    if attributes.pop("P", False):
+        constants["P"] = constants["B"][:, :12]
+    inputs = {"X": (FLOAT, [steps, batch, 3])}
+    model = recurrent_model(op_type, constants=constants, inputs=inputs, **attributes)
+    result = getattr(rnnlower, strategy)(model)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+def kernels(model: onnx.ModelProto, path: Path) -> collections.Counter[str]:
+    """The nodes that onnxruntime runs, of all graphs, by operator."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 4
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return collections.Counter(node.op_type for node in all_nodes(onnx.load(path)))
+
+
+def kernels_of_body(model: onnx.ModelProto, path: Path) -> int:
+    """The number of nodes in the body of the Scan, as onnxruntime runs it."""
+    kernels(model, path)
+    (scan,) = (node for node in onnx.load(path).graph.node if node.op_type == "Scan")
+    return len(next(attribute.g for attribute in scan.attribute if attribute.name == "body").node)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "batch", "straight", "scanned"), KERNELS.values(), ids=KERNELS
+)
+def test_kernels_of_a_step(
+    op_type: str, attributes: dict[str, Any], batch: int, straight: int, scanned: int, tmp_path: Path
+) -> None:
+    ten, eleven = (
+        kernels(lowered("unroll", op_type, steps, batch, **attributes), tmp_path / "optimized.onnx")
+        for steps in (10, 11)
+    )
+    assert (eleven - ten).total() == straight
+    scan = lowered("scan", op_type, 10, batch, **attributes)
+    assert kernels_of_body(scan, tmp_path / "optimized.onnx") == scanned
+
+
+@pytest.mark.parametrize(
+    ("op_type", "linear", "scanned"), [("LSTM", 0, 11), ("GRU", 1, 12), ("GRU", 0, 11), ("RNN", 0, 2)]
+)
+def test_kernels_of_a_large_step(
+    op_type: str, linear: int, scanned: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Products of several gates, which nothing is fused with; so the cost model has it."""
+    monkeypatch.setattr(single_row, "LEAST_WIDE", dict.fromkeys(single_row.LEAST_WIDE, 4))
+    attributes = {"linear_before_reset": 1} if linear else {}
+    assert kernels_of_body(lowered("scan", op_type, 10, **attributes), tmp_path / "optimized.onnx") == scanned
+    facts = NodeFacts(op_type, 4, seq_length=10, batch_size=1, linear_before_reset=bool(linear))
+    assert features(facts, "scan")[1] == 10 * scanned
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_the_form_of_large_nodes_speaks_for_a_scan(op_type: str) -> None:
+    least = single_row.LEAST_WIDE[op_type]
+    scanned = [
+        {steps for steps in range(2, 129) if choose(NodeFacts(op_type, size, steps, 1)).strategy == "scan"}
+        for size in (least - 1, least, 2 * least)
+    ]
+    assert scanned[0] < scanned[1] < scanned[2]
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.5}, BOTH, {"input_forget": 1}], ids=str)
+@pytest.mark.parametrize(("steps", "batch"), [(11, 1), (6, 2)])
+def test_long_lines_leave_nothing_to_fuse(
+    steps: int, batch: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All gates of an LSTM have one product then, since onnxruntime takes quadratic time to fuse."""
+    short = dataclasses.replace(STRATEGIES["unroll"], most_fused=10)
+    monkeypatch.setitem(cast("dict[str, Strategy]", STRATEGIES), "unroll", short)
+    directions = 2 if "direction" in options else 1
+    source = recurrent_model(
+        "LSTM",
+        constants=weights("LSTM", directions=directions),
+        inputs={"X": (FLOAT, [steps, batch, 3])},
+        **options,
+    )
+    result = rnnlower.unroll(source)
+    assert isinstance(result, onnx.ModelProto)
+    products = sum(node.op_type == "Gemm" for node in result.graph.node)
+    joint = steps * directions > 10 and "input_forget" not in options
+    # The first step has no state to multiply, and X has one product for all steps.
+    assert products == (1 if joint else 2) * steps * directions
+    fused = kernels(result, tmp_path / "optimized.onnx")["FusedGemm"]
+    assert fused == 0 if joint or "clip" in options else fused > 0
+    X = {"X": np.random.default_rng(0).standard_normal((steps, batch, 3)).astype(np.float32)}
+    assert differences(run(source, X), run(result, X), "float32") == []
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan"])
+def test_nothing_that_could_be_done_once_is_done_in_each_step(strategy: str) -> None:
+    """Products of X by W, biases and layouts: Gemms of R alone are left in the steps."""
+    model = lowered(strategy, "LSTM", 40)
+    stored = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    widths = collections.Counter(
+        next(stored[name][1] for name in node.input[:2] if name in stored)
+        for node in all_nodes(model)
+        if node.op_type == "Gemm"
+    )
+    # The input has 3 features, the state 4: W's products stand outside, one for each group of gates.
+    assert widths[3] == 2
+
+
+@pytest.mark.parametrize("dims", [[7, 1, 3], [7, 2, 3], ["T", 1, 3], ["T", "N", 3]])
+@pytest.mark.parametrize("scans", [1, 2])
+def test_large_directions_run_one_after_the_other(dims: list[Any], scans: int) -> None:
+    together = single_row.LARGEST_PAIR if dims[1] == 1 else 256
+    hidden_size = together + 8 * (scans - 1)
+    constants = weights("GRU", hidden_size=hidden_size, directions=2)
+    constants = {name: value / 8 for name, value in constants.items()}
+    source = recurrent_model(
+        "GRU", constants=constants, inputs={"X": (FLOAT, dims)}, hidden_size=hidden_size, **BOTH
+    )
+    result = rnnlower.scan(source)
+    assert isinstance(result, onnx.ModelProto)
+    assert sum(node.op_type == "Scan" for node in all_nodes(result)) == scans
+    batch = dims[1] if isinstance(dims[1], int) else 3
+    X = {"X": np.random.default_rng(0).standard_normal((7, batch, 3)).astype(np.float32)}
+    assert differences(run(source, X), run(result, X), "float32") == []
+
+
+def test_bytes_of_a_step_of_every_cell() -> None:
+    for op_type in ("LSTM", "GRU", "RNN"):
+        short, long = (lowered("unroll", op_type, steps).ByteSize() for steps in (100, 1100))
+        assert (long - short) / 1000 <= 350
+
+
+@pytest.mark.parametrize("name", [name for name, row in KERNELS.items() if not {"clip", "P"} & {*row[1]}])
+def test_the_cost_model_counts_these_kernels(name: str) -> None:
+    op_type, attributes, batch, straight, scanned = KERNELS[name]
+    facts = NodeFacts(
+        op_type,
+        hidden_size=4,
+        seq_length=10,
+        batch_size=batch,
+        num_directions=2 if "direction" in attributes else 1,
+        linear_before_reset=bool(attributes.get("linear_before_reset")),
+    )
+    assert features(facts, "unroll")[1] == 10 * straight
+    assert features(facts, "scan")[1] == 10 * scanned
+
+
+def test_an_unknown_batch_shares_nothing() -> None:
+    facts = NodeFacts("LSTM", 64, seq_length=10, num_directions=2)
+    assert features(facts, "scan")[1] == features(facts, "unroll")[1] == 160
+
+
+def test_choice() -> None:
+    dynamic = choose(NodeFacts("LSTM", 64))
+    assert dynamic.strategy == "scan"
+    assert "dynamic" in dynamic.reason
+    assert choose(NodeFacts("LSTM", 64, seq_length=4, batch_size=1)).strategy == "unroll"
+    assert choose(NodeFacts("LSTM", 64, seq_length=100, batch_size=1)).strategy == "scan"
+    long = choose(NodeFacts("GRU", 8, seq_length=4001, batch_size=1))
+    assert long.strategy == "scan"
+    assert "load" in long.reason

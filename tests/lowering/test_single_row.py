@@ -1,0 +1,256 @@
+"""A batch of one: both directions in one step, all gates in one product: the numbers are the node's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx.external_data_helper import set_external_data
+from support.judge import all_nodes, differences, run, run_in, session_of
+from support.small_models import recurrent_model, weights
+
+import rnnlower
+from rnnlower.lowering import single_row
+
+FLOAT = onnx.TensorProto.FLOAT
+NODES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTM", {}),
+    "lstm_clip": ("LSTM", {"clip": 0.4}),
+    "lstm_coupled": ("LSTM", {"input_forget": 1}),
+    "lstm_peepholes": ("LSTM", {"P": True}),
+    "lstm_states": ("LSTM", {"initial_h": True, "initial_c": True}),
+    "lstm_weights_at_run_time": ("LSTM", {"given": ("R", "B", "P"), "P": True}),
+    "gru": ("GRU", {}),
+    "gru_linear": ("GRU", {"linear_before_reset": 1, "initial_h": True}),
+    "gru_without_bias": ("GRU", {"linear_before_reset": 1, "B": False}),
+    "rnn": ("RNN", {"activations": ["Relu", "Relu"]}),
+}
+"""Operator, attributes and inputs."""
+
+
+def source_of(
+    op_type: str, options: dict[str, Any], steps: Any, direction: str = "bidirectional"
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A model of a batch of one, and its inputs."""
+    attributes = dict(options)
+    directions = 2 if direction == "bidirectional" else 1
+    constants = weights(op_type, directions=directions)
+    if "activations" in attributes:
+        attributes["activations"] = attributes["activations"][:directions]
+    if attributes.pop("P", False):
+        constants["P"] = constants["B"][:, :12]
+    if not attributes.pop("B", True):
+        del constants["B"]
+    rng = np.random.default_rng(0)
+    feeds = {"X": rng.standard_normal((5, 1, 3)).astype(np.float32)}
+    for name in ("initial_h", "initial_c"):
+        if attributes.pop(name, False):
+            feeds[name] = rng.standard_normal((directions, 1, 4)).astype(np.float32)
+    feeds |= {name: constants.pop(name) for name in attributes.pop("given", ())}
+    inputs = {name: (FLOAT, list(value.shape)) for name, value in feeds.items()}
+    inputs["X"] = (FLOAT, [steps, 1, 3])
+    outputs = ("Y", "Y_h", "Y_c")[: 3 if op_type == "LSTM" else 2]
+    model = recurrent_model(
+        op_type,
+        constants=constants,
+        inputs=inputs,
+        outputs=outputs,
+        direction=direction,
+        **attributes,
+    )
+    return model, feeds
+
+
+def lowered(model: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
+    result = getattr(rnnlower, strategy)(model, **options)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+def products(model: onnx.ModelProto) -> set[str]:
+    """The operators that multiply matrices in bodies."""
+    bodies = [
+        attribute.g
+        for node in all_nodes(model)
+        for attribute in node.attribute
+        if node.op_type in ("Scan", "Loop")
+    ]
+    return {node.op_type for body in bodies for node in body.node} & {"Gemm", "MatMul"}
+
+
+def any_size_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forms of large nodes for the small ones of these tests."""
+    monkeypatch.setattr(single_row, "LEAST_WIDE", dict.fromkeys(single_row.LEAST_WIDE, 1))
+    monkeypatch.setattr(single_row, "LEAST_WIDE_PAIR", 1)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
+@pytest.mark.parametrize("steps", [5, "T"])
+@pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
+@pytest.mark.parametrize(("op_type", "options"), NODES.values(), ids=NODES)
+def test_both_directions_in_one_step(
+    op_type: str,
+    options: dict[str, Any],
+    strategy: str,
+    factor: int,
+    steps: Any,
+    wide: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if wide:
+        any_size_is_wide(monkeypatch)
+    source, feeds = source_of(op_type, options, steps)
+    result = lowered(source, strategy, unroll_factor=factor)
+    assert products(result) == {"MatMul"}
+    assert differences(run(source, feeds), run(result, feeds), "float32") == []
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("steps", [5, "T"])
+@pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
+@pytest.mark.parametrize("name", NODES)
+def test_gates_together(
+    name: str, strategy: str, factor: int, steps: Any, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_size_is_wide(monkeypatch)
+    op_type, options = NODES[name]
+    source, feeds = source_of(op_type, options, steps, direction)
+    result = lowered(source, strategy, unroll_factor=factor)
+    wide = {"lstm", "lstm_clip", "lstm_states", "gru", "gru_linear", "gru_without_bias"}
+    assert products(result) == ({"MatMul"} if name in wide else {"Gemm"})
+    assert differences(run(source, feeds), run(result, feeds), "float32") == []
+
+
+@pytest.mark.parametrize(
+    ("op_type", "options", "least"),
+    [("LSTM", {}, 256), ("GRU", {}, 384), ("GRU", {"linear_before_reset": 1}, 384)],
+)
+def test_large_nodes_read_their_weights_in_long_runs(
+    op_type: str, options: dict[str, Any], least: int
+) -> None:
+    """Of a type that onnxruntime has the product for: others are multiplied as columns."""
+    for hidden_size, dtype, product in (
+        (least - 1, np.float32, "Gemm"),
+        (least, np.float32, "MatMul"),
+        (least, np.float64, "Gemm"),
+    ):
+        constants = weights(op_type, hidden_size=hidden_size)
+        constants = {name: value.astype(dtype) / 8 for name, value in constants.items()}
+        inputs = {"X": (onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [2, 1, 3])}
+        source = recurrent_model(
+            op_type, constants=constants, inputs=inputs, hidden_size=hidden_size, **options
+        )
+        assert products(lowered(source, "scan")) == {product}
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
+    """Both directions' input products are one, and only the time of the second one is turned round."""
+    source, _ = source_of(op_type, {}, 5)
+    ops = [node.op_type for node in lowered(source, "scan").graph.node]
+    assert ops.count("Gemm") == (2 if op_type == "GRU" else 1)
+    assert ops.count("ReverseSequence") == ops.count("Gemm") + 1
+    assert set(ops) <= {"Reshape", "Gemm", "ReverseSequence", "Scan", "Mul", "Add"}
+
+
+@pytest.mark.parametrize("name", ["W", "R"])
+def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
+    """Of both directions they would have to be read and written anew."""
+    source, _ = source_of("LSTM", {}, 5)
+    weight = next(each for each in source.graph.initializer if each.name == name)
+    set_external_data(weight, "weights.bin")
+    onnx.save(source, tmp_path / "model.onnx")
+    lowered = rnnlower.scan(ir.load(tmp_path / "model.onnx"))
+    pieces = [value.const_value for own, value in lowered.graph.initializers.items() if own[0] == name]
+    assert sum(isinstance(each, ir.ExternalTensor) for each in pieces) == len(pieces) > 0
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+@pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
+def test_no_steps(strategy: str, direction: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if wide:
+        any_size_is_wide(monkeypatch)
+    source, feeds = source_of("LSTM", {"initial_h": True, "initial_c": True}, "T", direction)
+    feeds["X"] = feeds["X"][:0]
+    results = run(lowered(source, strategy), feeds)
+    directions = 2 if direction == "bidirectional" else 1
+    assert results["Y"].shape == (0, directions, 1, 4)
+    np.testing.assert_array_equal(results["Y_h"], np.zeros((directions, 1, 4), np.float32))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("length", [0, 2, 5])
+@pytest.mark.parametrize("direction", ["bidirectional", "forward", "reverse"])
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
+def test_sequence_lens(
+    length: int, constant: bool, direction: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask has one element for each direction."""
+    if wide:
+        any_size_is_wide(monkeypatch)
+    lengths = {"sequence_lens": np.array([length], np.int32)}
+    inputs = {"X": (FLOAT, [5, 1, 3]), "sequence_lens": (onnx.TensorProto.INT32, [1])}
+    constants = weights("LSTM", directions=2 if direction == "bidirectional" else 1)
+    if constant:
+        constants |= lengths
+        del inputs["sequence_lens"]
+    outputs = ("Y", "Y_h", "Y_c")
+    source = recurrent_model("LSTM", constants=constants, inputs=inputs, outputs=outputs, direction=direction)
+    result = lowered(source, "scan")
+    assert products(result) == ({"MatMul"} if wide or direction == "bidirectional" else {"Gemm"})
+    feeds = {"X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)}
+    feeds |= {} if constant else lengths
+    assert differences(run(source, feeds), run(result, feeds), "float32") == []
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
+@pytest.mark.parametrize(
+    ("op_type", "batch"), [("LSTM", 1), ("LSTM", 12), ("GRU", 1), ("GRU", 1024), ("RNN", 1)]
+)
+@pytest.mark.parametrize("strange", [np.nan, np.inf])
+def test_what_is_no_number_reaches_no_other_direction_and_row(
+    strange: float, op_type: str, batch: int, strategy: str
+) -> None:
+    """One in X touches its own row, from its step on in the order in which a direction takes the steps."""
+    source = recurrent_model(
+        op_type,
+        constants=weights(op_type, directions=2),
+        inputs={"X": (FLOAT, [6, batch, 3])},
+        direction="bidirectional",
+    )
+    result = lowered(source, strategy)
+    X = np.random.default_rng(0).standard_normal((6, batch, 3)).astype(np.float32)
+    clean = run(result, {"X": X})["Y"]
+    X[2, 0, 1] = strange
+    dirty = run(result, {"X": X})["Y"]
+    np.testing.assert_array_equal(dirty[:2, 0], clean[:2, 0])
+    np.testing.assert_array_equal(dirty[3:, 1], clean[3:, 1])
+    np.testing.assert_array_equal(dirty[:, :, 1:], clean[:, :, 1:])
+    assert not np.array_equal(dirty, clean, equal_nan=True)
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop"])
+@pytest.mark.parametrize(("direction", "given"), [("forward", (1, 2)), ("bidirectional", (1, 1))])
+@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
+def test_an_initial_state_of_another_size_is_an_error(
+    direction: str, given: tuple[int, int], strategy: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is for the node: a batched product would spread one over the other."""
+    if wide:
+        any_size_is_wide(monkeypatch)
+    source = recurrent_model(
+        "GRU",
+        constants=weights("GRU", directions=2 if direction == "bidirectional" else 1),
+        inputs={"X": (FLOAT, [5, 1, 3]), "initial_h": (FLOAT, ["D", "N", 4])},
+        direction=direction,
+    )
+    feeds = {"X": np.ones((5, 1, 3), np.float32), "initial_h": np.ones((*given, 4), np.float32)}
+    for model in (source, lowered(source, strategy)):
+        session = session_of(model)
+        with pytest.raises(Exception, match="Non-zero status code"):
+            run_in(session, feeds)

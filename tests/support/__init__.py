@@ -1,0 +1,1 @@
+"""What tests share: the oracle, the judge, random models, planted faults."""

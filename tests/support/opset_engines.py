@@ -1,0 +1,114 @@
+"""Running a model on everything that can run it, and comparing what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from rnnlower.engines.reference import evaluate
+
+__all__ = ["RANDOM", "agree", "all_operators", "default_opset", "outcomes", "run_ort", "same"]
+
+onnxruntime.set_default_logger_severity(4)
+LAST_ORT_OPSET = 26
+# Evaluating these with NumPy takes long, and onnxruntime runs all their versions from 7 on.
+SLOW = frozenset(
+    {"AveragePool", "MaxPool", "LpPool", "Conv", "ConvTranspose", "DeformConv", "GridSample", "RoiAlign"}
+)
+# Outputs of these are random: only their shapes can be compared.
+RANDOM = frozenset(
+    {
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+
+
+def default_opset(model: onnx.ModelProto) -> int:
+    """The opset of the default domain."""
+    return next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
+
+
+def all_operators(model: onnx.ModelProto) -> set[str]:
+    """The operators of the default domain in the model, subgraphs and functions included."""
+    found: set[str] = set()
+    _collect(model.graph.node, found)
+    for function in model.functions:
+        _collect(function.node, found)
+    return found
+
+
+def _collect(nodes: Any, found: set[str]) -> None:
+    for node in nodes:
+        if node.domain in ("", "ai.onnx"):
+            found.add(node.op_type)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                _collect(graph.node, found)
+
+
+def outcomes(model: onnx.ModelProto, feeds: Mapping[str, Any], slowly: bool = False) -> dict[str, list[Any]]:
+    """The outputs by engine, without the engines that do not run the model."""
+    found: dict[str, list[Any]] = {}
+    # Whatever an engine raises: it does not run this model.
+    if 7 <= default_opset(model) <= LAST_ORT_OPSET:
+        with contextlib.suppress(Exception):
+            found["onnxruntime"] = run_ort(model, feeds)
+    if found and not slowly and all_operators(model) & SLOW:
+        return found
+    with contextlib.suppress(Exception):
+        results = evaluate(model, feeds)
+        found["numpy"] = [results[output.name] for output in model.graph.output]
+    return found
+
+
+def run_ort(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
+    """The outputs by onnxruntime, without any optimization."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, dict(feeds)))
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two outputs are the same up to the rounding of their type."""
+    if isinstance(first, (list, tuple)) or isinstance(second, (list, tuple)):
+        lists = isinstance(first, (list, tuple)) and isinstance(second, (list, tuple))
+        return lists and len(first) == len(second) and all(map(same, first, second))
+    if first is None or second is None:
+        return first is second
+    a, b = np.asarray(first), np.asarray(second)
+    if a.shape != b.shape:
+        return False
+    if a.dtype.kind in "OUST" or b.dtype.kind in "OUST":
+        return np.array_equal(a.astype(str), b.astype(str))
+    if a.dtype != b.dtype:
+        return False
+    if a.dtype.kind in "biu":
+        return np.array_equal(a, b)
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    relative = 1e-2 if a.dtype.itemsize <= 2 else 1e-4
+    return np.allclose(a.astype(wide), b.astype(wide), rtol=relative, atol=relative / 10, equal_nan=True)
+
+
+def agree(found: Mapping[str, list[Any]], expected: Sequence[list[Any]]) -> dict[str, bool]:
+    """For each engine, whether its outputs are one of the lists that are expected."""
+
+    def equal(first: list[Any], second: list[Any]) -> bool:
+        return len(first) == len(second) and all(map(same, first, second))
+
+    return {engine: any(equal(outputs, each) for each in expected) for engine, outputs in found.items()}

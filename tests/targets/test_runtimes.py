@@ -1,0 +1,91 @@
+"""Lowered nodes on the real runtimes that are installed (`pip install -e ".[test,runtimes]"`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from runtime_grid import attempt_lowered
+from support.configs import Config
+from support.runtimes import RUNTIMES, Attempts
+
+import rnnlower
+from rnnlower.targets import find_target
+
+NODES = {
+    "LSTM": Config(direction="forward", Y_h="graph", Y_c="graph"),
+    "LSTM with everything": Config(
+        direction="bidirectional",
+        sequence_lens="input",
+        initial_h="input",
+        initial_c="input",
+        P="initializer",
+        clip=0.5,
+        layout=1,
+        activations=("HardSigmoid", "Softsign", "Relu") * 2,
+        Y_h="graph",
+        Y_c="graph",
+        weight_scale=0.3,
+    ),
+    "LSTM, input_forget": Config(direction="reverse", input_forget=1, Y_c="graph"),
+    "GRU with everything": Config(
+        op_type="GRU",
+        direction="bidirectional",
+        linear_before_reset=1,
+        sequence_lens="input",
+        initial_h="input",
+        clip=0.5,
+        layout=1,
+        activations=("Sigmoid", "Elu") * 2,
+        Y_h="graph",
+    ),
+    "RNN": Config(op_type="RNN", direction="reverse", activations=("LeakyRelu",), Y_h="graph"),
+}
+
+BEYOND_STATIC = {
+    "300 steps": Config(op_type="GRU", direction="bidirectional", seq_length=300, clip=0.3, Y_h="graph"),
+    "dynamic batch": Config(direction="bidirectional", x_dims="batch", Y_h="graph", Y_c="graph"),
+    "dynamic batch, clip": Config(op_type="GRU", x_dims="batch", clip=0.3, Y_h="graph"),
+    "dynamic length": Config(op_type="RNN", direction="bidirectional", x_dims="time", clip=0.3, Y_h="graph"),
+    "dynamic, sequence_lens": Config(op_type="GRU", x_dims="symbolic", sequence_lens="input", Y_h="graph"),
+    "dynamic, everything": Config(
+        direction="bidirectional",
+        x_dims="symbolic",
+        sequence_lens="input",
+        initial_h="input",
+        initial_c="input",
+        clip=0.5,
+        layout=1,
+        Y_h="graph",
+        Y_c="graph",
+    ),
+}
+"""Nodes whose sizes are dynamic, or whose steps are many, for runtimes that take such."""
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def attempts(request: pytest.FixtureRequest) -> Iterator[Attempts]:
+    runtime = RUNTIMES[request.param]
+    if not runtime.installed:
+        pytest.skip(f"{runtime.distribution} is not installed")
+    with Attempts(runtime) as process:
+        yield process
+
+
+@pytest.mark.parametrize("config", NODES.values(), ids=NODES)
+def test_lowered_nodes_are_right(attempts: Attempts, config: Config) -> None:
+    if attempts.runtime.every > 1:
+        config = dataclasses.replace(config, seq_length=2)
+    lowered = attempt_lowered(attempts, attempts.runtime, config)
+    assert (lowered.verdict, lowered.why) == ("right", "")
+
+
+@pytest.mark.parametrize("config", BEYOND_STATIC.values(), ids=BEYOND_STATIC)
+def test_dynamic_and_long_nodes_are_right(attempts: Attempts, config: Config) -> None:
+    if find_target(attempts.runtime.target).shapes.static:
+        with pytest.raises(rnnlower.UnsupportedModelError, match="static shapes only"):
+            rnnlower.lower(Config(x_dims="symbolic").build(), target=attempts.runtime.target)
+        return
+    lowered = attempt_lowered(attempts, attempts.runtime, config)
+    assert (lowered.verdict, lowered.why) == ("right", "")

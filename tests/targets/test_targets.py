@@ -1,0 +1,306 @@
+"""The files of the targets, a user's own file, and what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+from support.configs import Config
+from support.target_files import MINIMAL, write
+
+import rnnlower
+from rnnlower.targets import Target, find_target, target_names
+
+WANTED = {
+    *("onnx2c", "onnx2torch", "onnxruntime", "opencv", "openvino", "ort-coreml", "ort-nnapi", "ort-qnn"),
+    *("ort-webgpu", "ort-webnn", "primitive", "tensorrt", "tinygrad", "tract", "tvm-relax"),
+}
+
+
+def test_the_targets_are_all_there():
+    assert set(target_names()) >= WANTED
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_target_is_complete(name: str) -> None:
+    target = find_target(name)
+    assert target.name == name
+    assert target.title != name
+    standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+    named = {*(target.ops.allowed or ()), *(target.ops.absent or ())}
+    named = {op_type for op_type in named if "." not in op_type}
+    named |= {op_type for limit in target.limits for op_type in limit.ops}
+    assert named <= standard
+    assert all(claim.source.strip() for _, claim in target.claims())
+    first, last = target.opset.range
+    assert 7 <= first < last <= 26
+    assert "float32" in target.dtypes.allowed
+    assert {"MatMul", "Add", "Mul", "Sigmoid", "Tanh", "Concat", "Reshape", "Slice"} <= target.op_types
+    assert not {"LSTM", "GRU", "RNN"} & target.op_types
+    for limit in target.limits:
+        assert set(limit.ops) <= target.op_types
+
+
+@pytest.mark.parametrize("name", sorted(WANTED - {"primitive"}))
+def test_sources_name_a_version_or_a_page(name: str) -> None:
+    for table, claim in find_target(name).claims():
+        assert (
+            claim.guess
+            or any(character.isdigit() for character in claim.source)
+            or any(
+                word in claim.source
+                for word in ("documentation", "docs/", "README", ".rs", "Interface", "API")
+            )
+        ), f"{table}: {claim.source}"
+
+
+def test_own_target_file(tmp_path: Path) -> None:
+    target = find_target(write(tmp_path, MINIMAL))
+    assert isinstance(target, Target)
+    assert target.name == "own"
+    assert target.op_types == {"Add", "MatMul"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "more", "message"),
+    [
+        ({"opset": "range = [9, 7]"}, "", "opset.range is"),
+        ({"opset": 'range = ["7", 9]'}, "", "opset.range is '7'; it must be of type int"),
+        ({"opset": "range = 7"}, "", "it must be of type list"),
+        ({"shapes": "static = 1"}, "", "it must be of type bool"),
+        ({"shapes": "statics = true"}, "", "unknown key 'statics'"),
+        ({"control_flow": 'ops = ["While"]'}, "", "names 'While'"),
+        ({"ops": 'allowed = ["Add"]\nabsent = []'}, "", "either allowed or absent"),
+        ({"ops": "domains = []"}, "", "either allowed or absent"),
+        ({}, "[extra]\n", "unknown key 'extra'"),
+        ({}, '[[limits]]\nops = ["Add"]\n', "has no source"),
+        ({}, '[[limits]]\nops = ["Add"]\nsource = " "\n', "empty source"),
+        ({}, '[[recurrent]]\nops = ["LSTM"]\notherwise = "maybe"\nsource = "me"\n', "names 'maybe'"),
+        ({}, '[[recurrent]]\nops = ["Conv"]\nsource = "me"\n', "names 'Conv'"),
+        ({}, "[opset", "own.toml"),
+    ],
+)
+def test_a_broken_target_file_is_refused(
+    tmp_path: Path, tables: dict[str, str], more: str, message: str
+) -> None:
+    with pytest.raises(rnnlower.OptionError, match=None) as caught:
+        find_target(write(tmp_path, MINIMAL | tables, more))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", MINIMAL)
+def test_a_target_file_without_a_table_is_refused(tmp_path: Path, missing: str) -> None:
+    tables = {name: content for name, content in MINIMAL.items() if name != missing}
+    with pytest.raises(rnnlower.OptionError, match=f"no table {missing}"):
+        find_target(write(tmp_path, tables))
+
+
+def test_an_unknown_target_is_refused():
+    with pytest.raises(rnnlower.OptionError, match=r"there is no target 'tinygrat'.*tinygrad"):
+        find_target("tinygrat")
+
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
+    g (float[T, 4] x, int64[2] shape) => (float[a, b] y)
+    <float[4, 4] w = {0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0}>
+    {
+        product = MatMul(x, w)
+        half = Cast<to = 10>(product)
+        odd = com.acme.Odd(half)
+        turned = Transpose<perm = [1, 0]>(odd)
+        y = Reshape(turned, shape)
+    }
+"""
+
+
+def check(tmp_path: Path, tables: dict[str, str], more: str = "") -> dict[str, list[str]]:
+    """The reasons by operator."""
+    model = onnx.parser.parse_model(MODEL)
+    reasons: dict[str, list[str]] = {}
+    for misfit in rnnlower.check(model, target=write(tmp_path, MINIMAL | tables, more)):
+        assert misfit.source == "me"
+        reasons.setdefault(misfit.op_type, []).append(misfit.reason)
+    return reasons
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    reasons = check(tmp_path, {"opset": "range = [7, 13]"})
+    assert reasons["(model)"] == ["opset 17 is not one of 7 to 13"]
+    assert reasons["(input)"] == ["its shape is [T, 4]"]
+    assert reasons["Cast"] == reasons["Cast"][:1] == ["own has no Cast"]
+    assert reasons["com.acme.Odd"] == ["own has no operators of domain com.acme"]
+    assert reasons["Reshape"] == ["own has no Reshape"]
+    assert "MatMul" not in reasons
+
+
+def test_limits_are_kept(tmp_path: Path) -> None:
+    tables = {
+        "shapes": "static = false",
+        "dtypes": 'allowed = ["float32", "float16"]',
+        "ops": 'allowed = ["Cast", "MatMul", "Reshape", "Transpose"]\ndomains = ["com.acme"]',
+    }
+    assert check(tmp_path, tables) == {}
+    limits = """
+        [[limits]]
+        ops = ["Reshape"]
+        constant = [1]
+        source = "me"
+        [[limits]]
+        ops = ["Transpose"]
+        attributes = { perm = [[0, 1]] }
+        versions = [1]
+        source = "me"
+        [[limits]]
+        ops = ["MatMul"]
+        max_rank = 1
+        dtypes = ["float16"]
+        source = "me"
+    """
+    assert check(tmp_path, tables, limits) == {
+        "Reshape": ["its input 1 is not a constant"],
+        "Transpose": ["attribute perm is [1, 0], not [0, 1]", "Transpose-13 is not one of version 1"],
+        "MatMul": [
+            "its input has type float32, not float16",
+            "x has rank 2, above 1",
+            "product has rank 2, above 1",
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("ops", "reasons"),
+    [
+        ('allowed = ["Gelu", "com.acme.Odd"]', []),
+        ('allowed = ["Odd", "com.acme.Gelu"]', ["own has no com.acme.Odd"]),
+        ('absent = ["com.acme.Odd"]\ndomains = ["com.acme"]', ["own has no com.acme.Odd"]),
+        ('absent = ["com.acme.Gelu"]\ndomains = ["com.acme"]', []),
+        ('absent = ["com.acme.Gelu"]', ["own has no operators of domain com.acme"]),
+    ],
+)
+def test_operators_of_other_domains_have_names_of_their_own(
+    tmp_path: Path, ops: str, reasons: list[str]
+) -> None:
+    assert check(tmp_path, {"ops": ops}).get("com.acme.Odd", []) == reasons
+
+
+def test_tinygrad_has_some_operators_of_com_microsoft() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[2, 3, 4] X, float[1, 4, 16] W, float[1, 4, 16] R, float[1, 16] S, uint8[1, 16] Z)
+            => (float[2, 1, 3, 4] Y)
+        {
+            x = com.microsoft.FastGelu(X)
+            Y = com.microsoft.DynamicQuantizeLSTM<hidden_size = 4>(x, W, R, , , , , , S, Z, S, Z)
+        }
+    """
+    misfits = rnnlower.check(onnx.parser.parse_model(text), target="tinygrad")
+    assert [misfit.reason for misfit in misfits] == ["tinygrad has no com.microsoft.DynamicQuantizeLSTM"]
+
+
+def test_onnxruntime_has_no_training_operators() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.preview.training" : 1]>
+        g (float R, int64 T, float[2] X, float[2] G, float[2] H) => (float[2] x, float[2] h)
+        {
+            x, h = ai.onnx.preview.training.Adagrad(R, T, X, G, H)
+        }
+    """
+    misfits = rnnlower.check(onnx.parser.parse_model(text), target="onnxruntime")
+    reasons = ["onnxruntime has no operators of domain ai.onnx.preview.training"]
+    assert [misfit.reason for misfit in misfits] == reasons
+
+
+def test_types_that_a_target_lacks_are_named(tmp_path: Path) -> None:
+    tables = {"ops": 'allowed = ["Cast", "MatMul", "Reshape", "Transpose"]\ndomains = ["com.acme"]'}
+    assert check(tmp_path, tables)["Cast"] == ["type float16 is not one of float32"]
+
+
+RULE = """
+    [[recurrent]]
+    ops = ["LSTM"]
+    dtypes = ["float32"]
+    directions = ["forward", "bidirectional"]
+    inputs = ["B", "initial_h"]
+    attributes = { layout = [0], clip = [], input_forget = [0] }
+    activations = ["default", "Relu"]
+    constant = ["W"]
+    same_activations = true
+    semantics = ["ort"]
+    wrong = ["layout", "reverse"]
+    source = "me"
+"""
+RELU = ("Relu", "Relu", "Relu")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, ""),
+        ({"initial_h": "input", "input_forget": 0, "layout": 0}, ""),
+        ({"activations": RELU}, ""),
+        (
+            {"activations": ("Sigmoid", "Tanh", "Relu")},
+            "own refuses LSTM with activations Relu, Sigmoid, Tanh",
+        ),
+        ({"layout": 1}, "own gets LSTM with attribute layout = 1 silently wrong"),
+        ({"direction": "reverse"}, "own gets LSTM with direction reverse silently wrong"),
+        ({"clip": 0.5}, "own refuses LSTM with attribute clip = 0.5"),
+        ({"input_forget": 1}, "own refuses LSTM with attribute input_forget = 1"),
+        ({"P": "initializer"}, "own refuses LSTM with input P"),
+        ({"sequence_lens": "input"}, "own refuses LSTM with input sequence_lens"),
+        ({"W": "input"}, "own refuses LSTM with an input W that is not a constant"),
+        ({"dtype": "float64"}, "own refuses LSTM with type float64"),
+        ({"seq_length": 0}, "own refuses LSTM with no time steps or no rows"),
+        (
+            {"direction": "bidirectional", "activations": (*RELU, "Sigmoid", "Tanh", "Tanh")},
+            "own refuses LSTM with activations Relu, Sigmoid, Tanh",
+        ),
+        ({"op_type": "RNN"}, "own has no RNN"),
+    ],
+)
+def test_native_nodes_are_judged_by_their_attributes(
+    tmp_path: Path, fields: dict[str, object], reason: str
+) -> None:
+    path = write(tmp_path, MINIMAL | {"dtypes": 'allowed = ["float32", "float64", "int32"]'}, RULE)
+    model = Config(opset=14, **fields).build()  # type: ignore[arg-type]
+    misfits = rnnlower.check(model, target=path)
+    assert [misfit.reason for misfit in misfits][:1] == ([reason] if reason else [])
+    assert all(misfit.remedy == "rnnlower lower --target own" for misfit in misfits)
+    kept = [node.op_type for node in model.graph.node] if not reason else []
+    assert rnnlower.check(model, target=path, semantics="spec") != [] or not kept
+
+
+def test_a_guess_is_marked(tmp_path: Path) -> None:
+    guessed = {"opset": "range = [7, 9]\nguess = true"}
+    (misfit,) = (
+        misfit
+        for misfit in rnnlower.check(
+            onnx.parser.parse_model(MODEL), target=write(tmp_path, MINIMAL | guessed)
+        )
+        if misfit.op_type == "(model)"
+    )
+    assert misfit.guess
+    assert str(misfit).endswith("(a guess)")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reasons"), [("max_rank = 4", []), ("versions = [8, 13]", ["Expand does not exist at opset 7"])]
+)
+def test_an_operator_newer_than_the_opset(limit: str, reasons: list[str], tmp_path: Path) -> None:
+    """Expand came with opset 8; runtimes run it all the same, unless they mind versions."""
+    tables = MINIMAL | {"ops": 'allowed = ["Expand"]', "opset": "range = [1, 26]"}
+    limits = f'[[limits]]\nops = ["Expand"]\n{limit}\nsource = "me"'
+    model = onnx.parser.parse_model("""
+        <ir_version: 4, opset_import: ["" : 7]>
+        main (float[1] X) => (float[3] Y) <int64[1] sizes = {3}> { Y = Expand (X, sizes) }
+    """)
+    misfits = rnnlower.check(model, target=write(tmp_path, tables, limits))
+    assert [misfit.reason for misfit in misfits] == reasons
+
+
+def test_a_reading_that_there_is_not() -> None:
+    with pytest.raises(rnnlower.OptionError, match="'onnx'"):
+        rnnlower.check(Config().build(), target="onnxruntime", semantics="onnx")  # type: ignore[arg-type]

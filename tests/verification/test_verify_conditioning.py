@@ -1,0 +1,121 @@
+"""Which trials cannot tell a fault from rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from support.small_models import info, recurrent_model, weights
+
+import rnnlower
+from rnnlower.verification import verify
+from rnnlower.verification.verdict import doubt
+from rnnlower.verification.verdict.conditioning import overflowing, rounding_noise
+
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def noise_of(output: np.ndarray, moved_by: float = 0.0, opinion: float | None = None) -> np.ndarray | None:
+    """What a reference is allowed that gives this, and `moved_by` times its scale beside it when moved."""
+    feeds = {"x": np.ones(2, np.float32)}
+
+    def run(inputs: dict[str, Any]) -> dict[str, Any]:
+        assert not np.array_equal(inputs["x"], feeds["x"])
+        wide = output.astype(np.float64)
+        return {"y": (wide + moved_by * np.abs(wide).max()).astype(output.dtype)}
+
+    second = None if opinion is None else {"y": np.full(output.shape, opinion)}
+    return rounding_noise(run, feeds, {"y": output}, 0, second)["y"]
+
+
+def test_noise_is_what_moves_and_what_another_precision_says() -> None:
+    ones = np.ones(3, np.float32)
+    still = noise_of(ones)
+    assert still is not None
+    assert not still.any()
+    moved, other = noise_of(ones, moved_by=1e-4), noise_of(ones, opinion=1.0002)
+    assert moved == pytest.approx(4e-4, rel=1e-2)
+    assert other == pytest.approx(8e-4, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within", "beyond"), [(np.float32, 2e-3, 3e-3), (ml_dtypes.bfloat16, 0.02, 0.04)]
+)
+def test_what_rounding_moves_too_far_is_not_determined(dtype: Any, within: float, beyond: float) -> None:
+    ones = np.ones(3, dtype)
+    assert noise_of(ones, moved_by=within) is not None
+    assert noise_of(ones, moved_by=beyond) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within", "beyond"),
+    [(np.float32, 1e18, 1e20), (np.float64, 1e150, 1e160), (np.float16, 60, 70)],
+)
+def test_what_overflows(dtype: Any, within: float, beyond: float) -> None:
+    """A product of two such numbers, somewhere inside, would."""
+    values = np.array([within, -within, beyond, -np.inf, np.nan])
+    assert overflowing(values, dtype).tolist() == [False, False, True, True, True]
+
+
+def clipped(clip: float, mask: float | None, *, joined: bool = False) -> onnx.ModelProto:
+    """An LSTM beside a mask, as an output of its own or in one with Y_h."""
+    model = recurrent_model("LSTM", inputs={"X": (FLOAT, ["T", 2, 3])}, clip=clip)
+    if mask is None:
+        return model
+    constant = np.full((1, 2, 4), mask, np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(constant, "mask"))
+    ending = helper.make_node("Identity", ["mask"], ["masked"])
+    if joined:
+        ending = helper.make_node("Concat", ["Y_h", "mask"], ["masked"], axis=2)
+        del model.graph.output[:]
+    model.graph.node.append(ending)
+    model.graph.output.append(info("masked", FLOAT, [None] * 3))
+    return model
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("mask", [None, -1e9, -1e30, float(np.finfo(np.float32).min), -np.inf, np.nan])
+def test_a_mask_excuses_nothing(mask: float | None, joined: bool) -> None:
+    """Neither as a trial that overflows nor as the scale of what it stands beside."""
+    right, wrong = clipped(5.0, mask, joined=joined), clipped(8.0, mask, joined=joined)
+    assert verify(right, right)
+    assert not verify(right, wrong)
+
+
+def test_what_overflows_inside_of_a_kernel_is_left_out() -> None:
+    """onnxruntime's Relu makes 0 of NaN, also of what has overflowed before it in an LSTM."""
+    constants = weights("LSTM")
+    source = recurrent_model(
+        "LSTM",
+        constants=constants,
+        inputs={"X": (FLOAT, ["T", 2, 3])},
+        outputs=["Y"],
+        activations=["Relu", "Tanh", "HardSigmoid"],
+    )
+    result = verify(source, rnnlower.loop(source))
+    assert result, str(result)
+
+
+def _compared(text: str, columns: str = "{0, 1, -1}") -> onnx.ModelProto:
+    """Whether a number beside X is larger than X: in the first column, rounding decides."""
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        main (float[N,3] X) => (bool[N,3] Z)
+        <float[3] c = {columns}, float three = {{3}}>
+        {{ {text}  moved = Add (same, c)  Z = Greater (moved, X) }}
+    """)
+
+
+def test_what_is_decided_by_a_hair_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = _compared("a = Mul (X, three)  b = Reciprocal (three)  same = Mul (a, b)")
+    result = verify(reference, _compared("same = Identity (X)"))
+    assert result, str(result)
+    assert any("only as far as rounding goes" in reason for reason in result.skipped)
+    assert not verify(reference, _compared("same = Identity (X)", "{0, 1, 1}"))
+    assert not verify(reference, _compared("same = Identity (X)"), atol=0.0)
+    monkeypatch.setattr(doubt, "_DRAWS_OF_TIES", 0)
+    assert not verify(reference, _compared("same = Identity (X)"))

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support.small_models import info, model_of, recurrent_model, weights
+
+from rnnlower.engines.reference import Evaluator
+from rnnlower.engines.session import RunError
+from rnnlower.errors import OptionError, UnverifiableError
+from rnnlower.verification import verify
+from rnnlower.verification.inputs.graph_facts import gather_facts
+from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
+
+FLOAT, INT32, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
+
+
+def _trials(model: onnx.ModelProto, count: int | None = None, seed: int = 0) -> list[Trial]:
+    """What is generated for a model, judged by NumPy evaluation."""
+    evaluator = Evaluator(model)
+
+    def run(feeds: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return evaluator.run(feeds)
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:
+            raise RunError(str(error)) from error
+
+    maker = input_maker(model.graph, model.graph, gather_facts(model), seed)
+    return generate_trials(run, maker, count or maker.natural_trials)[0]
+
+
+def test_dimensions_of_one_name_have_one_size() -> None:
+    given = {"X": (FLOAT, ["T", "N", 3]), "initial_h": (FLOAT, [1, "N", 4])}
+    trials = _trials(recurrent_model("GRU", inputs=given))
+    shapes = [(t.feeds["X"].shape, t.feeds["initial_h"].shape) for t in trials]
+    assert all(x[1] == h[1] for x, h in shapes)
+    assert len({x[0] for x, _ in shapes}) > 2
+    assert len({x[1] for x, _ in shapes}) > 2
+    assert 1 in {x[0] for x, _ in shapes}
+
+
+def test_dimensions_without_a_name_agree_where_the_operator_says_so() -> None:
+    given = {"X": (FLOAT, [None, None, None]), "initial_h": (FLOAT, [None, None, None])}
+    trials = _trials(recurrent_model("GRU", inputs=given), 4)
+    for trial in trials:
+        _, batch, features = trial.feeds["X"].shape
+        assert features == 3
+        assert trial.feeds["initial_h"].shape == (1, batch, 4)
+
+
+def test_sequence_lengths_stay_within_the_sequence() -> None:
+    given = {"X": (FLOAT, ["T", 3, 3]), "lens": (INT64, [3])}
+    model = recurrent_model("LSTM", inputs={k: v for k, v in given.items() if k == "X"})
+    model.graph.input.append(info("lens", INT64, [3]))
+    model.graph.node.insert(0, helper.make_node("Cast", ["lens"], ["short"], to=INT32))
+    model.graph.node[1].input.append("short")
+    trials = _trials(model)
+    seen = set()
+    for trial in trials:
+        steps, lens = trial.feeds["X"].shape[0], trial.feeds["lens"]
+        assert lens.min() >= 0
+        assert lens.max() <= steps
+        seen |= {"full" if n == steps else int(n) for n in lens}
+    assert {"full", 0, 1} <= seen
+    assert any((trial.feeds["lens"] < trial.feeds["X"].shape[0]).any() for trial in trials)
+
+
+def test_indices_stay_within_the_data() -> None:
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["wide"], to=INT64),
+        helper.make_node("Gather", ["table", "wide"], ["y"]),
+    ]
+    table = np.zeros((5, 2), np.float32)
+    model = model_of(
+        nodes, [info("ids", TensorProto.UINT8, ["n"])], [info("y", FLOAT, None)], {"table": table}
+    )
+    values = np.concatenate([trial.feeds["ids"] for trial in _trials(model)])
+    assert set(values.tolist()) == set(range(5))
+
+
+def test_a_compared_scalar_takes_the_constant_and_another_value() -> None:
+    branch = helper.make_graph([helper.make_node("Neg", ["x"], ["b"])], "b", [], [info("b", FLOAT, None)])
+    other = helper.make_graph([helper.make_node("Abs", ["x"], ["c"])], "c", [], [info("c", FLOAT, None)])
+    nodes = [
+        helper.make_node("Equal", ["rate", "k"], ["flag"]),
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=other),
+    ]
+    inputs = [info("x", FLOAT, [3]), info("rate", INT64, [])]
+    model = model_of(nodes, inputs, [info("y", FLOAT, None)], {"k": np.array(16000)})
+    rates = {int(trial.feeds["rate"]) for trial in _trials(model)}
+    assert 16000 in rates
+    assert len(rates) > 1
+
+
+def test_flags_take_every_combination_with_every_magnitude() -> None:
+    nodes = [
+        helper.make_node("And", ["p", "q"], ["both"]),
+        helper.make_node("Where", ["both", "x", "z"], ["y"]),
+    ]
+    inputs = [info("x", FLOAT, [3]), info("z", FLOAT, [3]), info("p", BOOL, []), info("q", BOOL, [1])]
+    model = model_of(nodes, inputs, [info("y", FLOAT, None)])
+    pairs = [
+        (bool(t.feeds["p"]), bool(t.feeds["q"][0]), np.abs(t.feeds["x"]).max() > 20) for t in _trials(model)
+    ]
+    assert {(p, q, large) for p, q, large in pairs} >= {
+        (p, q, True) for p in (True, False) for q in (True, False)
+    }
+
+
+def test_magnitudes_reach_from_rounding_to_saturation() -> None:
+    largest = [float(np.abs(trial.feeds["X"]).max()) for trial in _trials(recurrent_model("LSTM"))]
+    assert min(largest) < 0.01
+    assert max(largest) > 50
+
+
+def test_sizes_are_searched_until_the_model_runs() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+        helper.make_node("Conv", ["y", "w"], ["z"], kernel_shape=[40]),
+    ]
+    constants = {"shape": np.array([-1, 1, 64]), "w": np.ones((1, 1, 40), np.float32)}
+    model = model_of(nodes, [info("x", FLOAT, [None, "n"])], [info("z", FLOAT, None)], constants)
+    trials = _trials(model, 4)
+    assert len(trials) == 4
+    assert all(trial.feeds["x"].size % 64 == 0 for trial in trials)
+
+
+def test_what_runs_on_no_size_is_not_passed() -> None:
+    constants = {"shape": np.array([7, 11, 13, 17])}
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    model = model_of(nodes, [info("x", FLOAT, ["n"])], [info("y", FLOAT, None)], constants)
+    with pytest.raises(UnverifiableError, match="ran on no generated inputs"):
+        verify(model, model)
+
+
+def test_inputs_with_initializers_are_left_to_them() -> None:
+    model = recurrent_model("RNN", opset=6)
+    assert {value.name for value in model.graph.input} > {"X"}
+    assert set(_trials(model, 1)[0].feeds) == {"X"}
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    model = recurrent_model("GRU")
+    first, again, other = (_trials(model, 2, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a.feeds["X"], b.feeds["X"]) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[0].feeds["X"], other[0].feeds["X"])
+
+
+X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 2, 3)
+
+
+def test_given_arrays_are_the_only_trial() -> None:
+    result = verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs={"X": X})
+    assert result
+    assert result.trials == 1
+
+
+@pytest.mark.parametrize("prefix", ["", "in::"])
+def test_an_npz_file_gives_one_trial(tmp_path: Path, prefix: str) -> None:
+    np.savez(tmp_path / "data.npz", **{f"{prefix}X": X, "out::Y": X})
+    assert verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs=tmp_path / "data.npz").trials == 1
+
+
+def test_a_test_data_folder_gives_a_trial_a_set(tmp_path: Path) -> None:
+    for number in range(2):
+        folder = tmp_path / f"test_data_set_{number}"
+        folder.mkdir()
+        (folder / "input_0.pb").write_bytes(numpy_helper.from_array(X + number).SerializeToString())
+    model = recurrent_model("RNN")
+    assert verify(model, model, inputs=tmp_path).trials == 2
+    assert verify(model, model, inputs=tmp_path / "test_data_set_0").trials == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "no value given for the input 'X'"),
+        ({"X": X, "Z": X}, "'Z'"),
+        ({"X": X.astype(np.float64)}, "dtype float64"),
+        ({"X": X[0]}, "rank 2"),
+    ],
+)
+def test_given_arrays_that_do_not_fit_are_refused(given: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs=given)
+
+
+def _archive(damage: int) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, X=X)
+    data = bytearray(buffer.getvalue())
+    data[damage] ^= 0xFF
+    return bytes(data)
+
+
+def _array() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, X)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("data", [b"no archive", b"", b"PK\x03\x04", _array(), *map(_archive, (30, 60, 200))])
+def test_an_unreadable_file_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data.npz").write_bytes(data)
+    with pytest.raises(OptionError, match=r"data\.npz"):
+        verify(recurrent_model("RNN"), recurrent_model("RNN"), inputs=tmp_path / "data.npz")
+
+
+def test_given_inputs_on_which_the_reference_fails_judge_nothing() -> None:
+    model = recurrent_model("RNN", constants=weights("RNN") | {"sequence_lens": np.array([9, 1], np.int32)})
+    with pytest.raises(UnverifiableError, match="given inputs"):
+        verify(model, model, inputs={"X": X})

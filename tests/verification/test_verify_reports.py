@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from support.small_models import info, model_of, recurrent_model, weights
+
+from rnnlower.engines.reference import Evaluator
+from rnnlower.errors import OptionError
+from rnnlower.verification import verify
+from rnnlower.verification.inputs.graph_facts import gather_facts
+from rnnlower.verification.inputs.trials import generate_trials, input_maker
+from rnnlower.verification.streaming import state_pairs
+
+FLOAT = TensorProto.FLOAT
+
+
+def _streaming(state: str = "h_in", new_state: str = "h_out") -> onnx.ModelProto:
+    node = helper.make_node("GRU", ["X", "W", "R", "B", "", state], ["Y", new_state], hidden_size=4)
+    inputs = [info("X", FLOAT, [1, "N", 3]), info(state, FLOAT, [1, "N", 4])]
+    outputs = [info("Y", FLOAT, [1, 1, "N", 4]), info(new_state, FLOAT, [1, "N", 4])]
+    return model_of([node], inputs, outputs, weights("GRU"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("h_in", "h_out"), ("state", "stateN"), ("h", "hn"), ("cache", "new_cache"), ("161", "87")],
+)
+def test_state_outputs_find_their_inputs(old: str, new: str) -> None:
+    model = _streaming(old, new)
+    assert state_pairs(model.graph, gather_facts(model)) == {new: old}
+
+
+def test_some_trials_go_on_with_the_state() -> None:
+    model = _streaming()
+    facts = gather_facts(model)
+    maker = input_maker(model.graph, model.graph, facts, 0)
+    trials, _ = generate_trials(Evaluator(model).run, maker, 6, state_pairs(model.graph, facts))
+    for before, after in [(1, 2), (4, 5)]:
+        np.testing.assert_array_equal(trials[after].feeds["h_in"], trials[before].outputs["h_out"])
+    assert not np.array_equal(trials[1].feeds["h_in"], trials[0].outputs["h_out"])
+
+
+def test_given_states_must_exist() -> None:
+    assert verify(_streaming(), _streaming(), states={"h_out": "h_in"})
+    with pytest.raises(OptionError, match="h_out=nowhere"):
+        verify(_streaming(), _streaming(), states={"h_out": "nowhere"})
+
+
+def _chain(second_clip: float | None = None) -> onnx.ModelProto:
+    clip = {} if second_clip is None else {"clip": second_clip}
+    nodes = [
+        helper.make_node("RNN", ["X", "W", "R", "B"], ["first"], name="one", hidden_size=4),
+        helper.make_node("Squeeze", ["first", "one_axis"], ["flat"]),
+        helper.make_node("RNN", ["flat", "R", "R", "B"], ["second"], name="two", hidden_size=4, **clip),
+        helper.make_node("Neg", ["second"], ["Y"]),
+    ]
+    constants = weights("RNN") | {"one_axis": np.array([1])}
+    return model_of(nodes, [info("X", FLOAT, ["T", 2, 3])], [info("Y", FLOAT, None)], constants)
+
+
+def test_a_difference_is_traced_to_where_it_begins() -> None:
+    result = verify(_chain(), _chain(second_clip=0.1))
+    assert not result
+    assert result.first_difference is not None
+    assert result.first_difference.startswith("second:")
+    assert "RNN node 'two'" in result.first_difference
+
+
+def test_equal_models_have_no_first_difference() -> None:
+    assert verify(_chain(), _chain()).first_difference is None
+
+
+@pytest.mark.parametrize(("layout", "step"), [(0, 2), (1, 2)])
+def test_the_worst_time_step_is_told(layout: int, step: int) -> None:
+    x = np.zeros((4, 2, 3), np.float32)
+    x[step] = 1.0
+    x = x.swapaxes(0, 1).copy() if layout else x
+    constants = weights("RNN") | {"R": np.zeros((1, 4, 4), np.float32)}
+    right = recurrent_model("RNN", constants=constants, outputs=("Y",), layout=layout)
+    wrong = recurrent_model(
+        "RNN", constants=constants | {"W": constants["W"] * np.float32(1.1)}, outputs=("Y",), layout=layout
+    )
+    result = verify(right, wrong, inputs={"X": x})
+    assert result.outputs[0].worst_step == step
+    assert f"time step {step}" in str(result)
+
+
+def test_progress_is_told() -> None:
+    calls: list[tuple[str, int, int]] = []
+    verify(_chain(), _chain(), trials=2, progress=lambda *call: calls.append(call))
+    assert calls == [("reference", 0, 2), ("reference", 1, 2), ("candidate", 0, 2), ("candidate", 1, 2)]
