@@ -25,9 +25,10 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located, default_opset, find_recurrent, value_names
+from rnnlower.graph.walk import Located, default_opset, value_names
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import LoweredNode, replace_node
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import Located, find_recurrent
+from rnnlower.graph.walk import Located
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.conform_sonnx import ConformSonnxPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.sonnx import departures
 
 __all__ = ["conform"]

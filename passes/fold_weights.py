@@ -25,8 +25,9 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.files import unmodelled
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import is_recurrent, value_names, walk
+from rnnlower.graph.walk import value_names, walk
 from rnnlower.passes.analysis import inferred_copy
+from rnnlower.recurrent.finding import is_recurrent
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import is_recurrent, walk
+from rnnlower.graph.walk import walk
 from rnnlower.passes.analysis import inferred_copy
+from rnnlower.recurrent.finding import is_recurrent
 
 __all__ = ["InferTypesPass"]
 

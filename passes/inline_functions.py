@@ -19,7 +19,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import is_recurrent
+from rnnlower.recurrent.finding import is_recurrent
 
 __all__ = ["InlineFunctionsPass"]
 

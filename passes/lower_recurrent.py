@@ -28,7 +28,7 @@ from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.quiet import paused_collection
-from rnnlower.graph.walk import Located, default_opset, find_recurrent, value_names, walk
+from rnnlower.graph.walk import Located, default_opset, value_names, walk
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import LoweredNode, Plan, replace_node
@@ -36,6 +36,7 @@ from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights
 from rnnlower.passes.fold_weights import WEIGHT_INPUTS
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import Located, default_opset, find_recurrent, walk
+from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.replacing import LoweredNode, Plan
 from rnnlower.lowering.requirements import FIRST_OPSET, opset_needs
 from rnnlower.opset import NodePredicate
@@ -25,6 +25,7 @@ from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lengths import with_static_lengths
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target

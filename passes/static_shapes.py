@@ -23,8 +23,9 @@ from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.inference import guarded
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.quiet import quiet_libraries
-from rnnlower.graph.walk import Located, find_recurrent, op_types, value_names, walk
+from rnnlower.graph.walk import Located, op_types, value_names, walk
 from rnnlower.passes.analysis import bare_copy
+from rnnlower.recurrent.finding import find_recurrent
 
 __all__ = ["StaticShapesPass"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         UnverifiableError,
         VerificationError,
     )
-    from rnnlower.recurrent.inspection import RecurrentNode
+    from rnnlower.inspection import RecurrentNode
     from rnnlower.targets.fit import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult, verify
 
@@ -50,7 +50,7 @@ _HOMES = {
     "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "unroll"),
     "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
-    "rnnlower.recurrent.inspection": ("RecurrentNode",),
+    "rnnlower.inspection": ("RecurrentNode",),
     "rnnlower.targets.fit": ("Misfit",),
     "rnnlower.verification": ("OutputComparison", "VerificationResult", "verify"),
 }

@@ -15,9 +15,9 @@ import onnx_ir as ir
 
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.quiet import paused_collection
+from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
-from rnnlower.recurrent.inspection import RecurrentNode, inspect_model
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.fit import Misfit, find_misfits

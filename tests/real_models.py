@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import rnnlower
 from rnnlower.cli import app
-from rnnlower.graph.walk import find_recurrent
+from rnnlower.recurrent.finding import find_recurrent
 
 TOLERANCE = 1e-4
 Arrays = Mapping[str, np.ndarray]

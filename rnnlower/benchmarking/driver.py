@@ -19,8 +19,8 @@ from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
-from rnnlower.graph.walk import find_recurrent
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.verification.driver import Progress
 from rnnlower.verification.engine_choice import reasons_against_onnxruntime

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.benchmarking import BenchResult, Timing
+    from rnnlower.inspection import RecurrentNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.pipeline import LoweringReport
-    from rnnlower.recurrent.inspection import RecurrentNode
     from rnnlower.targets import Target
     from rnnlower.targets.fit import Misfit
     from rnnlower.verification import VerificationResult

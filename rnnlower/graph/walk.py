@@ -8,15 +8,11 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from rnnlower.recurrent.operators import RECURRENT_OPS
-
 __all__ = [
     "Located",
     "default_opset",
     "dim_name",
-    "find_recurrent",
     "forget_negative_sizes",
-    "is_recurrent",
     "op_types",
     "origin",
     "sources",
@@ -50,11 +46,6 @@ class Located:
     def label(self) -> str:
         """What messages call it."""
         return f"{self.node.op_type} node {str(self)!r}"
-
-
-def is_recurrent(node: ir.Node) -> bool:
-    """Whether the node is an LSTM, GRU or RNN of the default domain."""
-    return node.domain == "" and node.op_type in RECURRENT_OPS
 
 
 def default_opset(model: ir.Model) -> int:
@@ -127,30 +118,6 @@ def value_names(model: ir.Model) -> collections.Counter[str]:
         }
         names.update(value.name for value in values if value.name)
     return names
-
-
-def find_recurrent(model: ir.Model) -> list[Located]:
-    """Every recurrent node of the model, functions included."""
-    opset = default_opset(model)
-    found = [(node, path, opset) for node, path in walk(model.graph) if is_recurrent(node)]
-    for function in model.functions.values():
-        path = f"function:{function.domain}::{function.name}"
-        found += [
-            (node, inner, function.opset_imports.get("", opset))
-            for node, inner in walk(function, path)
-            if is_recurrent(node)
-        ]
-    taken = {node.name for node, _, _ in found}
-    located = []
-    for index, (node, path, node_opset) in enumerate(found):
-        name = node.name
-        if not name:
-            name = f"{node.op_type}_{index}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        located.append(Located(node, name, path, node_opset))
-    return located
 
 
 def origin(value: ir.Value) -> str:

@@ -12,16 +12,9 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.graph.inference import guarded
 from rnnlower.graph.quiet import quiet_libraries
-from rnnlower.graph.walk import (
-    Located,
-    default_opset,
-    dim_name,
-    find_recurrent,
-    forget_negative_sizes,
-    op_types,
-    walk,
-)
+from rnnlower.graph.walk import Located, default_opset, dim_name, forget_negative_sizes, op_types, walk
 from rnnlower.lowering.replacing import EMITTED
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import departures

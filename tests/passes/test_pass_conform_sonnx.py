@@ -13,8 +13,8 @@ from support.configs import Config
 from support.judge import differences, interface, run
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.walk import find_recurrent
 from rnnlower.passes import ConformSonnxPass, FoldWeightsPass, InferTypesPass
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.sonnx import departures
 
 FOLDED = range(1, 8)

@@ -7,8 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from rnnlower.errors import InvalidModelError, OpsetError
-from rnnlower.graph.walk import is_recurrent, walk
+from rnnlower.graph.walk import walk
 from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.recurrent.finding import is_recurrent
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
 IMPORTS = '<domain: "local", opset_import: ["" : 17, "local" : 1]>'

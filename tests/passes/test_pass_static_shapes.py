@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import find_recurrent, walk
+from rnnlower.graph.walk import walk
 from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.recurrent.finding import find_recurrent
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WEIGHTS = "float[1, 8, 3] W, float[1, 8, 8] R"

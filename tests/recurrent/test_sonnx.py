@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import rnnlower
 from rnnlower.cli import app
-from rnnlower.graph.walk import find_recurrent
 from rnnlower.passes import InferTypesPass
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.sonnx import RULES, Departure, departures
 
 ALLOWED = {"Sigmoid": ("Sigmoid", "Tanh", "Tanh"), "Relu": ("Relu", "Tanh", "Tanh")}

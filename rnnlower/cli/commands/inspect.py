@@ -17,7 +17,7 @@ def inspect(model: Model, json_: Json = False) -> None:
     """List the recurrent nodes."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
-    from rnnlower.recurrent.inspection import inspect_model
+    from rnnlower.inspection import inspect_model
 
     loaded = read_model(model)
     nodes = inspect_model(loaded)

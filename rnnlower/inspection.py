@@ -8,8 +8,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import Located, find_recurrent, origin
+from rnnlower.graph.walk import Located, origin
 from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent

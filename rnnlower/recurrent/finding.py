@@ -1,0 +1,39 @@
+"""The recurrent nodes of a model, wherever they stand."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import Located, default_opset, walk
+from rnnlower.recurrent.operators import RECURRENT_OPS
+
+__all__ = ["find_recurrent", "is_recurrent"]
+
+
+def is_recurrent(node: ir.Node) -> bool:
+    """Whether the node is an LSTM, GRU or RNN of the default domain."""
+    return node.domain == "" and node.op_type in RECURRENT_OPS
+
+
+def find_recurrent(model: ir.Model) -> list[Located]:
+    """Every recurrent node of the model, functions included."""
+    opset = default_opset(model)
+    found = [(node, path, opset) for node, path in walk(model.graph) if is_recurrent(node)]
+    for function in model.functions.values():
+        path = f"function:{function.domain}::{function.name}"
+        found += [
+            (node, inner, function.opset_imports.get("", opset))
+            for node, inner in walk(function, path)
+            if is_recurrent(node)
+        ]
+    taken = {node.name for node, _, _ in found}
+    located = []
+    for index, (node, path, node_opset) in enumerate(found):
+        name = node.name
+        if not name:
+            name = f"{node.op_type}_{index}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        located.append(Located(node, name, path, node_opset))
+    return located
