@@ -1,22 +1,17 @@
-"""The order of the passes behind unroll, scan, loop and lower."""
+"""The order of the passes behind unroll, scan, loop and lower, as a list: `PIPELINE`."""
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
-from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.replacing import LoweredNode, Plan
 from rnnlower.lowering.requirements import FIRST_OPSET, opset_needs
-from rnnlower.opset import NodePredicate
 from rnnlower.passes.conforming import conform
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
@@ -25,14 +20,14 @@ from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lengths import with_static_lengths
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, LoweringReport, count_ops
+from rnnlower.passes.opset_moves import inline, move, reach
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.plan import (
     KeptNode,
-    check_opset,
     choose_plan,
     dialect,
     require_emitted_fit,
@@ -42,109 +37,69 @@ from rnnlower.targets.plan import (
     wants_numbers,
 )
 
-__all__ = ["LoweringOptions", "LoweringReport", "count_ops", "lower_model"]
+__all__ = ["PIPELINE", "LoweringOptions", "LoweringReport", "Step", "count_ops", "lower_model"]
 
-LAST_OPSET = 26
 _FREE_INITIALIZERS_IR = 4
 _ORIGIN = "rnnlower.origin"
 
-
-@dataclasses.dataclass(frozen=True)
-class LoweringOptions:
-    """What a lowering is to do; the fields are the command line's options.
-
-    Attributes:
-        strategy: ``unroll``, ``scan``, ``loop``, or ``target``: what the target wants.
-        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as
-            needed.
-        dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes of graph inputs.
-        nodes: Shell wildcards; only nodes whose name matches one are lowered. ``None``: all.
-        unroll_factor: Time steps in an iteration of a Scan or Loop.
-        semantics: Which reading wins where the text and onnxruntime differ.
-        target: The runtime that the result is for.
-        strict: Whether ops of the rest of the model that do not fit the target are an error.
-    """
-
-    strategy: str
-    opset: int | None = None
-    dims: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    input_shapes: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
-    nodes: Sequence[str] | None = None
-    unroll_factor: int = 1
-    semantics: Semantics = "ort"
-    target: Target | None = None
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.nodes, str):
-            raise OptionError(f"nodes is one string; write nodes=[{self.nodes!r}], a list of patterns")
-        if self.unroll_factor < 1:
-            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
-        check_semantics(self.semantics)
-        if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
-            raise OptionError(
-                f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
-            )
-        if self.target is not None and self.opset is not None:
-            check_opset(self.target, self.opset)
+Tell = Callable[[str, int, int], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class LoweringReport:
-    """What a lowering did.
+@dataclasses.dataclass
+class _Work:
+    """A model on its way through the steps, and what they hand on to each other.
 
     Attributes:
-        nodes: The nodes that were lowered.
-        opset: Version of the default domain of the result.
-        ops_before: Number of nodes by operator in the source, subgraphs and functions included.
-        ops_after: The same of the result.
+        model: The model, which the steps change.
+        options: What is asked for.
+        tell: Hears what is being done, and how far it is.
+        opset: The opset asked for: by the user, or else by the target; ``None``: by nobody.
+        nodes: The recurrent nodes to be lowered, under the names and places that they had in the source.
+        unreachable: Those that went with a branch that never runs.
+        impossible: Those that cannot run on inputs of the given shapes.
+        plans: How each node is to be lowered.
+        needs: The opset that each form of a node needs, with the operator that needs it.
+        lowered: What became of the nodes.
+        kept: The nodes that the target runs as they are.
         notes: What the user should know beside it.
-        target: The name of the runtime that the result is for, if it is for one.
-        kept: Recurrent nodes that this runtime runs soundly as they are.
     """
 
-    nodes: Sequence[LoweredNode]
-    opset: int
-    ops_before: Mapping[str, int]
-    ops_after: Mapping[str, int]
-    notes: Sequence[str] = ()
-    target: str | None = None
-    kept: Sequence[KeptNode] = ()
+    model: ir.Model
+    options: LoweringOptions
+    tell: Tell
+    opset: int | None
+    nodes: list[Located] = dataclasses.field(default_factory=list)
+    unreachable: list[Located] = dataclasses.field(default_factory=list)
+    impossible: list[Located] = dataclasses.field(default_factory=list)
+    plans: dict[ir.Node, Plan] = dataclasses.field(default_factory=dict)
+    needs: dict[Located, dict[str, int]] = dataclasses.field(default_factory=dict)
+    lowered: list[LoweredNode] = dataclasses.field(default_factory=list)
+    kept: list[KeptNode] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON knows it; reasons, where a target is the reason."""
-        nodes = [dataclasses.asdict(node) for node in self.nodes]
-        of_target: dict[str, Any] = {}
-        if self.target is None:
-            for node in nodes:
-                del node["reason"]
-        else:
-            kept = [dataclasses.asdict(node) for node in self.kept]
-            of_target = {"target": self.target, "kept": kept}
-        return {
-            "nodes": nodes,
-            "opset": self.opset,
-            "ops_before": dict(self.ops_before),
-            "ops_after": dict(self.ops_after),
-            "notes": list(self.notes),
-        } | of_target
+    @property
+    def target(self) -> Target:
+        """The target, in steps that are for one."""
+        assert self.options.target is not None
+        return self.options.target
 
 
-def count_ops(model: ir.Model) -> dict[str, int]:
-    """Number of nodes by operator, subgraphs and functions included."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    counter = collections.Counter(
-        f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        for graph in graphs
-        for node, _ in walk(graph)
-    )
-    return dict(sorted(counter.items()))
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An entry of the pipeline.
+
+    Attributes:
+        run: What it does.
+        reason: Why it stands where it stands.
+        when: Whether it is wanted.
+    """
+
+    run: Callable[[_Work], None]
+    reason: str
+    when: Callable[[LoweringOptions], bool] = lambda options: True
 
 
-def lower_model(
-    model: ir.Model, options: LoweringOptions, tell: Callable[[str, int, int], None] = lambda *_: None
-) -> LoweringReport:
+def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *_: None) -> LoweringReport:
     """Lowers the recurrent nodes of the model in place; ``tell`` hears what is being done, and how far it is.
 
     Raises:
@@ -153,158 +108,48 @@ def lower_model(
         UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
         OpsetError: The model cannot be brought to the opset that is asked for or needed.
     """
-    target = options.target
-    options = _settle_opset(model, options)
-    tell("preparing", 0, 0)
+    work = _Work(model, options, tell, _asked_opset(model, options))
     ops_before = count_ops(model)
-    selected = _select(find_recurrent(model), options.nodes)
-    FreezeDimsPass(options.dims, options.input_shapes)(model)
-    kept: list[KeptNode] = []
-    if target is not None:
-        # Before, integer constants have to be written in ways that a target need not have.
-        model.ir_version = max(model.ir_version, _FREE_INITIALIZERS_IR)
-        require_static_inputs(model, target)
-        InferTypesPass()(model)
-        selected, kept = sort_out_native(selected, target, options.semantics)
-    for located in selected:
-        parse_recurrent(located, options.semantics, lenient=True)
-        located.node.meta[_ORIGIN] = located
-    notes: list[str] = []
-    lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
-    first = max(lowest, options.opset or 0)
-    if first > default_opset(model):
-        # A model too old for what is written here moves to the first opset that can say what it says.
-        notes += _move(model, range(first, (options.opset or LAST_OPSET) + 1))
-    notes += _inline_functions(model)
-    current = _current(model)
-    if target is not None and target.profile:
-        lowered, more = conform(model, current)
-    else:
-        lowered, more = _lower(model, current, options, tell)
-    notes += more
-    if target is not None:
-        notes += _unused_factor(lowered, kept, options)
-        notes += _rest_of_the_model(model, options)
-    name = None if target is None else target.name
-    return LoweringReport(lowered, default_opset(model), ops_before, count_ops(model), notes, name, kept)
+    for step in PIPELINE:
+        if step.when(options):
+            step.run(work)
+    return LoweringReport(
+        work.lowered,
+        default_opset(model),
+        ops_before,
+        count_ops(model),
+        work.notes,
+        None if options.target is None else options.target.name,
+        work.kept,
+    )
 
 
-def _settle_opset(model: ir.Model, options: LoweringOptions) -> LoweringOptions:
-    """The options, with the opset that the target asks for where the user asks for none."""
+def _asked_opset(model: ir.Model, options: LoweringOptions) -> int | None:
+    """The opset that the user asks for, or that the target needs."""
     opset, target = default_opset(model), options.target
     if options.opset is not None:
-        return options
+        return options.opset
     if target is not None and opset > target.opset.range[1]:
-        return dataclasses.replace(options, opset=target.opset.range[1])
+        return target.opset.range[1]
     if opset > LAST_OPSET:
         raise UnsupportedModelError(
             f"the model has opset {opset}, and what is known here ends at {LAST_OPSET}; "
             f"ask for a lower one (--opset {LAST_OPSET})"
         )
-    return options
+    return None
 
 
-def _lower(
-    model: ir.Model,
-    current: Sequence[Located],
-    options: LoweringOptions,
-    tell: Callable[[str, int, int], None],
-) -> tuple[list[LoweredNode], list[str]]:
-    """Lowers the nodes, by plans of their own; gives what became of them, and notes."""
-    target = options.target
-    FoldWeightsPass([located.node for located in current])(model)
-    InferTypesPass()(model)
-    unreachable: list[Located] = []
-    impossible: list[Located] = []
-    if options.strategy == "unroll" or (target is not None and wants_numbers(target)):
-        current, unreachable, impossible = with_static_lengths(model, current, target, options.semantics)
-    plans = {located.node: _plan(located, options) for located in current}
-    plans |= {located.node: Plan("unroll", reason="it cannot run") for located in impossible}
-    needs = {located: _needs(located, options, plans[located.node]) for located in current}
-    needs |= {located: {"NonZero-9": 9} for located in impossible}
-    asked = options.opset or default_opset(model)
-    written = max([asked, *(opset for each in needs.values() for opset in each.values())])
-    notes: list[str] = []
-    if asked < written and options.opset is not None:
-        # What stands beside the lowered nodes has to get there too: refused here, it is named as it is known.
-        ConvertOpsetPass(asked, keep=_is_selected)(model.clone())
-    if written != default_opset(model):
-        notes += _move(model, [written], keep=_is_selected)
-    lowering = LowerRecurrentPass(
-        plans,
-        current,
-        semantics=options.semantics,
-        impossible=impossible,
-        dialect=None if target is None else dialect(target),
-        tell=tell,
-    )
-    lowering(model)
-    LegacyConstantsPass()(model)
-    if asked < written and options.opset is not None:
-        notes += _reach(model, asked, needs)
-    if target is not None:
-        require_emitted_fit(model, target)
-    return lowering.lowered, [*notes, *_notes(unreachable, impossible), *lowering.notes]
-
-
-def _plan(located: Located, options: LoweringOptions) -> Plan:
-    if options.target is None:
-        return Plan(options.strategy, options.unroll_factor)
-    node = parse_recurrent(located, options.semantics)
-    require_known(options.target, node, located.label)
-    return choose_plan(options.target, node, options.unroll_factor)
-
-
-def _rest_of_the_model(model: ir.Model, options: LoweringOptions) -> list[str]:
-    """What the target does not run although no recurrent node is to blame."""
-    assert options.target is not None
-    misfits = find_misfits(model, options.target, options.semantics, emitted=False)
-    if misfits and options.strict:
-        raise UnsupportedModelError(
-            f"target {options.target.name} does not run all of the rest of the model: "
-            + "; ".join(map(str, misfits))
-        )
-    return [f"target {options.target.name} does not run {misfit}" for misfit in misfits]
-
-
-def _unused_factor(
-    lowered: Sequence[LoweredNode], kept: Sequence[KeptNode], options: LoweringOptions
-) -> list[str]:
-    """Which nodes become no Scan or Loop, where an unroll factor was asked for."""
-    if options.unroll_factor == 1:
-        return []
-    done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in kept]
-    for node in lowered:
-        if node.strategy not in ("scan", "loop"):
-            done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
-    return [
-        f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
-        f"--unroll-factor {options.unroll_factor}, which is for Scan and Loop, changes nothing about it"
-        for node, what in done
-    ]
-
-
-def _notes(unreachable: Sequence[Located], impossible: Sequence[Located]) -> list[str]:
-    """What happened to nodes beside their being lowered."""
-    notes = [
-        f"{located.label} never runs on inputs of these shapes, and went with its branch"
-        for located in unreachable
-    ]
-    notes += [
-        f"{located.label} cannot run on inputs of these shapes; what replaces it fails as it would"
-        for located in impossible
-    ]
-    return notes
-
-
-def _select(found: Sequence[Located], patterns: Sequence[str] | None) -> list[Located]:
-    if patterns is None:
-        return list(found)
-    for pattern in patterns:
+def _select(work: _Work) -> None:
+    work.tell("preparing", 0, 0)
+    found, patterns = find_recurrent(work.model), work.options.nodes
+    for pattern in patterns or ():
         if not any(_matches(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
-    return [located for located in found if any(_matches(located, pattern) for pattern in patterns)]
+    for located in found:
+        if patterns is None or any(_matches(located, pattern) for pattern in patterns):
+            located.node.meta[_ORIGIN] = located
+            work.nodes.append(located)
 
 
 def _matches(located: Located, pattern: str) -> bool:
@@ -316,67 +161,196 @@ def _is_selected(node: ir.Node) -> bool:
     return _ORIGIN in node.meta
 
 
-def _move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
-    """Moves the model to the first of the opsets that can say what it says; gives the conversion's notes."""
-    refusals = []
-    for opset in opsets:
-        conversion = ConvertOpsetPass(opset, keep)
-        try:
-            conversion(model)
-        except OpsetError as error:
-            refusals.append(error)
-        else:
-            return [] if conversion.report is None else conversion.report.notes
-    raise refusals[0]
+def _freeze(work: _Work) -> None:
+    FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model)
 
 
-def _reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]]) -> list[str]:
-    """Moves the lowered model to a lower opset than its new nodes were written in.
-
-    Raises:
-        OpsetError: A new node cannot be said there.
-    """
-    lowest = default_opset(model)
-    for opset in range(asked, lowest):
-        with contextlib.suppress(OpsetError):
-            notes = _move(model, [opset])
-            if opset == asked:
-                return notes
-            lowest = opset
-            break
-    located, what = next(
-        (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
-    )
-    raise OpsetError(
-        f"{located.label}: what takes its place ({what}) cannot be said in "
-        f"opset {asked}; ask for opset {lowest} or higher"
-    )
+def _open_to_target(work: _Work) -> None:
+    # Before, integer constants have to be written in ways that a target need not have.
+    work.model.ir_version = max(work.model.ir_version, _FREE_INITIALIZERS_IR)
+    require_static_inputs(work.model, work.target)
 
 
-def _inline_functions(model: ir.Model) -> list[str]:
-    """Inlines the functions that hold selected nodes; gives notes."""
-    opset = default_opset(model)
-    functions = functions_with(model, _is_selected)
-    versions = {opset, *(function.opset_imports.get("", opset) for function in functions)}
-    # A version that nobody knows is refused at once.
-    highest = min(max(versions), max(LAST_OPSET, opset))
-    notes = _move(model, range(opset, highest + 1)) if len(versions) > 1 else []
-    uncalled = inline_functions(model, functions_with(model, _is_selected))
-    return notes + [
-        f"function {function.domain}::{function.name} is never called, and went with its recurrent nodes"
-        for function in uncalled
-    ]
+def _keep_native(work: _Work) -> None:
+    InferTypesPass()(work.model)
+    wanted, work.kept = sort_out_native(work.nodes, work.target, work.options.semantics)
+    for located in work.nodes:
+        if located not in wanted:
+            del located.node.meta[_ORIGIN]
+    work.nodes = wanted
 
 
-def _current(model: ir.Model) -> list[Located]:
-    """The selected nodes where they are now, under the names and places they had in the source."""
-    opset = default_opset(model)
-    return [
+def _read(work: _Work) -> None:
+    for located in work.nodes:
+        parse_recurrent(located, work.options.semantics, lenient=True)
+
+
+def _raise_opset(work: _Work) -> None:
+    target, last = work.options.target, work.opset or LAST_OPSET
+    lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
+    first = max(lowest, work.opset or 0)
+    if first > default_opset(work.model):
+        work.notes += move(work.model, range(first, last + 1))
+
+
+def _inline_functions(work: _Work) -> None:
+    work.notes += inline(work.model, _is_selected)
+    opset = default_opset(work.model)
+    work.nodes = [
         dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
-        for node, _ in walk(model.graph)
+        for node, _ in walk(work.model.graph)
         if _is_selected(node)
     ]
 
 
-def _needs(located: Located, options: LoweringOptions, plan: Plan) -> dict[str, int]:
-    return opset_needs(parse_recurrent(located, options.semantics), plan.strategy, plan.unroll_factor)
+def _conform(work: _Work) -> None:
+    work.lowered, notes = conform(work.model, work.nodes)
+    work.notes += notes
+
+
+def _fold_weights(work: _Work) -> None:
+    FoldWeightsPass([located.node for located in work.nodes])(work.model)
+    InferTypesPass()(work.model)
+
+
+def _fix_lengths(work: _Work) -> None:
+    work.nodes, work.unreachable, work.impossible = with_static_lengths(
+        work.model, work.nodes, work.options.target, work.options.semantics
+    )
+
+
+def _plan(work: _Work) -> None:
+    options = work.options
+    for located in work.nodes:
+        node = parse_recurrent(located, options.semantics)
+        if options.target is None:
+            plan = Plan(options.strategy, options.unroll_factor)
+        else:
+            require_known(options.target, node, located.label)
+            plan = choose_plan(options.target, node, options.unroll_factor)
+        work.plans[located.node] = plan
+        work.needs[located] = opset_needs(node, plan.strategy, plan.unroll_factor)
+    for located in work.impossible:
+        work.plans[located.node] = Plan("unroll", reason="it cannot run")
+        work.needs[located] = {"NonZero-9": 9}
+
+
+def _reach_forms(work: _Work) -> None:
+    model, asked = work.model, work.opset or default_opset(work.model)
+    written = max([asked, *(opset for each in work.needs.values() for opset in each.values())])
+    if asked < written and work.opset is not None:
+        # The rest of the model has to get back there: refused here, it has the names that the user knows.
+        ConvertOpsetPass(asked, keep=_is_selected)(model.clone())
+    if written != default_opset(model):
+        work.notes += move(model, [written], keep=_is_selected)
+
+
+def _lower_nodes(work: _Work) -> None:
+    target = work.options.target
+    lowering = LowerRecurrentPass(
+        work.plans,
+        work.nodes,
+        semantics=work.options.semantics,
+        impossible=work.impossible,
+        dialect=None if target is None else dialect(target),
+        tell=work.tell,
+    )
+    lowering(work.model)
+    work.lowered = lowering.lowered
+    work.notes += [
+        f"{located.label} never runs on inputs of these shapes, and went with its branch"
+        for located in work.unreachable
+    ]
+    work.notes += [
+        f"{located.label} cannot run on inputs of these shapes; what replaces it fails as it would"
+        for located in work.impossible
+    ]
+    work.notes += lowering.notes
+
+
+def _legacy_constants(work: _Work) -> None:
+    LegacyConstantsPass()(work.model)
+
+
+def _return_to_asked(work: _Work) -> None:
+    if work.opset is not None and work.opset < default_opset(work.model):
+        work.notes += reach(work.model, work.opset, work.needs)
+
+
+def _require_fit(work: _Work) -> None:
+    require_emitted_fit(work.model, work.target)
+
+
+def _tell_unused_factor(work: _Work) -> None:
+    factor = work.options.unroll_factor
+    done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in work.kept]
+    for node in work.lowered:
+        if node.strategy not in ("scan", "loop"):
+            done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
+    work.notes += [
+        f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
+        f"--unroll-factor {factor}, which is for Scan and Loop, changes nothing about it"
+        for node, what in done
+    ]
+
+
+def _tell_misfits(work: _Work) -> None:
+    """Tells what the target does not run although no recurrent node is to blame."""
+    misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False)
+    if misfits and work.options.strict:
+        raise UnsupportedModelError(
+            f"target {work.target.name} does not run all of the rest of the model: "
+            + "; ".join(map(str, misfits))
+        )
+    work.notes += [f"target {work.target.name} does not run {misfit}" for misfit in misfits]
+
+
+def _has_target(options: LoweringOptions) -> bool:
+    return options.target is not None
+
+
+def _has_profile(options: LoweringOptions) -> bool:
+    return options.target is not None and bool(options.target.profile)
+
+
+def _emits(options: LoweringOptions) -> bool:
+    return not _has_profile(options)
+
+
+def _needs_lengths(options: LoweringOptions) -> bool:
+    if options.target is not None:
+        return _emits(options) and wants_numbers(options.target)
+    return options.strategy == "unroll"
+
+
+def _may_waste_factor(options: LoweringOptions) -> bool:
+    return options.target is not None and options.unroll_factor != 1
+
+
+PIPELINE: Sequence[Step] = (
+    Step(_select, "Nodes have the names that `inspect` shows only before anything moves."),
+    Step(_freeze, "What follows is easier to tell where sizes are numbers."),
+    Step(_open_to_target, "A model that the target takes in no form is refused first.", _has_target),
+    Step(_raise_opset, "A model too old for what is written here moves to the first opset that suffices."),
+    Step(
+        _inline_functions, "Only a call knows the attributes, shapes and constants of a node in a function."
+    ),
+    Step(
+        _keep_native, "A node's types and sizes, now known, decide whether the target runs it.", _has_target
+    ),
+    Step(_read, "What breaks an operator's text is refused before work is spent on it."),
+    Step(_conform, "A profile keeps the recurrent nodes, and changes how they are written.", _has_profile),
+    Step(_fold_weights, "Weights that are cut and joined from constants can be packed anew.", _emits),
+    Step(_fix_lengths, "Straight lines need the number of steps.", _needs_lengths),
+    Step(_plan, "Strategy and opset are chosen from all that is now known of a node.", _emits),
+    Step(_reach_forms, "The forms of the plans must exist before they are emitted.", _emits),
+    Step(_lower_nodes, "Everything before was for this.", _emits),
+    Step(_legacy_constants, "Old IR versions have no initializers that are no inputs.", _emits),
+    Step(
+        _return_to_asked, "Forms are written at the opset that they need; many exist in other words.", _emits
+    ),
+    Step(_require_fit, "The target's data and the forms must agree.", lambda o: _has_target(o) and _emits(o)),
+    Step(_tell_unused_factor, "An option that changed nothing is no secret.", _may_waste_factor),
+    Step(_tell_misfits, "What is left is judged in its final form.", _has_target),
+)
+"""What a lowering does, in order."""

@@ -1,0 +1,115 @@
+"""What a lowering is asked to do, and what it reports."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from rnnlower.errors import OptionError
+from rnnlower.graph.walk import walk
+from rnnlower.lowering.replacing import LoweredNode
+from rnnlower.lowering.requirements import FIRST_OPSET
+from rnnlower.recurrent.node import Semantics, check_semantics
+from rnnlower.targets import Target
+from rnnlower.targets.plan import KeptNode, check_opset
+
+__all__ = ["LAST_OPSET", "LoweringOptions", "LoweringReport", "count_ops"]
+
+LAST_OPSET = 26
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweringOptions:
+    """What a lowering is to do; the fields are the command line's options.
+
+    Attributes:
+        strategy: ``unroll``, ``scan``, ``loop``, or ``target``: what the target wants.
+        opset: Version of the default domain of the result; ``None``: the source's, raised only as far as
+            needed.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Shapes of graph inputs.
+        nodes: Shell wildcards; only nodes whose name matches one are lowered. ``None``: all.
+        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        semantics: Which reading wins where the text and onnxruntime differ.
+        target: The runtime that the result is for.
+        strict: Whether ops of the rest of the model that do not fit the target are an error.
+    """
+
+    strategy: str
+    opset: int | None = None
+    dims: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    input_shapes: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    nodes: Sequence[str] | None = None
+    unroll_factor: int = 1
+    semantics: Semantics = "ort"
+    target: Target | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, str):
+            raise OptionError(f"nodes is one string; write nodes=[{self.nodes!r}], a list of patterns")
+        if self.unroll_factor < 1:
+            raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
+        check_semantics(self.semantics)
+        if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
+            raise OptionError(
+                f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
+            )
+        if self.target is not None and self.opset is not None:
+            check_opset(self.target, self.opset)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweringReport:
+    """What a lowering did.
+
+    Attributes:
+        nodes: The nodes that were lowered.
+        opset: Version of the default domain of the result.
+        ops_before: Number of nodes by operator in the source, subgraphs and functions included.
+        ops_after: The same of the result.
+        notes: What the user should know beside it.
+        target: The name of the runtime that the result is for, if it is for one.
+        kept: Recurrent nodes that this runtime runs soundly as they are.
+    """
+
+    nodes: Sequence[LoweredNode]
+    opset: int
+    ops_before: Mapping[str, int]
+    ops_after: Mapping[str, int]
+    notes: Sequence[str] = ()
+    target: str | None = None
+    kept: Sequence[KeptNode] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON knows it; reasons, where a target is the reason."""
+        nodes = [dataclasses.asdict(node) for node in self.nodes]
+        of_target: dict[str, Any] = {}
+        if self.target is None:
+            for node in nodes:
+                del node["reason"]
+        else:
+            kept = [dataclasses.asdict(node) for node in self.kept]
+            of_target = {"target": self.target, "kept": kept}
+        return {
+            "nodes": nodes,
+            "opset": self.opset,
+            "ops_before": dict(self.ops_before),
+            "ops_after": dict(self.ops_after),
+            "notes": list(self.notes),
+        } | of_target
+
+
+def count_ops(model: ir.Model) -> dict[str, int]:
+    """Number of nodes by operator, subgraphs and functions included."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    counter = collections.Counter(
+        f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        for graph in graphs
+        for node, _ in walk(graph)
+    )
+    return dict(sorted(counter.items()))

@@ -1,0 +1,73 @@
+"""Conversions on the way of a lowering: to where its operators exist, and back to the opset asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from rnnlower.errors import OpsetError
+from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.opset import NodePredicate
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.lowering_options import LAST_OPSET
+
+__all__ = ["inline", "move", "reach"]
+
+
+def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
+    """Moves the model to the first of the opsets that can express it; gives the conversion's notes.
+
+    Raises:
+        OpsetError: None of them can.
+    """
+    refusals = []
+    for opset in opsets:
+        conversion = ConvertOpsetPass(opset, keep)
+        try:
+            conversion(model)
+        except OpsetError as error:
+            refusals.append(error)
+        else:
+            return [] if conversion.report is None else conversion.report.notes
+    raise refusals[0]
+
+
+def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]]) -> list[str]:
+    """Moves the lowered model to a lower opset than its new nodes were written in; gives notes.
+
+    Raises:
+        OpsetError: A new node cannot be expressed there.
+    """
+    lowest = default_opset(model)
+    for opset in range(asked, lowest):
+        with contextlib.suppress(OpsetError):
+            notes = move(model, [opset])
+            if opset == asked:
+                return notes
+            lowest = opset
+            break
+    located, what = next(
+        (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
+    )
+    raise OpsetError(
+        f"{located.label}: what takes its place ({what}) cannot be said in "
+        f"opset {asked}; ask for opset {lowest} or higher"
+    )
+
+
+def inline(model: ir.Model, wanted: NodePredicate) -> list[str]:
+    """Inlines the functions that hold a wanted node, at one opset for all; gives notes."""
+    opset = default_opset(model)
+    functions = functions_with(model, wanted)
+    versions = {opset, *(function.opset_imports.get("", opset) for function in functions)}
+    # A version that nobody knows is refused at once.
+    highest = min(max(versions), max(LAST_OPSET, opset))
+    notes = move(model, range(opset, highest + 1)) if len(versions) > 1 else []
+    uncalled = inline_functions(model, functions_with(model, wanted))
+    return notes + [
+        f"function {function.domain}::{function.name} is never called, and went with its recurrent nodes"
+        for function in uncalled
+    ]
