@@ -58,8 +58,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is: the command line starts without onnx and onnxruntime."""
-    if name == "passes":
-        return importlib.import_module("rnnlower.passes")
+    if name in ("engines", "passes"):
+        return importlib.import_module(f"rnnlower.{name}")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)

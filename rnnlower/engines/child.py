@@ -1,0 +1,177 @@
+"""The process in which a runtime runs a model; run as a script by the interpreter that has the runtime.
+
+Its arguments are the file of the runtime's adapter and a limit of memory. It imports nothing but NumPy and
+what the adapter wants, so that any Python from 3.10 on can run it. Requests are lines of JSON on stdin,
+answers lines of JSON on what was stdout; arrays pass through .npz files. What the runtime prints goes to
+stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Arrays", "Model", "Run", "read_arrays", "versions", "write_arrays"]
+
+Arrays = dict[str, Any]
+Run = Callable[[Arrays], Arrays]
+
+
+class Model(SimpleNamespace):
+    """What an adapter's ``load`` is given.
+
+    Attributes:
+        path: A copy of the model, which may be changed.
+        folder: Where files may be written.
+        inputs: The graph inputs that are fed, in order, with their sizes: a number, or None where it is open.
+        outputs: The graph outputs in order, as for the inputs.
+        dtypes: The types of the outputs, as NumPy calls them.
+        threads: How many threads to run on; 0: as many as the runtime likes.
+    """
+
+    path: str
+    folder: str
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    dtypes: dict[str, str]
+    threads: int
+
+    def call(self, *words: str) -> str:
+        """What a program prints that is run in the folder; it is looked for beside Python first.
+
+        Raises:
+            RuntimeError: It fails; the text is what it says of errors, or its last words.
+        """
+        beside = os.path.join(os.path.dirname(sys.executable), words[0])
+        program = beside if os.path.exists(beside) else words[0]
+        done = subprocess.run(
+            [program, *words[1:]],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        printed = done.stdout.decode(errors="replace")
+        if done.returncode:
+            lines = [line.strip() for line in printed.splitlines() if line.strip()]
+            telling = [line for line in lines if "rror" in line or "not supp" in line] or lines[-2:]
+            name = os.path.basename(words[0])
+            raise RuntimeError(f"{name} ended with status {done.returncode}: {' | '.join(telling[:3])}")
+        return printed
+
+
+def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file. ``np.savez`` would do, but for an array of the name ``file``."""
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def read_arrays(path: str) -> Arrays:
+    """The arrays of an .npz file by name.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise ValueError("it holds one array, an .npy file; write one with np.savez")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except Exception as error:
+        # NumPy, zipfile and zlib have a kind of error each for every way in which an archive can be damaged.
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of those of the packages that this interpreter has."""
+    from importlib import metadata
+
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _serve(adapter: str, gigabytes: float) -> None:
+    """Answer requests until there are no more."""
+    incoming = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    _limit_memory(gigabytes)
+    load = _adapter(adapter).load
+    run: Any = None
+    for line in incoming:
+        request = json.loads(line)
+        try:
+            start = time.perf_counter()
+            if run is None:
+                run = load(Model(**request))
+                answer: dict[str, Any] = {"seconds": time.perf_counter() - start}
+            else:
+                answer = {"latencies": _run(run, **request)}
+        except BaseException as error:
+            # Runtimes have errors of their own, and what panics in Rust derives from BaseException.
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        outgoing.write(json.dumps(answer) + "\n")
+        outgoing.flush()
+
+
+def _run(run: Run, inputs: str, outputs: str, warmup: int, runs: int) -> Sequence[float]:
+    """Run on the arrays of a file, write the outputs of the last run, and tell how long each took."""
+    feeds = read_arrays(inputs)
+    latencies = []
+    results: Arrays = {}
+    for number in range(warmup + runs):
+        start = time.perf_counter()
+        results = run(feeds)
+        if number >= warmup:
+            latencies.append(time.perf_counter() - start)
+    write_arrays(outputs, results)
+    return latencies
+
+
+def _limit_memory(gigabytes: float) -> None:
+    """Limit what the process may write to; not its address space, of which some runtimes reserve far more."""
+    try:
+        import resource
+    except ImportError:
+        return  # Windows has no such limit.
+    limit = int(gigabytes * 2**30)
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _adapter(path: str) -> Any:
+    # The folder of a script is where Python looks first: openvino.py must not hide the package openvino.
+    sys.path.pop(0)
+    spec = importlib.util.spec_from_file_location("adapter", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--versions":
+        print(json.dumps(versions(sys.argv[2:])))
+    else:
+        _serve(sys.argv[1], float(sys.argv[2]))

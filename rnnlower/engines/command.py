@@ -1,0 +1,40 @@
+"""The ``cmd:`` line: any program that reads arrays and writes arrays."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rnnlower.errors import OptionError
+
+__all__ = ["fill", "split"]
+
+_PLACES = ("{model}", "{inputs}", "{outputs}")
+
+
+def split(line: str) -> Sequence[str]:
+    """The words of ``cmd:PROGRAM {model} {inputs} {outputs}``, as a shell would split them.
+
+    Raises:
+        OptionError: It is not such a line.
+    """
+    example = "'cmd:./run.sh {model} {inputs} {outputs}'"
+    try:
+        words = shlex.split(line.removeprefix("cmd:"))
+    except ValueError as error:
+        raise OptionError(
+            f"the engine {line!r} cannot be split into words: {error}; as in {example}"
+        ) from error
+    missing = [place for place in _PLACES if not any(place in word for word in words)]
+    if missing:
+        raise OptionError(f"the engine {line!r} has no place for {missing[0]}; as in {example}")
+    return words
+
+
+def fill(words: Sequence[str], model: str, inputs: str, outputs: str) -> list[str]:
+    """The words with file names in their places."""
+    names = dict(zip(_PLACES, (model, inputs, outputs), strict=True))
+    filled = list(words)
+    for place, name in names.items():
+        filled = [word.replace(place, name) for word in filled]
+    return filled

@@ -1,0 +1,111 @@
+"""What a runtime gets to see of this machine, and how long it may take."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from rnnlower.errors import OptionError
+
+__all__ = ["ended", "gigabytes", "guarded_environment", "kill", "last_words", "limit", "seconds"]
+
+# Nothing answers there.
+_NOWHERE = "http://127.0.0.1:9"
+_LAST_WORDS = 300
+
+
+def seconds() -> float:
+    """How long loading, or one run, may take: RNNLOWER_ENGINE_SECONDS.
+
+    Raises:
+        OptionError: It is no number above 0.
+    """
+    return _number("RNNLOWER_ENGINE_SECONDS", 600.0)
+
+
+def gigabytes() -> float:
+    """How much memory a runtime may write to: RNNLOWER_ENGINE_GIGABYTES.
+
+    Raises:
+        OptionError: It is no number above 0.
+    """
+    return _number("RNNLOWER_ENGINE_GIGABYTES", 8.0)
+
+
+def _number(variable: str, default: float) -> float:
+    text = os.environ.get(variable) or str(default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise OptionError(f"{variable} is {text!r}; it must be a number above 0")
+    return number
+
+
+def guarded_environment(folder: str, python: str) -> dict[str, str]:
+    """The environment of a runtime: its tools find no index to install from and no proxy to send through.
+
+    ``folder`` is where temporary files go. Another interpreter than this one gets none of this one's paths.
+    """
+    environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+    for name in ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy"):
+        environment |= {name: _NOWHERE, name.upper(): _NOWHERE}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_NO_INPUT": "1", "UV_OFFLINE": "1", "npm_config_offline": "true"}
+    environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": folder}
+    if python == sys.executable:
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    else:
+        for name in ("PYTHONPATH", "PYTHONHOME"):
+            environment.pop(name, None)
+    return environment
+
+
+@contextlib.contextmanager
+def limit(process: subprocess.Popen[bytes], most: float) -> Iterator[threading.Event]:
+    """Kill the process after so many seconds; the event that is yielded tells that this was done."""
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        kill(process)
+
+    timer = threading.Timer(most, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, and what it has started."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+def ended(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
+
+
+def last_words(file: Path) -> str:
+    """What a process said last, in one line; ``""`` if nothing."""
+    text = file.read_bytes()[-4 * _LAST_WORDS :].decode(errors="replace") if file.exists() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_LAST_WORDS] if lines else ""

@@ -1,0 +1,156 @@
+"""The runtimes that can run a model here, and what would install those that cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rnnlower.engines import child, command
+from rnnlower.errors import OptionError
+
+__all__ = ["Engine", "engine_names", "engines", "find_engine"]
+
+_FOLDER = Path(__file__).with_name("runtimes")
+_SECONDS_TO_ASK = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """A runtime, as the table ``ABOUT`` of its adapter describes it, and where it is.
+
+    Attributes:
+        name: What ``--on`` calls it.
+        title: What it is called.
+        packages: Its packages on PyPI, all of which it needs; ``a|b``: one of the two. The first
+            gives the version.
+        install: What installs it; left out: pip with its packages.
+        needs: Programs that it needs.
+        precision: What it computes float32 in; its tolerance follows from that.
+        tried: The version with which the adapter was tried; ``""``: it was not.
+        threads: Whether it can be told how many threads to run on.
+        version: What is installed; None if it is not.
+        python: The interpreter that has it.
+        missing: What it lacks here; ``""`` if nothing.
+        command: The words of a command, for ``cmd:``.
+    """
+
+    name: str
+    title: str
+    packages: Sequence[str] = ()
+    install: str = ""
+    needs: Sequence[str] = ()
+    precision: str = "float32"
+    tried: str = ""
+    threads: bool = False
+    version: str | None = None
+    python: str = sys.executable
+    missing: str = ""
+    command: Sequence[str] = ()
+
+    @property
+    def installed(self) -> bool:
+        """Whether it can be tried here."""
+        return not self.missing
+
+    @property
+    def label(self) -> str:
+        """Its title with its version."""
+        return f"{self.title} {self.version}" if self.version else self.title
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``engines --json`` prints; only types that JSON knows."""
+        keys = ("name", "title", "installed", "version", "tried", "precision", "python", "missing", "install")
+        return {key: getattr(self, key) for key in keys} | {"needs": list(self.needs)}
+
+
+def engine_names() -> list[str]:
+    """The names of the runtimes that are known."""
+    return sorted(path.stem.replace("_", "-") for path in _FOLDER.glob("[a-z]*.py"))
+
+
+def engines() -> list[Engine]:
+    """The runtimes that are known, those that are not installed here among them."""
+    return [find_engine(name) for name in engine_names()]
+
+
+def find_engine(name: str) -> Engine:
+    """The runtime of this name, or the command of a ``cmd:`` line.
+
+    Raises:
+        OptionError: There is no such runtime, or the command lacks one of its places.
+    """
+    if name.startswith("cmd:"):
+        words = command.split(name)
+        return Engine(name, f"the command {words[0]}", command=words)
+    if name not in engine_names():
+        raise OptionError(
+            f"there is no engine {name!r}; it must be one of {', '.join(engine_names())}, "
+            "or a command as in 'cmd:PROGRAM {model} {inputs} {outputs}'"
+        )
+    about = _adapter(name).ABOUT
+    variable = f"RNNLOWER_PYTHON_{name.replace('-', '_').upper()}"
+    python = os.environ.get(variable) or sys.executable
+    engine = Engine(name, python=python, **about)
+    engine = dataclasses.replace(engine, install=engine.install or _pip(engine.packages))
+    version, missing = _look(engine, variable)
+    return dataclasses.replace(engine, version=version, missing=missing)
+
+
+def adapter_file(engine: Engine) -> Path:
+    """The file from which the child loads the runtime."""
+    return _FOLDER / f"{engine.name.replace('-', '_')}.py"
+
+
+def _adapter(name: str) -> ModuleType:
+    return importlib.import_module(f"rnnlower.engines.runtimes.{name.replace('-', '_')}")
+
+
+def _pip(packages: Sequence[str]) -> str:
+    return f"pip install {' '.join(package.split('|')[0] for package in packages)}"
+
+
+def _look(engine: Engine, variable: str) -> tuple[str | None, str]:
+    """The installed version, and what is missing."""
+    if shutil.which(engine.python) is None:
+        return None, f"{variable} is {engine.python!r}, which is no program"
+    own_way = getattr(_adapter(engine.name), "version", None)
+    if own_way is not None:
+        version: str | None = own_way()
+        missing = [] if version else [engine.title]
+    else:
+        choices = tuple(package.split("|") for package in engine.packages)
+        found = _versions(engine.python, tuple(name for names in choices for name in names))
+        present = [next((found[name] for name in names if name in found), None) for names in choices]
+        missing = [names[0] for names, each in zip(choices, present, strict=True) if each is None]
+        version = None if missing else present[0]
+    missing += [program for program in engine.needs if shutil.which(program) is None]
+    return (None if missing else version), (f"{', '.join(missing)} not found" if missing else "")
+
+
+@functools.lru_cache
+def _versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
+    """The versions of those of the packages that the interpreter has."""
+    if python == sys.executable:
+        return child.versions(packages)
+    try:
+        asked = subprocess.run(
+            [python, str(Path(child.__file__)), "--versions", *packages],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS_TO_ASK,
+            check=True,
+        )
+        found: dict[str, str] = json.loads(asked.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise OptionError(f"{python} does not say what it has installed: {error}") from error
+    return found

@@ -1,0 +1,40 @@
+"""emx-onnx-cgen: C for microcontrollers, compiled here with gcc and called as a shared library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnnlower.engines.child import Arrays, Model, Run
+
+ABOUT = {
+    "title": "emx-onnx-cgen",
+    "packages": ("emx-onnx-cgen",),
+    "install": "pip install emx-onnx-cgen, and gcc",
+    "needs": ("gcc",),
+    "tried": "1.4.0",
+}
+
+
+def load(model: Model) -> Run:
+    import ctypes
+
+    import numpy as np
+
+    for name, sizes in {**model.inputs, **model.outputs}.items():
+        if sizes is None or None in sizes:
+            raise ValueError(f"it takes static shapes only, and those of {name!r} are {sizes}")
+    # Weights stay in the C file: above the threshold they would be read from a file of their own.
+    options = ("--model-name", "mdl", "--large-weight-threshold", "2000000000", "--color", "never")
+    model.call("emx-onnx-cgen", "compile", model.path, "mdl.c", *options)
+    model.call("gcc", "-std=gnu11", "-O1", "-w", "-shared", "-fPIC", "-o", "mdl.so", "mdl.c", "-lm")
+    function = ctypes.CDLL(f"{model.folder}/mdl.so").mdl
+    function.restype = None
+
+    def run(feeds: Arrays) -> Arrays:
+        results = {name: np.empty(sizes, model.dtypes[name]) for name, sizes in model.outputs.items()}
+        arrays = [*(np.ascontiguousarray(feeds[name]) for name in model.inputs), *results.values()]
+        function(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
+        return results
+
+    return run

@@ -1,0 +1,39 @@
+"""IREE: compiled for this machine's CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnnlower.engines.child import Arrays, Model, Run
+
+ABOUT = {
+    "title": "IREE",
+    "packages": ("iree-base-compiler", "iree-base-runtime", "onnx"),
+    "install": "pip install 'iree-base-compiler[onnx]' iree-base-runtime",
+    "tried": "3.13.0",
+}
+
+
+def load(model: Model) -> Run:
+    import numpy as np
+
+    model.call("iree-import-onnx", model.path, "-o", "model.mlir", "--opset-version", "17")
+    cpu = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")
+    model.call("iree-compile", "model.mlir", "-o", "model.vmfb", *cpu)
+    import iree.runtime
+
+    config = iree.runtime.Config("local-sync")
+    compiled = iree.runtime.VmModule.mmap(config.vm_instance, f"{model.folder}/model.vmfb")
+    module = iree.runtime.load_vm_module(compiled, config)
+    inner = ("__init", "$async")
+    names = [name for name in compiled.function_names if not name.startswith("_")]
+    function = module[next(name for name in names if not name.endswith(inner))]
+    inputs, outputs = list(model.inputs), list(model.outputs)
+
+    def run(feeds: Arrays) -> Arrays:
+        results = function(*(np.ascontiguousarray(feeds[name]) for name in inputs))
+        results = results if isinstance(results, (list, tuple)) else [results]
+        return {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
+
+    return run

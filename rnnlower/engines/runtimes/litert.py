@@ -1,0 +1,49 @@
+"""onnx2tf and LiteRT: TensorFlow Lite in float32."""
+
+from __future__ import annotations
+
+import glob
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rnnlower.engines.child import Arrays, Model, Run
+
+ABOUT = {
+    "title": "LiteRT through onnx2tf",
+    "packages": ("ai-edge-litert", "onnx2tf", "tensorflow"),
+    "install": "pip install onnx2tf ai-edge-litert tensorflow tf_keras",
+}
+
+
+def load(model: Model) -> Run:
+    import numpy as np
+
+    # It would download this file, to try what it made.
+    sample = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
+    np.save(f"{model.folder}/calibration_image_sample_data_20x128x128x3_float32.npy", sample)
+    # It writes over its input, which is a copy; -n: it is not simplified; -kat: inputs keep their layout.
+    model.call("onnx2tf", "-i", model.path, "-o", model.folder, "-kat", *model.inputs, "-osd", "-n")
+    made = glob.glob(f"{model.folder}/*float32.tflite")
+    if not made:
+        raise RuntimeError("onnx2tf wrote no float32 model")
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(made[0])
+    interpreter.allocate_tensors()
+    runner = interpreter.get_signature_runner()
+    inputs = _matched(list(model.inputs), list(runner.get_input_details()))
+    outputs = _matched(list(model.outputs), list(runner.get_output_details()))
+
+    def run(feeds: Arrays) -> Arrays:
+        results: Any = runner(**{theirs: feeds[name] for name, theirs in inputs.items()})
+        return {name: np.asarray(results[theirs]) for name, theirs in outputs.items()}
+
+    return run
+
+
+def _matched(names: list[str], theirs: list[str]) -> dict[str, str]:
+    """The names of the graph and what became of them: letters may be replaced; else the order counts."""
+    plain = {re.sub(r"\W", "_", name).strip("_"): name for name in theirs}
+    found = [plain.get(re.sub(r"\W", "_", name).strip("_")) for name in names]
+    return {name: each or theirs[index] for index, (name, each) in enumerate(zip(names, found, strict=True))}

@@ -1,0 +1,49 @@
+"""onnx2torch: PyTorch modules."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rnnlower.engines.child import Arrays, Model, Run
+
+ABOUT = {
+    "title": "onnx2torch",
+    "packages": ("onnx2torch", "torch"),
+    "install": "pip install torch && pip install --no-deps onnx2torch",
+    "tried": "1.5.15",
+    "threads": True,
+}
+
+
+def load(model: Model) -> Run:
+    _stand_in_for_torchvision()
+    import onnx2torch
+    import torch
+
+    if model.threads:
+        torch.set_num_threads(model.threads)
+    module = onnx2torch.convert(model.path)
+    inputs, outputs = list(model.inputs), list(model.outputs)
+
+    def run(feeds: Arrays) -> Arrays:
+        with torch.no_grad():
+            results = module(*(torch.from_numpy(feeds[name]) for name in inputs))
+        results = results if isinstance(results, (list, tuple)) else [results]
+        return {name: result.numpy() for name, result in zip(outputs, results, strict=True)}
+
+    return run
+
+
+def _stand_in_for_torchvision() -> None:
+    """onnx2torch imports torchvision for operators on images; no recurrent model has those."""
+    if importlib.util.find_spec("torchvision"):
+        return
+    package: Any = types.ModuleType("torchvision")
+    ops: Any = types.ModuleType("torchvision.ops")
+    package.ops = ops
+    ops.__getattr__ = lambda name: None
+    sys.modules.update({"torchvision": package, "torchvision.ops": ops})

@@ -1,0 +1,26 @@
+"""onnxruntime on the CPU, with its optimisations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnnlower.engines.child import Arrays, Model, Run
+
+ABOUT = {"title": "onnxruntime", "packages": ("onnxruntime",), "tried": "1.31.1", "threads": True}
+
+
+def load(model: Model) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = model.threads
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
+    names = list(model.outputs)
+
+    def run(feeds: Arrays) -> Arrays:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return run

@@ -1,0 +1,41 @@
+"""onnxruntime's QNN provider on the simulator of its HTP (float32 there)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnnlower.engines.child import Arrays, Model, Run
+
+ABOUT = {
+    "title": "onnxruntime-qnn",
+    "packages": ("onnxruntime-qnn", "onnxruntime"),
+    "install": "pip install onnxruntime onnxruntime-qnn",
+    "tried": "2.7.0",
+}
+
+
+def load(model: Model) -> Run:
+    import os
+
+    import onnxruntime
+    import onnxruntime_qnn
+
+    provider = "QNNExecutionProvider"
+    onnxruntime.register_execution_provider_library(provider, onnxruntime_qnn.get_library_path())
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    if not devices:
+        raise RuntimeError("it finds no QNN device")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    # Or what it cannot run would run on the CPU, and look right.
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    backend = os.path.join(os.path.dirname(onnxruntime_qnn.__file__), "libQnnHtp.so")
+    options.add_provider_for_devices(devices[:1], {"backend_path": backend})
+    session = onnxruntime.InferenceSession(model.path, sess_options=options)
+    names = list(model.outputs)
+
+    def run(feeds: Arrays) -> Arrays:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return run

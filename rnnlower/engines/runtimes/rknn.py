@@ -1,0 +1,40 @@
+"""Rockchip's rknn-toolkit2: its simulator of the NPU, which computes in float16."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnnlower.engines.child import Arrays, Model, Run
+
+ABOUT = {"title": "rknn-toolkit2", "packages": ("rknn-toolkit2",), "precision": "float16"}
+
+
+def load(model: Model) -> Run:
+    import os
+
+    from rknn.api import RKNN
+
+    toolkit = RKNN(verbose=False)
+    toolkit.config(target_platform=os.environ.get("RKNN_TARGET", "rk3588"))
+    inputs, outputs = list(model.inputs), list(model.outputs)
+    steps = {
+        "load_onnx": lambda: toolkit.load_onnx(
+            model=model.path, inputs=inputs, input_size_list=list(model.inputs.values())
+        ),
+        "build": lambda: toolkit.build(do_quantization=False),
+        "init_runtime": toolkit.init_runtime,
+    }
+    for name, step in steps.items():
+        if step():
+            raise RuntimeError(f"its {name} fails")
+
+    def run(feeds: Arrays) -> Arrays:
+        results = toolkit.inference(
+            inputs=[feeds[name] for name in inputs], data_format=["nchw"] * len(inputs)
+        )
+        if results is None:
+            raise RuntimeError("its inference fails")
+        return dict(zip(outputs, results, strict=True))
+
+    return run

@@ -1,0 +1,171 @@
+"""Models on runtimes in processes of their own: what comes back, and what is said when nothing does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from rnnlower.engines import known
+from rnnlower.engines.child import read_arrays, write_arrays
+from rnnlower.engines.known import Engine, find_engine
+from rnnlower.engines.opened import EngineError, open_on
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["": 14]> g (float[2, 3] file, int64[3] i) => (float[2, 3] Y, int64[3] j) '
+    "{ Y = Add (file, file) j = Add (i, i) }"
+)
+FEEDS = {"file": np.arange(6, dtype=np.float32).reshape(2, 3), "i": np.arange(3)}
+RIGHT = "import numpy as np\nimport sys\nx = np.load(sys.argv[2])\n"
+RIGHT += 'np.savez(sys.argv[3], Y=2 * x["file"], j=2 * x["i"])\n'
+
+
+def own(folder: Path, code: str) -> Engine:
+    """A command that runs this Python code."""
+    script = folder / "run on board.py"
+    script.write_text(code)
+    return find_engine(f"cmd:{sys.executable} '{script}' {{model}} {{inputs}} {{outputs}}")
+
+
+def doubled(engine: Engine) -> None:
+    opened = open_on(engine, MODEL)
+    try:
+        outputs = opened.run(FEEDS)
+        np.testing.assert_array_equal(outputs["Y"], 2 * FEEDS["file"])
+        np.testing.assert_array_equal(outputs["j"], 2 * FEEDS["i"])
+        assert outputs["j"].dtype == np.int64
+        seconds, latencies = opened.measure(FEEDS, 1, 3)
+        assert seconds >= 0
+        assert len(latencies) == 3
+    finally:
+        opened.close()
+
+
+def test_a_command_answers(tmp_path: Path) -> None:
+    doubled(own(tmp_path, RIGHT))
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "rnnlower-reference"])
+def test_an_adapter_answers(name: str) -> None:
+    engine = find_engine(name)
+    if not engine.installed:
+        pytest.skip(engine.missing)
+    doubled(engine)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("", "ended well, but wrote no outputs"),
+        ("import sys; open(sys.argv[3], 'w').write('garbage')", "wrote is no .npz file"),
+        (
+            "import sys, numpy; numpy.save(open(sys.argv[3], 'wb'), [1])",
+            "an .npy file; write one with np.savez",
+        ),
+        ("raise SystemExit('the board is off')", "with exit status 1: the board is off"),
+        ("import os; os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
+        ("import time; time.sleep(60)", "was still running after 0.5 s; RNNLOWER_ENGINE_SECONDS allows more"),
+    ],
+)
+def test_a_command_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    if "sleep" in code:
+        monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "0.5")
+    opened = open_on(own(tmp_path, code), MODEL)
+    with pytest.raises(EngineError) as caught:
+        opened.run(FEEDS)
+    opened.close()
+    assert words in str(caught.value)
+    assert "the command " in str(caught.value)
+
+
+def test_a_command_that_is_not_there() -> None:
+    opened = open_on(find_engine("cmd:/nowhere/run {model} {inputs} {outputs}"), MODEL)
+    with pytest.raises(EngineError, match="the command /nowhere/run cannot be started: No such file"):
+        opened.run(FEEDS)
+    opened.close()
+
+
+@pytest.fixture
+def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Engine]:
+    """Makes an engine of the body of `load`."""
+
+    def make(body: str) -> Engine:
+        file = tmp_path / "made.py"
+        file.write_text(f"import os, sys, time\ndef load(model):\n    {body}\n")
+        monkeypatch.setattr("rnnlower.engines.opened.adapter_file", lambda engine: file)
+        return Engine("made", "Made", version="1.0")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise ValueError('no\\n  LSTM')", "Made 1.0 failed loading the model: ValueError: no LSTM"),
+        ("sys.exit(3)", "Made 1.0 failed loading the model: SystemExit: 3"),
+        ("os.abort()", "Made 1.0 ended its process while loading the model, by SIGABRT"),
+        ("os.write(2, b'what it said'); os._exit(3)", "with exit status 3: what it said"),
+        ("time.sleep(60)", "Made 1.0 was still loading after 0.5 s"),
+        ("bytearray(3 * 2**30)", "Made 1.0 failed loading the model: MemoryError"),
+        ("return lambda feeds: os.abort()", "Made 1.0 ended its process while running the model, by SIGABRT"),
+        (
+            "return lambda feeds: {'Y': object()}",
+            "Made 1.0 failed running the model: ValueError: Object arrays",
+        ),
+    ],
+)
+def test_an_adapter_that_fails(
+    adapter: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch, body: str, words: str
+) -> None:
+    monkeypatch.setenv("RNNLOWER_ENGINE_GIGABYTES", "2")
+    if "sleep" in body:
+        monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "0.5")
+    with pytest.raises(EngineError) as caught:
+        open_on(adapter(body), MODEL).run(FEEDS)
+    assert words in str(caught.value)
+
+
+def test_what_an_adapter_is_given_and_may_reach(adapter: Callable[[str], Engine]) -> None:
+    names = ("PIP_NO_INDEX", "https_proxy", "TMPDIR")
+    told = f"told = dict(vars(model), **{{name: os.environ[name] for name in {names}}}, here=sys.path[0])"
+    body = f"{told}; print('noise'); import json; raise ValueError(json.dumps(told))"
+    with pytest.raises(EngineError) as caught:
+        open_on(adapter(body), MODEL)
+    told = json.loads(str(caught.value).partition("ValueError: ")[2])
+    assert told["inputs"] == {"file": [2, 3], "i": [3]}
+    assert told["dtypes"] == {"Y": "float32", "j": "int64"}
+    assert told["PIP_NO_INDEX"] == "1"
+    assert told["https_proxy"] == "http://127.0.0.1:9"
+    assert told["TMPDIR"] == told["folder"]
+    assert not Path(told["folder"]).exists()
+    assert Path(told["here"]) != Path(known.__file__).parent
+
+
+@pytest.mark.parametrize("text", ["never", "0", "-1", "inf"])
+def test_a_limit_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    from rnnlower.engines.isolation import seconds
+    from rnnlower.errors import OptionError
+
+    monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", text)
+    with pytest.raises(OptionError, match="it must be a number above 0"):
+        seconds()
+
+
+def test_arrays_of_any_name_and_type(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    arrays = {"file": np.ones(2), "a/b:0": np.array(True), "arr_0.npy": np.zeros((0, 3), np.float16)}
+    path = str(tmp_path / "arrays.npz")
+    write_arrays(path, arrays)
+    found = read_arrays(path)
+    assert [*found] == [*arrays]
+    assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    write_arrays(path, {"x": np.ones(2, ml_dtypes.bfloat16)})
+    assert read_arrays(path)["x"].dtype.itemsize == 2
