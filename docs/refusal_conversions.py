@@ -149,6 +149,7 @@ CONVERSIONS: list[tuple[str, int, int, str, str]] = [
     ("Reshape", 14, 13, "float[2, 3] X, int64[2] n", "Y = Reshape <allowzero = 1> (X, n)"),
     ("Split", 1, 2, "float[4] X, float[2] n", "Y, Z = Split (X, n)"),
     ("Split", 18, 11, "float[N] X", "Y, Z = Split <num_outputs = 2> (X)"),
+    ("Split", 18, 17, "float[5] X", "Y, A, B, C = Split <num_outputs = 4> (X)"),
     ("Slice", 11, 10, "float[4] X, int64[1] b, int64[1] e, int64[1] a", "Y = Slice (X, b, e, a)"),
     ("Slice", 10, 9, "float[4] X, int64[1] b, int64[1] e", "Y = Slice (X, b, e)"),
     (

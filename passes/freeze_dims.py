@@ -56,9 +56,11 @@ class FreezeDimsPass(ir.passes.InPlacePass):
         values = [value for value in _values(model) if value.shape is not None]
         self._check_dims(values)
         sizes = dict(self._dims)
-        for name, shape in self._input_shapes.items():
-            self._bind(model, name, shape, sizes)
-        modified = bool(self._input_shapes)
+        given = [(self._bind(model, name, shape, sizes), shape) for name, shape in self._input_shapes.items()]
+        # Nothing is written before everything is known to fit.
+        for value, shape in given:
+            value.shape = ir.Shape(list(shape))
+        modified = bool(given)
         for value in values:
             assert value.shape is not None
             frozen = [sizes.get(dim_name(dim) or "", dim) for dim in value.shape]
@@ -67,7 +69,6 @@ class FreezeDimsPass(ir.passes.InPlacePass):
             # Inside of a graph a name is only what an exporter thought: two sizes may share it.
             is_interface = value.producer() is None or value.is_graph_output()
             value.shape = ir.Shape(frozen) if is_interface else None
-            value.type = value.type if is_interface else None
             modified = True
         if modified:
             # Inference now knows sizes there, and onnx's checker takes -1 for one that contradicts them.
@@ -83,8 +84,8 @@ class FreezeDimsPass(ir.passes.InPlacePass):
             if size < 0:
                 raise OptionError(f"dimension {name!r} cannot have the size {size}")
 
-    def _bind(self, model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> None:
-        """Sets the shape of an input and notes what it says about named dimensions."""
+    def _bind(self, model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> ir.Value:
+        """The input of this name, which the shape fits; `sizes` gets what it says about named dimensions."""
         inputs = {value.name: value for value in model.graph.inputs}
         if name not in inputs:
             known = ", ".join(str(known) for known in inputs)
@@ -106,7 +107,7 @@ class FreezeDimsPass(ir.passes.InPlacePass):
                 )
             if symbol:
                 sizes[symbol] = size
-        value.shape = ir.Shape(list(shape))
+        return value
 
 
 def _shape(shape: Sequence[int], name: str) -> list[int]:

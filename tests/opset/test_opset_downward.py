@@ -216,6 +216,13 @@ REFUSED = {
         "l = Greater(a, b) y = Where(l, a, b)",
         "choose between",
     ),
+    "split_less_than_nothing": (
+        18,
+        {"c": "float"},
+        13,
+        "y, k, l, m = Split<axis=3, num_outputs=4>(c)",
+        "leave less than none",
+    ),
     "slice_steps": (
         13,
         {"s": "float"},

@@ -62,6 +62,21 @@ def test_inside_of_the_graph_a_frozen_name_is_not_trusted() -> None:
     assert shapes["flat"] == (4,)
 
 
+def test_inside_of_the_graph_types_stay() -> None:
+    own = model()
+    FreezeDimsPass({"T": 5})(own)
+    inner = own.graph.node(0).outputs[0]
+    assert (inner.shape, inner.dtype) == (None, ir.DataType.FLOAT)
+
+
+def test_what_is_refused_leaves_the_model_as_it_was() -> None:
+    own = model()
+    before = ir.to_proto(own)
+    with pytest.raises(OptionError, match="no input named 'W'"):
+        FreezeDimsPass({}, {"X": [5, 2, 4], "W": [1]})(own)
+    assert ir.to_proto(own) == before
+
+
 def test_an_input_shape_fixes_its_symbols_everywhere() -> None:
     shapes, _ = freeze(input_shapes={"X": [5, 2, 4]})
     assert (shapes["X"], shapes["Z"], shapes["Y"], shapes["S"]) == ((5, 2, 4), (2, 5, 2), (5, 2, 4), (2, 4))

@@ -102,6 +102,12 @@ def split_18_down(step: Step) -> None:
     size = shape[axis] if shape is not None else None
     if isinstance(size, int):
         part = -(-size // count)
+        if part * (count - 1) > size:
+            step.refuse(
+                f"num_outputs is {count}, and axis {axis} has {size} elements: parts of {part} leave less than "
+                "none for the last",
+                "give the sizes of the parts as an input",
+            )
         if size % count:
             step.set_inputs(step.x(), step.const([part] * (count - 1) + [size - part * (count - 1)]))
         return
