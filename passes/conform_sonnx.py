@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located, default_opset, value_names
@@ -115,9 +116,7 @@ def _inputs(e: Emitter, node: ResolvedNode) -> list[ir.Value | None]:
         # A constant stays one.
         for name in ("X", *node.state_names):
             value = given.get(name)
-            tensor = (
-                None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
-            )
+            tensor = constant_of(value)
             if tensor is not None:
                 given[name] = e.constant(tensor.numpy().transpose(1, 0, 2))
             elif value is not None:

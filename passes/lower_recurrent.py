@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
 from rnnlower.files import unmodelled
-from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.quiet import paused_collection
@@ -125,42 +125,57 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _lower(
         self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
     ) -> None:
+        """Emits everything, and only then puts it in the place of the nodes: a failure changes nothing."""
         opset = default_opset(model)
         initializers = InitializerPool(model, names)
-        for number, located in enumerate(found, 1):
-            # Anew: an input may be an output of a node that has just been replaced.
-            node = self._parse(located)
-            steps = f", {node.seq_length} steps" if node.seq_length else ""
-            self._tell(f"lowering {located.name}{steps}: node", number, len(found))
-            dtype = _dtype(node, located.label)
-            e = Emitter(opset, names, _arithmetic(dtype), initializers, self._dialect)
-            weights = Weights(private, dtype)
-            plan = self._plan(located)
-            try:
-                outputs = lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
-            except MissingOperatorError as error:
-                raise error.at(located.label) from None
-            except OpsetError as error:
-                raise OpsetError(
-                    f"{located.label}: {error}; convert the model first (ConvertOpsetPass)"
-                ) from None
+        emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
+        reports = []
+        try:
+            for number, located in enumerate(found, 1):
+                node = self._parse(located)
+                steps = f", {node.seq_length} steps" if node.seq_length else ""
+                self._tell(f"lowering {located.name}{steps}: node", number, len(found))
+                dtype = _dtype(node, located.label)
+                e = Emitter(opset, names, _arithmetic(dtype), initializers, self._dialect)
+                emitted.append((located, e, {}))
+                emitted[-1][2].update(self._emit(e, located, node, Weights(private, dtype)))
+                reports.append(self._report(located, e, node.direction, node.seq_length))
+            for located in self._impossible:
+                e = Emitter(opset, names, ir.DataType.FLOAT, initializers, self._dialect)
+                emitted.append((located, e, {}))
+                emitted[-1][2].update(self._emit_failure(e, located))
+                direction = located.node.attributes.get_string("direction", "forward")
+                reports.append(self._report(located, e, direction or "forward"))
+        except Exception:
+            for _, e, _ in emitted:
+                detach(e.nodes)
+            remove_orphans(initializers.values())
+            raise
+        for located, e, outputs in emitted:
             self.notes |= e.notes
-            self.lowered.append(self._report(located, e, node.direction, node.seq_length))
             replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
-        for located in self._impossible:
-            e = Emitter(opset, names, ir.DataType.FLOAT, initializers, self._dialect)
-            if self._dialect is not None and not _can_fail(self._dialect):
-                raise UnsupportedModelError(
-                    f"{located.label} cannot run on inputs of these shapes, and "
-                    f"target {self._dialect.name} cannot be told that its branch fails; take the branch out "
-                    "of the model, or give the inputs other shapes"
-                )
-            outputs = fail_like_node(e, located.node)
-            self.lowered.append(
-                self._report(located, e, located.node.attributes.get_string("direction", "forward"))
-            )
-            replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
+        self.lowered += reports
         remove_orphans(initializers.values())
+
+    def _emit(
+        self, e: Emitter, located: Located, node: ResolvedNode, weights: Weights
+    ) -> dict[str, ir.Value]:
+        plan = self._plan(located)
+        try:
+            return lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
+        except MissingOperatorError as error:
+            raise error.at(located.label) from None
+        except OpsetError as error:
+            raise OpsetError(f"{located.label}: {error}; convert the model first (ConvertOpsetPass)") from None
+
+    def _emit_failure(self, e: Emitter, located: Located) -> dict[str, ir.Value]:
+        if self._dialect is not None and not _can_fail(self._dialect):
+            raise UnsupportedModelError(
+                f"{located.label} cannot run on inputs of these shapes, and "
+                f"target {self._dialect.name} cannot be told that its branch fails; take the branch out "
+                "of the model, or give the inputs other shapes"
+            )
+        return fail_like_node(e, located.node)
 
     def _plan(self, located: Located) -> Plan:
         if isinstance(self._strategy, str):

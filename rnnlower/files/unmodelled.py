@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.scopes import called
+from rnnlower.graph.constants import mark_trained
 from rnnlower.graph.walk import subgraphs_of
 
 __all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
@@ -59,6 +60,9 @@ class Unmodelled:
                     graph.initializers[sparse.values.name].const_value = _StandIn(sparse)
             if taken.annotations:
                 graph.meta[_KEY] = taken.annotations
+        for name in names_in_training(model):
+            if name in model.graph.initializers:
+                mark_trained(model.graph.initializers[name])
 
 
 class _StandIn(ir.LazyTensor):

@@ -6,21 +6,22 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from rnnlower.graph.constants import is_trained
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["remove_orphans"]
+__all__ = ["detach", "remove_orphans"]
 
 
 def remove_orphans(values: Iterable[ir.Value]) -> None:
     """Removes the values that nobody reads, and what then nobody reads because of it.
 
     Only what is given and what leads to it: dead code that the model had before stays. Graph inputs stay,
-    with their initializers, and so do graph outputs.
+    with their initializers, and so do graph outputs and what the model's training reads or sets.
     """
     pending = list(dict.fromkeys(values))
     while pending:
         value = pending.pop()
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
+        if value.uses() or value.is_graph_output() or value.is_graph_input() or is_trained(value):
             continue
         producer = value.producer()
         if producer is None:
@@ -34,10 +35,16 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
         inputs = [used for used in _read_by(producer) if used is not None]
         producer.graph.remove(producer, safe=True)
         # The removed node's subgraphs would still count as readers of what they capture.
-        for inner in _inner_nodes(producer):
-            for index in range(len(inner.inputs)):
-                inner.replace_input_with(index, None)
+        detach(_inner_nodes(producer))
         pending += inputs
+
+
+def detach(nodes: Iterable[ir.Node]) -> None:
+    """Makes nodes that are in no graph any more, and those in their subgraphs, readers of nothing."""
+    for node in nodes:
+        for reader in (node, *_inner_nodes(node)):
+            for index in range(len(reader.inputs)):
+                reader.replace_input_with(index, None)
 
 
 def _read_by(node: ir.Node) -> list[ir.Value | None]:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
+from rnnlower.graph.constants import constant_of
 from rnnlower.recurrent.operators import DIRECTIONS, RECURRENT_OPS, Cell
 
 __all__ = ["Activation", "ResolvedNode", "Semantics", "check_semantics"]
@@ -107,8 +108,8 @@ class ResolvedNode:
         value = self.inputs.get(name)
         if value is None:
             return None
-        tensor = ir.convenience.get_const_tensor(value)
-        is_zero = tensor is not None and not value.is_graph_input() and not np.any(tensor.numpy())
+        tensor = constant_of(value)
+        is_zero = tensor is not None and not np.any(tensor.numpy())
         return None if is_zero else value
 
     def used(self, output: str) -> bool:

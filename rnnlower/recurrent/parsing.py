@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located
 from rnnlower.recurrent.node import Activation, ResolvedNode, Semantics
 from rnnlower.recurrent.operators import (
@@ -281,7 +282,7 @@ class _Parser:
 
     def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:
         """Refuses constant lengths that no sequence has; onnxruntime does, but not before it runs."""
-        tensor = None if lens is None or lens.is_graph_input() else ir.convenience.get_const_tensor(lens)
+        tensor = constant_of(lens)
         if tensor is None:
             return
         for length in tensor.numpy().flat:

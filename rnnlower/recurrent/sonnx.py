@@ -18,8 +18,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-import onnx_ir as ir
-
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, origin
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -188,8 +187,8 @@ def last_steps(node: ResolvedNode) -> int | None:
     lens = node.inputs.get("sequence_lens")
     if lens is None:
         return node.seq_length or None
-    tensor = ir.convenience.get_const_tensor(lens)
-    if tensor is None or lens.is_graph_input():
+    tensor = constant_of(lens)
+    if tensor is None:
         return None
     lengths = set(tensor.numpy().tolist())
     return int(lengths.pop()) or None if len(lengths) == 1 else None

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.inference import guarded
 from rnnlower.graph.quiet import quiet_libraries
 from rnnlower.graph.walk import Located, default_opset, dim_name, forget_negative_sizes, op_types, walk
@@ -257,7 +258,7 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
     for index in limit.constant:
         value = node.inputs[index] if index < len(node.inputs) else None
-        if value is not None and ir.convenience.get_const_tensor(value) is None:
+        if value is not None and constant_of(value) is None:
             yield f"its input {index} is not a constant"
     for value in (first, node.outputs[0]):
         rank = 0 if value is None or value.shape is None else len(value.shape)
@@ -315,7 +316,7 @@ def _broken(
     if not rule.nested and path:
         yield "nested", "a place in a body"
     for name in rule.constant:
-        if name in node.inputs and ir.convenience.get_const_tensor(node.inputs[name]) is None:
+        if name in node.inputs and constant_of(node.inputs[name]) is None:
             yield name, f"an input {name} that is not a constant"
     for name, allowed in rule.attributes.items():
         value = _attribute(node, name)

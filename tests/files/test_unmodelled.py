@@ -9,13 +9,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from support.opset_engines import run_ort
-from support.small_models import recurrent_model
+from support.small_models import recurrent_model, run_onnxruntime, weights
 
 import rnnlower
 from rnnlower.files.model_io import read_model, staged, to_proto
 from rnnlower.opset import convert_opset
 
 FLOAT = TensorProto.FLOAT
+STATES = ("initial_h", "initial_c")
 
 
 def model_with_everything() -> onnx.ModelProto:
@@ -218,3 +219,36 @@ def test_weights_that_are_trained_stay(computed: bool) -> None:
         names = {tensor.name for tensor in lowered.graph.initializer}
         assert "W" in names
         assert "R" not in names
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
+def test_a_state_of_zeros_that_is_trained_is_read(strategy: str) -> None:
+    """Today it is zero; what training makes of it has to count."""
+    model = recurrent_model(
+        constants=weights("LSTM") | {name: np.zeros((1, 2, 4), np.float32) for name in STATES},
+        inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])},
+    )
+    training = model.training_info.add()
+    training.algorithm.node.append(onnx.helper.make_node("Neg", ["initial_h"], ["new"]))
+    training.algorithm.output.append(onnx.helper.make_tensor_value_info("new", 1, [1, 2, 4]))
+    training.update_binding.add(key="initial_h", value="new")
+    lowered = getattr(rnnlower, strategy)(model)
+    states = {tensor.name: tensor for tensor in lowered.graph.initializer if tensor.name in STATES}
+    assert list(states) == ["initial_h"]
+    X = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
+    trained = np.full((1, 2, 4), 0.5, np.float32)
+    for each in (model, lowered):
+        (state,) = (tensor for tensor in each.graph.initializer if tensor.name == "initial_h")
+        state.CopyFrom(onnx.numpy_helper.from_array(trained, "initial_h"))
+    expected, found = (run_onnxruntime(each, {"X": X}) for each in (model, lowered))
+    np.testing.assert_allclose(found["Y"], expected["Y"], atol=1e-5)
+
+
+def test_weights_that_are_trained_stay_where_nothing_is_computed() -> None:
+    model = recurrent_model(inputs={"X": (onnx.TensorProto.FLOAT, [0, 2, 3])})
+    training = model.training_info.add()
+    training.algorithm.node.append(onnx.helper.make_node("Neg", ["W"], ["new"]))
+    training.algorithm.output.append(onnx.helper.make_tensor_value_info("new", 1, [1, 16, 3]))
+    training.update_binding.add(key="W", value="new")
+    lowered = rnnlower.unroll(model)
+    assert "W" in {tensor.name for tensor in lowered.graph.initializer}

@@ -311,3 +311,22 @@ def test_unrolling_needs_a_length() -> None:
     with pytest.raises(rnnlower.UnsupportedModelError, match="'cell': its sequence length is not known"):
         LowerRecurrentPass("unroll")(model)
     assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_a_failure_at_the_second_node_leaves_the_model_as_it_was() -> None:
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 8]>
+        main (float[3, 2, 2] X, int32[2] lens) => (float[1, 2, 2] A, float[1, 2, 2] B)
+        <float[1, 2, 2] W = {1, 1, 1, 1}, float[1, 2, 2] R = {1, 1, 1, 1}>
+        {
+            y, A = RNN <hidden_size = 2> (X, W, R)
+            z, B = RNN <hidden_size = 2> (X, W, R, , lens, A)
+        }
+    """)
+    before = ir.to_proto(model)
+    lowering = LowerRecurrentPass("unroll")
+    with pytest.raises(rnnlower.OpsetError, match="RNN_1'.*needs opset 9"):
+        lowering(model)
+    assert ir.to_proto(model) == before
+    assert all(node.graph is model.graph for value in model.graph.inputs for node, _ in value.uses())
+    assert (lowering.lowered, lowering.notes) == ([], {})

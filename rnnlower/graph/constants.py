@@ -1,0 +1,31 @@
+"""Which values always hold the same tensor."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+__all__ = ["constant_of", "is_trained", "mark_trained"]
+
+_TRAINED = "rnnlower.trained"
+"""Key in the `meta` of the initializers that the model's training reads or sets."""
+
+
+def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor that a value always holds.
+
+    ``None`` for what is computed, for a graph input (a caller may override its default), and for what the
+    model's training updates.
+    """
+    if value is None or value.is_graph_input() or is_trained(value):
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def mark_trained(value: ir.Value) -> None:
+    """Marks an initializer that the model's training reads or sets: it stays, and its content is no constant."""
+    value.meta[_TRAINED] = True
+
+
+def is_trained(value: ir.Value) -> bool:
+    """Whether the model's training reads or sets the initializer."""
+    return bool(value.meta.get(_TRAINED))
