@@ -166,7 +166,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         except MissingOperatorError as error:
             raise error.at(located.label) from None
         except OpsetError as error:
-            raise OpsetError(f"{located.label}: {error}; convert the model first (ConvertOpsetPass)") from None
+            raise OpsetError(
+                f"{located.label}: {error}; convert the model first (ConvertOpsetPass)"
+            ) from None
 
     def _emit_failure(self, e: Emitter, located: Located) -> dict[str, ir.Value]:
         if self._dialect is not None and not _can_fail(self._dialect):

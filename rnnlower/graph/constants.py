@@ -22,7 +22,7 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def mark_trained(value: ir.Value) -> None:
-    """Marks an initializer that the model's training reads or sets: it stays, and its content is no constant."""
+    """Marks an initializer that training reads or sets: it stays, and its content is no constant."""
     value.meta[_TRAINED] = True
 
 

@@ -325,7 +325,7 @@ def test_a_failure_at_the_second_node_leaves_the_model_as_it_was() -> None:
     """)
     before = ir.to_proto(model)
     lowering = LowerRecurrentPass("unroll")
-    with pytest.raises(rnnlower.OpsetError, match="RNN_1'.*needs opset 9"):
+    with pytest.raises(rnnlower.OpsetError, match=r"RNN_1'.*needs opset 9"):
         lowering(model)
     assert ir.to_proto(model) == before
     assert all(node.graph is model.graph for value in model.graph.inputs for node, _ in value.uses())

@@ -104,8 +104,8 @@ def split_18_down(step: Step) -> None:
         part = -(-size // count)
         if part * (count - 1) > size:
             step.refuse(
-                f"num_outputs is {count}, and axis {axis} has {size} elements: parts of {part} leave less than "
-                "none for the last",
+                f"num_outputs is {count}, and axis {axis} has {size} elements: parts of {part} leave "
+                "less than none for the last",
                 "give the sizes of the parts as an input",
             )
         if size % count:
