@@ -25,8 +25,8 @@ import onnx_ir as ir
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located, default_opset, value_names
+from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import LoweredNode, replace_node
 from rnnlower.recurrent.finding import find_recurrent
@@ -64,7 +64,7 @@ class ConformSonnxPass(ir.passes.InPlacePass):
             UnsupportedModelError: A node departs from the profile in what cannot be written out.
         """
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
-        names = NameSource(value_names(model))
+        names = NameSource(names_in(model))
         initializers = InitializerPool(model, names)
         refused = []
         for located in nodes:
@@ -75,7 +75,9 @@ class ConformSonnxPass(ir.passes.InPlacePass):
                 # Anew: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located)
                 if node.dtype is not None:
-                    e = Emitter(default_opset(model), names, node.dtype, initializers)
+                    e = Emitter(
+                        default_opset(model), Scope(names, f"{located.name}/"), node.dtype, initializers
+                    )
                     located = dataclasses.replace(located, node=_conform(e, node))
                     self.conformed.append(_report(located, node, len(e.nodes)))
             refused += [str(left) for left in departures(located) if left.level == "error"]
@@ -152,7 +154,10 @@ def _outputs(e: Emitter, node: ResolvedNode) -> list[ir.Value]:
     ]
     while not wanted[-1]:
         wanted.pop()
-    return [ir.Value(name=e.names.short() if want else "") for want in wanted]
+    names = ("Y", "Y_h", "Y_c")
+    return [
+        ir.Value(name=e.names.fresh(name) if want else "") for name, want in zip(names, wanted, strict=False)
+    ]
 
 
 def _results(e: Emitter, node: ResolvedNode, outputs: Sequence[ir.Value]) -> dict[str, ir.Value]:

@@ -283,7 +283,7 @@ def _new_initializer(
     """An initializer of the main graph under the value's name, or one like it where others have the name."""
     name = value.name or "weight"
     if taken[name] > 1:
-        name = NameSource(taken).like(name)
+        name = NameSource(taken).fresh(name)
     taken[name] += 1
     tensor = ir.Tensor(array, name=name)
     initializer = ir.Value(

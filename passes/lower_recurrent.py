@@ -26,9 +26,9 @@ from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, Unsup
 from rnnlower.files import unmodelled
 from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource
+from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.quiet import paused_collection
-from rnnlower.graph.walk import Located, default_opset, value_names, walk
+from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import LoweredNode, Plan, replace_node
@@ -117,7 +117,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                     "the strategy scan"
                 )
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
-        names = NameSource(value_names(model))
+        names = NameSource(names_in(model))
         with paused_collection():
             self._lower(model, found, private, names)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
@@ -136,12 +136,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 steps = f", {node.seq_length} steps" if node.seq_length else ""
                 self._tell(f"lowering {located.name}{steps}: node", number, len(found))
                 dtype = _dtype(node, located.label)
-                e = Emitter(opset, names, _arithmetic(dtype), initializers, self._dialect)
+                e = Emitter(opset, _scope(names, located), _arithmetic(dtype), initializers, self._dialect)
                 emitted.append((located, e, {}))
                 emitted[-1][2].update(self._emit(e, located, node, Weights(private, dtype)))
                 reports.append(self._report(located, e, node.direction, node.seq_length))
             for located in self._impossible:
-                e = Emitter(opset, names, ir.DataType.FLOAT, initializers, self._dialect)
+                e = Emitter(opset, _scope(names, located), ir.DataType.FLOAT, initializers, self._dialect)
                 emitted.append((located, e, {}))
                 emitted[-1][2].update(self._emit_failure(e, located))
                 direction = located.node.attributes.get_string("direction", "forward")
@@ -205,6 +205,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             emitted_ops=len(e.nodes) + inner,
             reason=self._plan(located).reason,
         )
+
+
+def _scope(names: NameSource, located: Located) -> Scope:
+    return Scope(names, f"{located.name}/")
 
 
 def _can_fail(dialect: Dialect) -> bool:

@@ -150,7 +150,7 @@ def _make_names_unique(model: ir.Model, branch: ir.Graph) -> None:
     names = NameSource(taken)
     for value in (*branch.initializers.values(), *(out for node in branch for out in node.outputs)):
         if value.name and taken[value.name] > 1:
-            value.name = names.like(value.name)
+            value.name = names.fresh(value.name)
 
 
 def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:

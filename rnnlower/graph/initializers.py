@@ -12,6 +12,8 @@ from rnnlower.graph.names import NameSource
 
 __all__ = ["InitializerPool"]
 
+_FEW = 4
+
 
 class InitializerPool:
     """New initializers of a model's main graph, one for each content.
@@ -32,7 +34,7 @@ class InitializerPool:
         key = (tensor.dtype, tuple(tensor.shape.numpy()), _content_key(tensor))
         if key not in self._values:
             value = ir.Value(
-                name=self._names.like(name) if name else self._names.short(),
+                name=self._names.fresh(name or _name(tensor)),
                 shape=ir.Shape(tensor.shape.numpy()),
                 type=ir.TensorType(tensor.dtype),
                 const_value=tensor,
@@ -51,6 +53,13 @@ class InitializerPool:
     def values(self) -> Collection[ir.Value]:
         """All that were made."""
         return self._values.values()
+
+
+def _name(tensor: ir.TensorProtocol) -> str:
+    """What a constant is called that comes from nothing of the model: few numbers by themselves."""
+    if tensor.dtype.is_string() or tensor.size > _FEW:
+        return "constant"
+    return "c" + "_".join(f"{number:g}" for number in tensor.numpy().astype(np.float64).flat)
 
 
 def _content_key(tensor: ir.TensorProtocol) -> bytes:

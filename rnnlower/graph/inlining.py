@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from rnnlower.errors import InvalidModelError, OpsetError
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import walk
 
 __all__ = ["functions_with", "inline_functions"]
@@ -63,9 +64,7 @@ def _check_opsets(model: ir.Model, function: ir.Function) -> None:
 
 def _make_names_unique(model: ir.Model, functions: Sequence[ir.Function]) -> None:
     """Names inside a function may repeat names of the model, whose subgraphs the inliner does not look at."""
-    taken = {out.name for node, _ in walk(model.graph) for out in node.outputs}
-    graphs = [model.graph, *model.graph.subgraphs()]
-    taken |= {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+    names = NameSource(names_in(model))
     for function in functions:
         for node, _ in walk(function):
             # The inliner would call it "node", which tells nobody where it comes from.
@@ -76,7 +75,7 @@ def _make_names_unique(model: ir.Model, functions: Sequence[ir.Function]) -> Non
             values.extend(graph.initializers.values())
         for value in values:
             if value.name:
-                value.name = _fresh(f"{function.name}.{value.name}", taken)
+                value.name = names.fresh(f"{function.name}.{value.name}")
 
 
 def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]) -> None:
@@ -86,7 +85,7 @@ def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]
     """
     outputs = {function.identifier(): len(function.outputs) for function in functions}
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    taken = {out.name for graph in graphs for node, _ in walk(graph) for out in node.outputs}
+    names = NameSource(names_in(model))
     for graph in graphs:
         for node, _ in walk(graph):
             count = outputs.get(node.op_identifier())
@@ -96,7 +95,7 @@ def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]
                 node.resize_outputs(count)
             for number, out in enumerate(node.outputs):
                 if not out.name:
-                    out.name = _fresh(f"{node.op_type}.unused_{number}", taken)
+                    out.name = names.fresh(f"{node.op_type}.unused_{number}")
 
 
 def _detach_passed_on_inputs(functions: Sequence[ir.Function]) -> None:
@@ -108,12 +107,3 @@ def _detach_passed_on_inputs(functions: Sequence[ir.Function]) -> None:
                 identity.outputs[0].name = f"{out.name}.{index}"
                 function.append(identity)
                 function.outputs[index] = identity.outputs[0]
-
-
-def _fresh(wanted: str, taken: set[str | None]) -> str:
-    name, number = wanted, 1
-    while name in taken:
-        number += 1
-        name = f"{wanted}_{number}"
-    taken.add(name)
-    return name

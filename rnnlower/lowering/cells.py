@@ -105,7 +105,7 @@ class CellParameters:
             )
         else:
             values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]
-        return dict(zip(letters, values, strict=True))
+        return {letter: e.label(value, letter) for letter, value in zip(letters, values, strict=True)}
 
 
 CellStep = Callable[

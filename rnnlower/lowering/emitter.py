@@ -180,10 +180,7 @@ class Emitter(NodeEmitter):
         if c is None and self.opset < 11:
             c = self.scalar(0.0)
         operands = [a, b] if c is None else [a, b, c]
-        product = self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
-        # onnxruntime names what it fuses after the product, and searches long for a name that is not taken.
-        self.nodes[-1].name = self.names.short()
-        return product
+        return self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
 
     def _has_gemm(self, b: ir.Value) -> bool:
         wants_constant = self.dialect is not None and 1 in self.dialect.constant.get("Gemm", ())

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CellParameters, GateGroup
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.single_row import turned
@@ -30,12 +31,33 @@ LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """One direction, or both: the parameters, the input products by group or ``X``, the initial states."""
+    """One direction, or both.
+
+    Attributes:
+        parameters: What its steps share.
+        inputs: The input products by group, or ``X``.
+        states: The initial states.
+        reverse: Whether it runs from the end.
+        alias: What the names of the steps of a straight line begin with.
+    """
 
     parameters: CellParameters
     inputs: Mapping[str, TimeSeries]
     states: Sequence[State]
     reverse: bool
+    alias: str
+
+    def position(self, number: int) -> int:
+        """Where in time the step of this number is."""
+        time = self.parameters.axes.time
+        assert isinstance(time, int)
+        return time - 1 - number if self.reverse else number
+
+    def names(self, e: Emitter, number: int | None) -> Scope:
+        """The names of a step: in a straight line, which has thousands of them, a few letters each."""
+        if number is None:
+            return _side(e.names, self.reverse)
+        return Scope(e.names.source, f"{self.alias}{number}", short=True)
 
 
 def pays_to_join(e: Emitter, node: ResolvedNode, weights: Weights, batch: int) -> bool:
@@ -79,9 +101,14 @@ class LaneMaker:
     def _lane(self, X: TimeSeries, direction: int | None) -> Lane:
         """A direction's lane; ``None``: that of both."""
         reverse = direction is not None and self.node.reversed_directions[direction]
+        alias = self.e.names.source.alias(self.node.op_type[0].lower())
+        with self.e.naming(_side(self.e.names, reverse)):
+            return self._named_lane(X, direction, reverse, alias)
+
+    def _named_lane(self, X: TimeSeries, direction: int | None, reverse: bool, alias: str) -> Lane:
         parameters = self._parameters(direction)
         if self.multiplies_input:
-            inputs = {"X": X.reversed(reverse)}
+            inputs = {"X": X.reversed(reverse).named(alias, "x")}
         else:
             inputs = {
                 group.gates: self._input_product(X, group, direction).reversed(reverse)
@@ -89,8 +116,12 @@ class LaneMaker:
             }
         if direction is None:
             inputs = {gates: turned(self.e, product) for gates, product in inputs.items()}
+        inputs = {
+            gates: product.named(alias, "x" if index == 0 else "w")
+            for index, (gates, product) in enumerate(inputs.items())
+        }
         states = [self._initial_state(name, direction) for name in self.node.state_names]
-        return Lane(parameters, inputs, states, reverse)
+        return Lane(parameters, inputs, states, reverse, alias)
 
     def _parameters(self, direction: int | None) -> CellParameters:
         B, P = self.node.inputs.get("B"), self.node.inputs.get("P")
@@ -197,6 +228,11 @@ class LaneMaker:
         # A batched product would spread the directions of a state that does not fit.
         sizes = e.size_vector(dims if self.axes.directions else [-1, *dims[1:]])
         return State(to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5)), node.hidden_size)
+
+
+def _side(names: Scope, reverse: bool) -> Scope:
+    """The names of what one of two directions has of its own."""
+    return Scope(names.source, f"{names.prefix}reverse/") if reverse else names
 
 
 def to_arithmetic(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource
+from rnnlower.graph.names import Scope
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.forms import NO_DOUBLE_KERNEL
 
@@ -27,7 +28,7 @@ class NodeEmitter:
 
     Args:
         opset: Version of the default domain whose forms are emitted.
-        names: Source of fresh names.
+        names: Names for what is emitted.
         dtype: Floating-point type of the arithmetic.
         initializers: Holds the constants.
         dialect: The operators that may be emitted; ``None``: all.
@@ -40,7 +41,7 @@ class NodeEmitter:
     def __init__(
         self,
         opset: int,
-        names: NameSource,
+        names: Scope,
         dtype: ir.DataType,
         initializers: InitializerPool,
         dialect: Dialect | None = None,
@@ -55,16 +56,18 @@ class NodeEmitter:
         self._transposed: dict[ir.Value, ir.Value] = {}
         self._conditions: dict[ir.Value, np.ndarray] = {}
 
-    def body(self) -> Self:
-        """An emitter for a subgraph, which sees this one's values."""
-        other = type(self)(self.opset, self.names, self.dtype, self._initializers, self.dialect)
+    def body(self, name: str) -> Self:
+        """An emitter for a subgraph of this name, which sees this one's values."""
+        names = Scope(self.names.source, f"{self.names.prefix}{name}/")
+        other = type(self)(self.opset, names, self.dtype, self._initializers, self.dialect)
         other.notes, other._conditions = self.notes, self._conditions
         other._transposed = dict(self._transposed)
         return other
 
     def with_dtype(self, dtype: ir.DataType) -> Self:
         """An emitter into the same place with another type of arithmetic."""
-        other = self.body()
+        other = self.body("")
+        other.names = self.names
         other.dtype = dtype
         other.nodes, other._transposed = self.nodes, self._transposed
         return other
@@ -98,16 +101,35 @@ class NodeEmitter:
             raise MissingOperatorError(op_type, self.dialect.name)
         if self.opset < since:
             raise OpsetError(f"{op_type} needs opset {since}, but the result is to have opset {self.opset}")
+        names = [self.names.unnamed(op_type) for _ in range(outputs)]
         node = ir.Node(
             "",
             op_type,
             inputs,
             [_attribute(name, value) for name, value in attributes.items()] if attributes else (),
-            outputs=[ir.Value(name=self.names.short()) for _ in range(outputs)],
-            name="",
+            outputs=[ir.Value(name=name) for name in names],
+            name=names[0],
         )
         self.nodes.append(node)
         return node.outputs
+
+    @contextlib.contextmanager
+    def naming(self, names: Scope) -> Iterator[None]:
+        """Within, what is emitted gets its names from here."""
+        outer, self.names = self.names, names
+        try:
+            yield
+        finally:
+            self.names = outer
+
+    def label(self, value: ir.Value, what: str) -> ir.Value:
+        """Calls a value that was emitted in this scope by what it is."""
+        node = value.producer()
+        if node is not None and str(value.name).startswith(self.names.prefix):
+            is_first = node.name == value.name
+            value.name = self.names.fresh(what)
+            node.name = value.name if is_first else node.name
+        return value
 
     def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
         """An initializer with this content, shared with equal ones."""

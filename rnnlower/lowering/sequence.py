@@ -231,12 +231,12 @@ def _join(
     for lane in lanes:
         inputs += lane.inputs.values()
         if mask is not None:
-            inputs.append(mask.within.reversed(lane.reverse))
+            inputs.append(mask.within.reversed(lane.reverse).named(lane.alias, "m"))
     per_lane = len(inputs) // len(lanes)
     states_per_lane = len(lanes[0].states)
 
     def step(
-        e: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None]
+        e: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None], number: int | None
     ) -> tuple[list[ir.Value], list[ir.Value]]:
         new_states: list[ir.Value] = []
         outputs: list[ir.Value] = []
@@ -244,7 +244,11 @@ def _join(
             own = values[index * per_lane : (index + 1) * per_lane]
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
             x = dict(zip(lane.inputs, own[: len(lane.inputs)], strict=True))
-            new, H = _masked_step(e, node, lane, x, None if mask is None else own[-1], old)
+            at = None if number is None else lane.position(number)
+            with e.naming(lane.names(e, at)):
+                new, H = _masked_step(e, node, lane, x, None if mask is None else own[-1], old)
+                for value, what in zip(new, ("y", "yc"), strict=False):
+                    e.label(value, what)
             new_states += new
             if wants_sequence:
                 outputs += [new[0]] if last_op is None else _operands(H, last_op)

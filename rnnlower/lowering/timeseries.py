@@ -51,6 +51,7 @@ class TimeSeries:
 
     Attributes:
         reverse: Whether the steps are to be taken from the end.
+        name: Of one step's value: the alias of its lane, behind which its number comes, and what it is.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class TimeSeries:
         stacked: ir.Value | None = None,
         reverse: bool = False,
         dtype: ir.DataType | None = None,
+        name: tuple[str, str] = ("", "x"),
     ) -> None:
         self.e = e
         self.axes = axes
         self.width = width
         self.reverse = reverse
         self.dtype = e.dtype if dtype is None else dtype
+        self.name = name
         self._flat = flat
         self._stacked = stacked
 
@@ -93,6 +96,12 @@ class TimeSeries:
             self._stacked = self.e.reshape(self._flat, [self.axes.time, *self.axes.value(self.width)])
         return self._stacked
 
+    def named(self, alias: str, what: str) -> TimeSeries:
+        """The same series, a step of which has this name."""
+        series = self.reversed(self.reverse)
+        series.name = (alias, what)
+        return series
+
     def reversed(self, reverse: bool) -> TimeSeries:
         """The same series, to be taken in the given order."""
         return TimeSeries(
@@ -103,4 +112,5 @@ class TimeSeries:
             stacked=self._stacked,
             reverse=reverse,
             dtype=self.dtype,
+            name=self.name,
         )

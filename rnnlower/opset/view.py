@@ -10,11 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.opset import schema
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.schema import Version
-from rnnlower.opset.types import ValueTypes, all_graphs, all_values
+from rnnlower.opset.types import ValueTypes, all_graphs
 
 __all__ = ["NodePredicate", "Session", "View", "describe"]
 
@@ -30,7 +31,7 @@ class Session:
     constants: Constants
     report: OpsetReport
     keep: NodePredicate | None
-    names: set[str] = dataclasses.field(default_factory=set)
+    names: NameSource = dataclasses.field(default_factory=NameSource)
     labels: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
     # Nodes that an adapter has written, with the description of the model's node behind them.
     origins: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
@@ -48,21 +49,15 @@ class Session:
 
     def collect_names(self) -> None:
         """Note the names of all values and nodes, so that `fresh` avoids them, and labels for paths."""
+        self.names = NameSource(names_in(self.model))
         for graph in [self.model.graph, *(function.graph for function in self.model.functions.values())]:
-            self.names.update(str(value.name) for value in all_values(graph))
             for each in all_graphs(graph):
-                self.names.update(str(node.name) for node in each)
                 for index, node in enumerate(each):
                     self.labels.setdefault(node, node.name or f"{node.op_type}_{index}")
 
     def fresh(self, base: str) -> str:
         """A name that no value and no node of the model has yet; `base` itself where it is free."""
-        name, number = base, 0
-        while name in self.names:
-            number += 1
-            name = f"{base}_{number}"
-        self.names.add(name)
-        return name
+        return self.names.fresh(base)
 
 
 def describe(node: ir.Node) -> str:

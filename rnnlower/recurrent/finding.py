@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.recurrent.operators import RECURRENT_OPS
 
@@ -26,14 +27,9 @@ def find_recurrent(model: ir.Model) -> list[Located]:
             for node, inner in walk(function, path)
             if is_recurrent(node)
         ]
-    taken = {node.name for node, _, _ in found}
+    names = NameSource(node.name for node, _, _ in found if node.name)
     located = []
     for index, (node, path, node_opset) in enumerate(found):
-        name = node.name
-        if not name:
-            name = f"{node.op_type}_{index}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
+        name = node.name or names.fresh(f"{node.op_type}_{index}")
         located.append(Located(node, name, path, node_opset))
     return located

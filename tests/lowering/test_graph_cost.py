@@ -170,7 +170,7 @@ def test_large_directions_run_one_after_the_other(dims: list[Any], scans: int) -
 def test_bytes_of_a_step_of_every_cell() -> None:
     for op_type in ("LSTM", "GRU", "RNN"):
         short, long = (lowered("unroll", op_type, steps).ByteSize() for steps in (100, 1100))
-        assert (long - short) / 1000 <= 350
+        assert (long - short) / 1000 <= 430
 
 
 @pytest.mark.parametrize("name", [name for name, row in KERNELS.items() if not {"clip", "P"} & {*row[1]}])

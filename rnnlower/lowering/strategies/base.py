@@ -17,9 +17,10 @@ LARGE_BATCH = 12
 """Rows from which on a step spends its time on the elements rather than on starting ops."""
 
 Step = Callable[
-    [Emitter, Sequence[ir.Value], Sequence[ir.Value | None]], tuple[list[ir.Value], list[ir.Value]]
+    [Emitter, Sequence[ir.Value], Sequence[ir.Value | None], int | None],
+    tuple[list[ir.Value], list[ir.Value]],
 ]
-"""``(emitter, inputs of this step, state) -> (new state, outputs of this step)``."""
+"""``(emitter, inputs, state, number of the step if it has one) -> (new state, outputs of this step)``."""
 
 
 @dataclasses.dataclass(frozen=True)

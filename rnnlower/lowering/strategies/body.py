@@ -11,9 +11,9 @@ from rnnlower.lowering.emitter import Dim, Emitter
 __all__ = ["body_graph", "body_value"]
 
 
-def body_value(e: Emitter, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
+def body_value(e: Emitter, what: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
     """An input of a body."""
-    return ir.Value(name=e.names.short(), shape=_shape(dims), type=ir.TensorType(dtype))
+    return ir.Value(name=e.names.fresh(what), shape=_shape(dims), type=ir.TensorType(dtype))
 
 
 def body_graph(
@@ -35,7 +35,7 @@ def body_graph(
             value = e.op("Identity", value)
         value.shape, value.type = _shape(sizes), ir.TensorType(e.dtype)
         distinct.append(value)
-    return ir.Graph(inputs, distinct, nodes=e.nodes, name=e.names.short())
+    return ir.Graph(inputs, distinct, nodes=e.nodes, name=e.names.source.fresh(e.names.prefix.rstrip("/")))
 
 
 def _shape(dims: Sequence[Dim]) -> ir.Shape:

@@ -61,12 +61,20 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
         height, *rest = axes.value(series.width)
         stacked = e.reshape(stacked, [axes.time, e.dim_arithmetic("Mul", height, factor), *rest])
         inputs += [
-            TimeSeries(e, axes, series.width, stacked=part, reverse=series.reverse, dtype=series.dtype)
+            TimeSeries(
+                e,
+                axes,
+                series.width,
+                stacked=part,
+                reverse=series.reverse,
+                dtype=series.dtype,
+                name=series.name,
+            )
             for part in e.split_evenly(stacked, factor, axis=1, size=height)
         ]
 
     def step(
-        body: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None]
+        body: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None], _: int | None
     ) -> tuple[list[ir.Value], list[ir.Value]]:
         columns = []
         for number, series in enumerate(recurrence.inputs):
@@ -74,7 +82,7 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
             columns.append(column[::-1] if series.reverse else column)
         collected = []
         for own in zip(*columns, strict=True):
-            states, outputs = recurrence.step(body, own, states)
+            states, outputs = recurrence.step(body, own, states, None)
             collected.append(outputs)
         ordered: list[ir.Value] = []
         for column, reverse in zip(zip(*collected, strict=True), recurrence.output_reverse, strict=True):
@@ -100,7 +108,15 @@ def _over_rest(
         bounds = (0, rest) if series.reverse else (whole, recurrence.axes.time)
         stacked = e.slice(series.stacked(), bounds[:1], bounds[1:], [0])
         inputs.append(
-            TimeSeries(e, axes, series.width, stacked=stacked, reverse=series.reverse, dtype=series.dtype)
+            TimeSeries(
+                e,
+                axes,
+                series.width,
+                stacked=stacked,
+                reverse=series.reverse,
+                dtype=series.dtype,
+                name=series.name,
+            )
         )
     carried = [State(value, state.width) for value, state in zip(states, recurrence.states, strict=True)]
     return dataclasses.replace(recurrence, axes=axes, inputs=inputs, states=carried)

@@ -23,16 +23,20 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     if any(series.reverse for series in recurrence.inputs):
         last = e.op("Sub", steps, e.constant(np.array(1, np.int64)))
 
-    body = e.body()
-    number = ir.Value(name=e.names.short(), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64))
-    condition = ir.Value(name=e.names.short(), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL))
-    states = [body_value(body, body.dtype, dims) for dims in recurrence.state_dims()]
+    body = e.body("step")
+    number = ir.Value(
+        name=body.names.fresh("number"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64)
+    )
+    condition = ir.Value(
+        name=body.names.fresh("go_on"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL)
+    )
+    states = [body_value(body, "state", body.dtype, dims) for dims in recurrence.state_dims()]
     backwards = None if last is None else body.op("Sub", last, number)
     inputs = [
         body.op("Gather", value, backwards if series.reverse else number)
         for value, series in zip(stacked, recurrence.inputs, strict=True)
     ]
-    new_states, outputs = recurrence.step(body, inputs, states)
+    new_states, outputs = recurrence.step(body, inputs, states, None)
     kept = body.op("Identity", condition)
     kept.type, kept.shape = condition.type, condition.shape
     dims = [*recurrence.state_dims(), *recurrence.output_dims()]

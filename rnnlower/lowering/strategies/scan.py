@@ -26,11 +26,11 @@ def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
     initial = recurrence.initial_values(e)
     for series in recurrence.inputs:
         series.stacked()
-    empty = e.body()
+    empty = e.body("no_steps")
     no_steps = [empty.op("Identity", value) for value in initial]
     # `time` is 0 there; before If-11 the branches must not be seen to differ in shape.
     no_steps += [empty.zeros([time, *recurrence.axes.value(width)]) for width in recurrence.output_widths]
-    body = e.body()
+    body = e.body("steps")
     steps = list(_scan(body, recurrence, initial))
     dims = [*recurrence.state_dims(), *([time, *dims] for dims in recurrence.output_dims())]
     any_steps = e.squeeze(e.op("Greater", time, e.integers(0), since=9), 0, [])
@@ -55,12 +55,13 @@ def _results(e: Emitter, recurrence: Recurrence, values: Sequence[ir.Value]) -> 
 
 def _scan(e: Emitter, recurrence: Recurrence, initial: Sequence[ir.Value]) -> Sequence[ir.Value]:
     """The Scan itself: the final states, then the outputs."""
-    body = e.body()
-    states = [body_value(body, body.dtype, dims) for dims in recurrence.state_dims()]
+    body = e.body("step")
+    states = [body_value(body, "state", body.dtype, dims) for dims in recurrence.state_dims()]
     inputs = [
-        body_value(body, series.dtype, recurrence.axes.value(series.width)) for series in recurrence.inputs
+        body_value(body, series.name[1], series.dtype, recurrence.axes.value(series.width))
+        for series in recurrence.inputs
     ]
-    new_states, outputs = recurrence.step(body, inputs, states)
+    new_states, outputs = recurrence.step(body, inputs, states, None)
     dims = [*recurrence.state_dims(), *recurrence.output_dims()]
     graph = body_graph(body, [*states, *inputs], [*new_states, *outputs], dims)
     attributes: dict[str, int | list[int] | ir.Graph] = {"body": graph, "num_scan_inputs": len(inputs)}

@@ -21,15 +21,15 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
     """Emits ``axes.time`` steps, a number of at least 1."""
     time = recurrence.axes.time
     assert isinstance(time, int)
-    inputs = [list(_steps(e, series, time)) for series in recurrence.inputs]
+    inputs = [list(_named(e, series, time)) for series in recurrence.inputs]
     for series, steps in zip(recurrence.inputs, inputs, strict=True):
         if series.reverse:
             steps.reverse()
     state: Sequence[ir.Value | None] = [state.initial for state in recurrence.states]
     final: list[ir.Value] = []
     collected: list[list[ir.Value]] = []
-    for values in zip(*inputs, strict=True):
-        final, outputs = recurrence.step(e, values, state)
+    for number, values in enumerate(zip(*inputs, strict=True)):
+        final, outputs = recurrence.step(e, values, state, number)
         state = final
         collected.append(outputs)
     results = []
@@ -39,6 +39,15 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
             steps.reverse()
         results.append(TimeSeries(e, recurrence.axes, width, flat=_concat(e, steps)))
     return Results(results, final)
+
+
+def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
+    """The inputs of each step, named after it."""
+    alias, what = series.name
+    for number, value in enumerate(_steps(e, series, time)):
+        if time > 1:
+            value.name = e.names.source.fresh(f"{alias}{number}{what}")
+        yield value
 
 
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:

@@ -1,0 +1,103 @@
+"""Names of what is emitted: unique for every runtime, telling where it comes from, the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+import pytest
+from onnx import helper
+from support.judge import all_nodes
+from support.small_models import recurrent_model, weights
+
+import rnnlower
+
+FLOAT = onnx.TensorProto.FLOAT
+BOTH = {"direction": "bidirectional"}
+
+
+def source_of(op_type: str, steps: Any = 5, **attributes: Any) -> onnx.ModelProto:
+    constants = weights(op_type, directions=2 if "direction" in attributes else 1)
+    inputs = {"X": (FLOAT, [steps, 2, 3])}
+    return recurrent_model(op_type, constants=constants, inputs=inputs, **attributes)
+
+
+def lowered(model: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
+    result = getattr(rnnlower, strategy)(model, **options)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from graphs(attribute.g)
+
+
+def value_names(model: onnx.ModelProto) -> list[str]:
+    """Every value, once for each place that makes it."""
+    names = []
+    for graph in graphs(model.graph):
+        made = [value.name for value in (*graph.input, *graph.initializer)]
+        names += dict.fromkeys([*made, *(name for node in graph.node for name in node.output)])
+    return names
+
+
+def as_identifier(name: str) -> str:
+    for separator in "/.:":
+        name = name.replace(separator, "_")
+    return name.lower()
+
+
+def assert_unique(names: list[str]) -> None:
+    assert all(names)
+    identifiers = [as_identifier(name) for name in names]
+    assert sorted(identifiers) == sorted(set(identifiers))
+
+
+@pytest.mark.parametrize("attributes", [{}, BOTH], ids=["forward", "both"])
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(("strategy", "steps"), [("unroll", 5), ("scan", 5), ("scan", "T"), ("loop", "T")])
+def test_every_node_and_value_has_a_name_of_its_own(
+    op_type: str, strategy: str, steps: Any, attributes: dict[str, Any]
+) -> None:
+    result = lowered(source_of(op_type, steps, **attributes), strategy)
+    assert_unique([node.name for node in all_nodes(result)])
+    assert_unique(value_names(result))
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_chunks_too(factor: int) -> None:
+    result = lowered(source_of("LSTM", 7, **BOTH), "scan", unroll_factor=factor)
+    assert_unique([node.name for node in all_nodes(result)])
+    assert_unique(value_names(result))
+
+
+def test_names_of_the_model_stay_apart() -> None:
+    """Also where only case or separators tell them apart."""
+    source = source_of("LSTM")
+    graph = source.graph
+    first = [made.name for made in lowered(source, "unroll").graph.node if made.output[0] != "Y"]
+    taken = [name.upper().replace("/", ".") for name in first]
+    graph.node.extend(helper.make_node("Identity", ["Y"], [name], name=name) for name in taken)
+    result = lowered(source, "unroll")
+    assert_unique([node.name for node in result.graph.node])
+    assert_unique(value_names(result))
+
+
+def test_names_tell_node_step_and_gate() -> None:
+    source = source_of("LSTM", 12, **BOTH)
+    source.graph.node[0].name = "encoder"
+    names = {node.name for node in lowered(source, "unroll").graph.node}
+    assert {"l11i", "l11y", "la0i", "encoder/Gemm", "encoder/reverse/Gemm"} <= names
+    names = {node.name for node in all_nodes(lowered(source, "scan"))}
+    assert {"encoder/Scan", "encoder/step/i", "encoder/step/reverse/y"} <= names
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
+def test_same_model_same_bytes(strategy: str) -> None:
+    one, two = (lowered(source_of("GRU", **BOTH), strategy).SerializeToString() for _ in range(2))
+    assert one == two
