@@ -155,11 +155,6 @@ def test_fan_out_of_a_long_sequence(direction: str) -> None:
     assert len(splits) <= directions * 2 * 10
 
 
-def test_bytes_of_a_step() -> None:
-    short, long = (lowered("unroll", steps=steps).ByteSize() for steps in (100, 1100))
-    assert (long - short) / 1000 <= 350
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
