@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
 from rnnlower.lowering.cells import CELLS, LAST_OPS, gate_groups, state_groups
+from rnnlower.lowering.declaring import symbol_of_rows
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.lanes import Lane, LaneMaker, from_arithmetic, pays_to_join, to_arithmetic
 from rnnlower.lowering.single_row import for_single_row, turned
@@ -76,10 +77,11 @@ def lower_node(
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
     outputs = _outputs(e, node, axes, lanes, mask, results)
     if strategy == "loop":
-        # Shape inference, which knew the shapes behind the node, does not see through a Loop.
+        # Shape inference, which knew the shapes behind the node, does not see through a Loop. Where the
+        # node stands in a body, onnxruntime wants a rank of the body's outputs.
         assert node.dtype is not None
         for name, value in outputs.items():
-            value.type, value.shape = ir.TensorType(node.dtype), _static_shape(node, axes, name)
+            value.type, value.shape = ir.TensorType(node.dtype), _output_shape(node, axes, name)
     return outputs
 
 
@@ -96,10 +98,15 @@ def _run(
     last_op = LAST_OPS.get(node.op_type) if form.output_apart else None
     one_by_one = node.hidden_size > form.largest_together
     one_by_one |= e.dialect is not None and e.dialect.apart and isinstance(axes.time, int)
+    rows = None
+    if not isinstance(axes.batch, int):
+        rows = symbol_of_rows(node.inputs["X"], 1 - node.layout) or e.names.fresh("batch")
     outputs: list[TimeSeries] = []
     states: list[ir.Value] = []
     for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
-        recurrence = _join(node, axes, together, mask, wants_sequence=node.used("Y"), last_op=last_op)
+        recurrence = _join(
+            node, axes, together, mask, wants_sequence=node.used("Y"), last_op=last_op, rows=rows
+        )
         if unroll_factor > 1:
             results = run_in_chunks(e, recurrence, form.run, unroll_factor)
         else:
@@ -124,11 +131,10 @@ def _outputs(
     return outputs
 
 
-def _static_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape | None:
-    """The shape of an output where all of it is known."""
-    time, batch, directions = axes.time, axes.batch, node.num_directions
-    if not isinstance(time, int) or not isinstance(batch, int):
-        return None
+def _output_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape:
+    """The shape of an output as far as it is known, its rank at least."""
+    time, batch = (size if isinstance(size, int) else None for size in (axes.time, axes.batch))
+    directions = node.num_directions
     rows = [batch, directions] if node.layout else [directions, batch]
     if name == "Y":
         rows = [batch, time, directions] if node.layout else [time, directions, batch]
@@ -221,6 +227,7 @@ def _join(
     *,
     wants_sequence: bool,
     last_op: str | None,
+    rows: str | None,
 ) -> Recurrence:
     """One recurrence whose step is the step of every lane.
 
@@ -264,6 +271,7 @@ def _join(
         step=step,
         output_widths=[node.hidden_size] * len(sequences),
         output_reverse=sequences,
+        rows=rows,
     )
 
 

@@ -42,6 +42,7 @@ class Recurrence:
         step: Emits one step.
         output_widths: The widths of the step's outputs; their rows are those of the inputs.
         output_reverse: For each output whether the first step's value belongs at the end.
+        rows: The symbol of the number of rows, where a straight line has to declare it.
     """
 
     axes: Axes
@@ -50,6 +51,7 @@ class Recurrence:
     step: Step
     output_widths: Sequence[int]
     output_reverse: Sequence[bool]
+    rows: str | None = None
 
     def state_dims(self) -> list[list[Dim]]:
         """The sizes of the states."""

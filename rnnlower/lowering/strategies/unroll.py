@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.declaring import declare_rows
+from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.strategies.base import Recurrence, Results
 from rnnlower.lowering.timeseries import TimeSeries
 
@@ -25,6 +26,7 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
     for series, steps in zip(recurrence.inputs, inputs, strict=True):
         if series.reverse:
             steps.reverse()
+    first = len(e.nodes)
     state: Sequence[ir.Value | None] = [state.initial for state in recurrence.states]
     final: list[ir.Value] = []
     collected: list[list[ir.Value]] = []
@@ -32,6 +34,15 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
         final, outputs = recurrence.step(e, values, state, number)
         state = final
         collected.append(outputs)
+    if recurrence.rows is not None:
+        widths: list[tuple[ir.Value | None, Dim]] = [
+            (value, series.width)
+            for series, values in zip(recurrence.inputs, inputs, strict=True)
+            for value in values
+        ]
+        widths += [(state.initial, state.width) for state in recurrence.states]
+        known = {value: width for value, width in widths if value is not None and isinstance(width, int)}
+        declare_rows(e.nodes[first:], known, recurrence.rows, e.dtype)
     results = []
     for index, width in enumerate(recurrence.output_widths):
         steps = [outputs[index] for outputs in collected]
