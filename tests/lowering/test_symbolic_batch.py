@@ -1,4 +1,4 @@
-"""A straight line with a batch of any size: onnxruntime's planner has to see that all steps have the same rows."""
+"""A straight line with a batch of any size: onnxruntime has to see that all steps have as many rows."""
 
 from __future__ import annotations
 
