@@ -111,7 +111,7 @@ class FreezeDimsPass(ir.passes.InPlacePass):
 
 
 def _shape(shape: Sequence[int], name: str) -> list[int]:
-    if not isinstance(shape, Iterable):
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
         raise OptionError(f"input {name!r} cannot have the shape {shape!r}: it must be a list of integers")
     return [_size(size, f"input {name!r}") for size in shape]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.walk import Located, dim_name, sources
+from rnnlower import wording
+from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
+from rnnlower.graph.open_sizes import OpenSizes, open_sizes
+from rnnlower.graph.walk import Located, dim_name, sources, walk
+from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -18,8 +22,8 @@ __all__ = ["with_static_lengths"]
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
 _BYTES_A_STEP = 350
-# Inputs that say what shape something gets.
-_SHAPES = {("Reshape", 1), ("Expand", 1), ("Tile", 1), ("ConstantOfShape", 0)}
+# Sizes to try: a model of images may have no sense with the first.
+_EXAMPLES = (16, 256)
 
 
 def with_static_lengths(
@@ -43,7 +47,7 @@ def with_static_lengths(
     gone = analysis.unreachable + analysis.impossible
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
-        raise UnsupportedModelError(_no_length(located, model, target))
+        raise _no_length(located, model, target)
     _check_cost([(located, parse_recurrent(located, semantics)) for located in current])
     return current, analysis.unreachable, analysis.impossible
 
@@ -54,46 +58,79 @@ def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
         steps = (node.seq_length or 0) * node.num_directions
         if steps > _MOST_STEPS:
             raise UnsupportedModelError(
-                f"{located.label}: unrolling {steps:,} steps makes about "
+                f"unrolling {steps:,} steps makes about "
                 f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
-                f"the limit is {_MOST_STEPS:,} steps. Use `rnnlower scan`, which makes one"
+                f"the limit is {_MOST_STEPS:,} steps",
+                node=located,
+                remedy=f"use `{wording.call('scan')}`, which makes one",
             )
 
 
-def _no_length(located: Located, model: ir.Model, target: Target | None) -> str:
-    node = located.node
-    X = node.inputs[0]
-    layout = node.attributes.get_int("layout", 0)
-    dim = X.shape[layout] if X is not None and X.shape is not None else None
-    name = dim_name(dim)
-    length = repr(name) if name else "unknown"
-    remedy = f"--dim {name}=16" if name else _input_remedy(model, X)
+def _no_length(located: Located, model: ir.Model, target: Target | None) -> UnsupportedModelError:
+    X = located.node.inputs[0]
+    layout = located.node.attributes.get_int("layout", 0)
+    name = dim_name(X.shape[layout]) if X is not None and X.shape is not None else None
     needy = "unrolling" if target is None else f"target {target.name}"
-    problem = f"{located.label}: its sequence length is {length}, and {needy} needs a number"
-    other_way = "keep it dynamic with `rnnlower scan`"
+    problem = f"its sequence length is {repr(name) if name else 'unknown'}, and {needy} needs a number"
+    other_way = f"keep it dynamic with `{wording.call('scan')}`"
     if target is not None:
         other_way = "choose a target that has Scan or Loop"
-    if not remedy:
-        way = other_way[0].upper() + other_way[1:]
-        return f"{problem}, which the shapes of the inputs do not tell. {way}"
-    return f"{problem}. Give it one ({remedy}), or {other_way}"
+    sizes = _remedy(located, model, name)
+    if sizes is None:
+        problem += ", which the shapes of the inputs do not tell"
+        return UnsupportedModelError(problem, node=located, remedy=other_way)
+    return UnsupportedModelError(problem, node=located, remedy=f"give it one ({sizes}), or {other_way}")
 
 
-def _input_remedy(model: ir.Model, X: ir.Value | None) -> str:
-    """Options that fix what is dynamic about the inputs that lead to X; "" if nothing is, or none can."""
+def _remedy(located: Located, model: ir.Model, name: str | None) -> OpenSizes | None:
+    """What makes the length a number, tried out; nothing if no sizes of inputs do."""
+    X = located.node.inputs[0]
     inputs = [value for value in model.graph.inputs if X is None or value in sources(X)]
-    inputs = inputs or list(model.graph.inputs)
-    remedies: dict[str, None] = {}
-    if any((user.op_type, place) in _SHAPES for value in inputs for user, place in value.uses()):
-        # Sizes are elements of an input, not its shape.
-        return ""
-    for value in inputs:
-        dims = list(value.shape or ())
-        names = [dim_name(dim) for dim in dims if isinstance(dim, ir.SymbolicDim)]
-        remedies.update({f"--dim {name}=16": None for name in names if name})
-        if None in names or any(isinstance(dim, int) and dim < 0 for dim in dims):
-            shape = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)
-            remedies[f"--input-shape {value.name}:{shape}"] = None
-        if value.shape is None:
-            remedies[f"--input-shape {value.name}:2,3,4"] = None
-    return " or ".join(remedies)
+    for example in _EXAMPLES:
+        everything = open_sizes(inputs or model.graph.inputs, example)
+        if name and name in everything.dims:
+            alone = OpenSizes({name: example}, {})
+            if _settles(alone, located, model):
+                return alone
+        settled = _settles(everything, located, model)
+        if settled:
+            return _least(everything, located, model)
+        if settled is False:
+            return None
+    return everything
+
+
+def _least(sizes: OpenSizes, located: Located, model: ir.Model) -> OpenSizes:
+    """Without the sizes that the length does not depend on."""
+    for name in sizes.dims:
+        fewer = OpenSizes(
+            {other: size for other, size in sizes.dims.items() if other != name}, sizes.input_shapes
+        )
+        sizes = fewer if _settles(fewer, located, model) else sizes
+    for name in sizes.input_shapes:
+        shapes = {other: shape for other, shape in sizes.input_shapes.items() if other != name}
+        fewer = OpenSizes(sizes.dims, shapes)
+        sizes = fewer if _settles(fewer, located, model) else sizes
+    return sizes
+
+
+def _settles(sizes: OpenSizes, located: Located, model: ir.Model) -> bool | None:
+    """Whether these sizes make the length a number; ``None``: the model has no sense with them."""
+    shapes = {
+        name: [size if isinstance(size, int) else _EXAMPLES[0] for size in shape]
+        for name, shape in sizes.input_shapes.items()
+    }
+    copy = model.clone()
+    twin = next(
+        same
+        for (node, _), (same, _) in zip(walk(model.graph), walk(copy.graph), strict=True)
+        if node is located.node
+    )
+    fixed = dataclasses.replace(located, node=twin)
+    try:
+        FreezeDimsPass(sizes.dims, shapes)(copy)
+        analysis = StaticShapesPass([fixed])
+        analysis(copy)
+        return fixed in analysis.unreachable or parse_recurrent(fixed).seq_length is not None
+    except (InvalidModelError, OptionError):
+        return None

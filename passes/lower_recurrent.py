@@ -108,13 +108,13 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         for located in found:
             if self._located is None and located.path.startswith("function:"):
                 raise UnsupportedModelError(
-                    f"{located.label} is in a function; inline it first (InlineFunctionsPass)"
+                    "it is in a function", node=located, remedy="inline it first (InlineFunctionsPass)"
                 )
             if self._parse(located).seq_length is None and self._plan(located).strategy == "unroll":
                 raise UnsupportedModelError(
-                    f"{located.label}: its sequence length is not known, and "
-                    "unrolling needs a number; fix the shapes of the inputs first (FreezeDimsPass), or use "
-                    "the strategy scan"
+                    "its sequence length is not known, and unrolling needs a number",
+                    node=located,
+                    remedy="fix the shapes of the inputs first (FreezeDimsPass), or use the strategy scan",
                 )
         private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(names_in(model))
@@ -135,7 +135,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 node = self._parse(located)
                 steps = f", {node.seq_length} steps" if node.seq_length else ""
                 self._tell(f"lowering {located.name}{steps}: node", number, len(found))
-                dtype = _dtype(node, located.label)
+                dtype = _dtype(node, located)
                 e = Emitter(opset, _scope(names, located), _arithmetic(dtype), initializers, self._dialect)
                 emitted.append((located, e, {}))
                 emitted[-1][2].update(self._emit(e, located, node, Weights(private, dtype)))
@@ -164,18 +164,19 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         try:
             return lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
         except MissingOperatorError as error:
-            raise error.at(located.label) from None
+            raise error.at(located) from None
         except OpsetError as error:
             raise OpsetError(
-                f"{located.label}: {error}; convert the model first (ConvertOpsetPass)"
+                str(error), node=located, remedy="convert the model first (ConvertOpsetPass)"
             ) from None
 
     def _emit_failure(self, e: Emitter, located: Located) -> dict[str, ir.Value]:
         if self._dialect is not None and not _can_fail(self._dialect):
             raise UnsupportedModelError(
-                f"{located.label} cannot run on inputs of these shapes, and "
-                f"target {self._dialect.name} cannot be told that its branch fails; take the branch out "
-                "of the model, or give the inputs other shapes"
+                "it cannot run on inputs of these shapes, and "
+                f"target {self._dialect.name} cannot be told that its branch fails",
+                node=located,
+                remedy="take the branch out of the model, or give the inputs other shapes",
             )
         return fail_like_node(e, located.node)
 
@@ -216,10 +217,10 @@ def _can_fail(dialect: Dialect) -> bool:
     return {"NonZero", "Reshape"} <= dialect.ops and 1 not in dialect.constant.get("Reshape", ())
 
 
-def _dtype(node: ResolvedNode, label: str) -> ir.DataType:
+def _dtype(node: ResolvedNode, located: Located) -> ir.DataType:
     if node.dtype is None:
         raise UnsupportedModelError(
-            f"{label}: the types of its inputs are unknown; add type information to the model"
+            "the types of its inputs are unknown", node=located, remedy="add type information to the model"
         )
     return node.dtype
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rnnlower.arguments import check_strings, integer
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import walk
 from rnnlower.lowering.replacing import LoweredNode
@@ -50,12 +51,12 @@ class LoweringOptions:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.nodes, str):
-            raise OptionError(f"nodes is one string; write nodes=[{self.nodes!r}], a list of patterns")
-        if self.unroll_factor < 1:
+        if self.nodes is not None:
+            check_strings("nodes", self.nodes)
+        if integer("unroll factor", self.unroll_factor) < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
         check_semantics(self.semantics)
-        if self.opset is not None and not FIRST_OPSET <= self.opset <= LAST_OPSET:
+        if self.opset is not None and not FIRST_OPSET <= integer("opset", self.opset) <= LAST_OPSET:
             raise OptionError(
                 f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"
             )

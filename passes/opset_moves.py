@@ -53,8 +53,10 @@ def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]
         (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
     )
     raise OpsetError(
-        f"{located.label}: what takes its place ({what}) cannot be said in "
-        f"opset {asked}; ask for opset {lowest} or higher"
+        f"what takes its place ({what}) cannot be expressed in opset {asked}",
+        node=located,
+        remedy=f"ask for opset {lowest} or higher",
+        opset=lowest,
     )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower import wording
+from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.replacing import LoweredNode, Plan
 from rnnlower.lowering.requirements import FIRST_OPSET, opset_needs
@@ -110,9 +111,13 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
     """
     work = _Work(model, options, tell, _asked_opset(model, options))
     ops_before = count_ops(model)
-    for step in PIPELINE:
-        if step.when(options):
-            step.run(work)
+    try:
+        for step in PIPELINE:
+            if step.when(options):
+                step.run(work)
+    except OpsetError as error:
+        _advise_on_target(error, options.target)
+        raise
     return LoweringReport(
         work.lowered,
         default_opset(model),
@@ -124,6 +129,18 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
     )
 
 
+def _advise_on_target(error: OpsetError, target: Target | None) -> None:
+    """An opset that the target does not take is no way out."""
+    if target is None or error.opset is None:
+        return
+    first, last = target.opset.range
+    if error.opset > last:
+        error.advise(
+            f"opset {error.opset} has it, but target {target.name} takes {first} to {last}: choose a target that "
+            "takes more, or take the operator out of the model"
+        )
+
+
 def _asked_opset(model: ir.Model, options: LoweringOptions) -> int | None:
     """The opset that the user asks for, or that the target needs."""
     opset, target = default_opset(model), options.target
@@ -133,8 +150,8 @@ def _asked_opset(model: ir.Model, options: LoweringOptions) -> int | None:
         return target.opset.range[1]
     if opset > LAST_OPSET:
         raise UnsupportedModelError(
-            f"the model has opset {opset}, and what is known here ends at {LAST_OPSET}; "
-            f"ask for a lower one (--opset {LAST_OPSET})"
+            f"the model has opset {opset}, and what is known here ends at {LAST_OPSET}",
+            remedy=f"ask for a lower one ({wording.option('opset', LAST_OPSET)})",
         )
     return None
 
@@ -226,7 +243,7 @@ def _plan(work: _Work) -> None:
         if options.target is None:
             plan = Plan(options.strategy, options.unroll_factor)
         else:
-            require_known(options.target, node, located.label)
+            require_known(options.target, node, located)
             plan = choose_plan(options.target, node, options.unroll_factor)
         work.plans[located.node] = plan
         work.needs[located] = opset_needs(node, plan.strategy, plan.unroll_factor)
@@ -282,14 +299,14 @@ def _require_fit(work: _Work) -> None:
 
 
 def _tell_unused_factor(work: _Work) -> None:
-    factor = work.options.unroll_factor
+    factor = wording.option("unroll-factor", work.options.unroll_factor)
     done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in work.kept]
     for node in work.lowered:
         if node.strategy not in ("scan", "loop"):
             done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
     work.notes += [
         f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
-        f"--unroll-factor {factor}, which is for Scan and Loop, changes nothing about it"
+        f"{factor}, which is for Scan and Loop, changes nothing about it"
         for node, what in done
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 __all__ = [
     "InvalidModelError",
     "MissingOperatorError",
@@ -14,8 +16,41 @@ __all__ = [
 ]
 
 
+class Labelled(Protocol):
+    """A node with an address, `str()` of it, and what messages call it."""
+
+    @property
+    def label(self) -> str: ...
+
+
 class RnnLowerError(Exception):
-    """Base of every error that rnnlower raises on purpose."""
+    """Base of every error that rnnlower raises on purpose.
+
+    Args:
+        problem: What is wrong.
+        node: The node that it is about.
+        remedy: What to do about it.
+
+    Attributes:
+        node: Where the node is and its name, as `inspect` has them (``If_0/then_branch/lstm``), or ``""``.
+        remedy: What to do about it, or ``""`` where nothing is known beyond the message.
+    """
+
+    def __init__(self, problem: str, *, node: Labelled | None = None, remedy: str = "") -> None:
+        self._problem = problem if node is None else f"{node.label}: {problem}"
+        self.node = "" if node is None else str(node)
+        self.remedy = remedy
+        super().__init__(f"{self._problem}; {remedy}" if remedy else self._problem)
+
+    def advise(self, remedy: str) -> None:
+        """Puts a remedy in the place of the one it has: whoever catches it may know the circumstances."""
+        self.remedy = remedy
+        self.args = (f"{self._problem}; {remedy}",)
+
+    @property
+    def kind(self) -> str:
+        """The name of the class, as JSON has it."""
+        return type(self).__name__
 
 
 class OptionError(RnnLowerError, ValueError):
@@ -31,39 +66,53 @@ class UnsupportedModelError(RnnLowerError):
 
 
 class MissingOperatorError(UnsupportedModelError):
-    """What is to be emitted cannot be said in the operators that a target has.
+    """What is to be emitted cannot be expressed in the operators that a target has.
 
     Args:
         op_type: The operator that is missing.
         target: Who lacks it.
         needs: What needs it, the outermost first.
-        remedy: What to do about it.
-        node: The recurrent node.
+        advice: What to do about it, beside choosing another target.
+        at: The recurrent node.
     """
 
     def __init__(
-        self, op_type: str, target: str, needs: tuple[str, ...] = (), remedy: str = "", node: str = ""
+        self,
+        op_type: str,
+        target: str,
+        needs: tuple[str, ...] = (),
+        advice: str = "",
+        at: Labelled | None = None,
     ) -> None:
-        self._parts = (op_type, target, needs, remedy, node)
+        self._parts = (op_type, target, needs, advice)
         chain = (*needs, op_type)
         what = f"{' needs '.join(chain[:2])}{''.join(f', which needs {each}' for each in chain[2:])}"
-        what += f", which target {target} lacks"
-        remedies = [remedy] if remedy else []
+        remedies = [advice] if advice else []
         remedies.append(f"choose a target that has {op_type}")
-        super().__init__(f"{node + ': ' if node else ''}{what}; {', or '.join(remedies)}")
+        super().__init__(f"{what}, which target {target} lacks", node=at, remedy=", or ".join(remedies))
 
-    def behind(self, purpose: str, remedy: str = "") -> MissingOperatorError:
+    def behind(self, purpose: str, advice: str = "") -> MissingOperatorError:
         """The same, with what the operator is needed for."""
-        op_type, target, needs, old_remedy, node = self._parts
-        return MissingOperatorError(op_type, target, (purpose, *needs), remedy or old_remedy, node)
+        op_type, target, needs, old_advice = self._parts
+        return MissingOperatorError(op_type, target, (purpose, *needs), advice or old_advice)
 
-    def at(self, node: str) -> MissingOperatorError:
+    def at(self, node: Labelled) -> MissingOperatorError:
         """The same, with the recurrent node that it is about."""
-        return MissingOperatorError(*self._parts[:4], node)
+        return MissingOperatorError(*self._parts, node)
 
 
 class OpsetError(RnnLowerError):
-    """The model cannot be moved to the opset asked for."""
+    """The model cannot be moved to the opset asked for.
+
+    Args:
+        opset: The lowest opset that would do, where a higher one does.
+    """
+
+    def __init__(
+        self, problem: str, *, node: Labelled | None = None, remedy: str = "", opset: int | None = None
+    ) -> None:
+        super().__init__(problem, node=node, remedy=remedy)
+        self.opset = opset
 
 
 class VerificationError(RnnLowerError):

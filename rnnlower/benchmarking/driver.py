@@ -7,12 +7,13 @@ import dataclasses
 import os
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
+from rnnlower.arguments import check_strings, integer
 from rnnlower.benchmarking.result import BenchResult, BenchVariant, Timing, per_step, ratio
 from rnnlower.benchmarking.variants import Entry, Settings, lowered_form, native_form
 from rnnlower.benchmarking.worker import Worker, WorkerError
@@ -98,12 +99,16 @@ def bench(
 def _check_options(
     strategies: Sequence[str], unroll_factors: Sequence[int], threads: int, runs: int, warmup: int
 ) -> None:
+    check_strings("strategies", strategies)
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise OptionError(f"the strategy {strategy!r} is not one of {', '.join(STRATEGIES)}")
-    least = {"unroll factor": (1, min(unroll_factors, default=1)), "number of threads": (0, threads)}
-    for name, (bound, value) in (least | {"number of runs": (1, runs), "warm-up": (0, warmup)}).items():
-        if value < bound:
+    if not isinstance(unroll_factors, Iterable):
+        raise OptionError(f"unroll_factors is {unroll_factors!r}; it must be a list of integers")
+    least = [("unroll factor", 1, factor) for factor in unroll_factors]
+    least += [("number of threads", 0, threads), ("number of runs", 1, runs), ("warm-up", 0, warmup)]
+    for name, bound, value in least:
+        if integer(name, value) < bound:
             raise OptionError(f"the {name} is {value}; it must be at least {bound}")
 
 

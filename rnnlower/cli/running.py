@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, VerificationError
+from rnnlower.errors import (
+    OptionError,
+    RnnLowerError,
+    UnsupportedModelError,
+    UnverifiableError,
+    VerificationError,
+)
+from rnnlower.wording import command_line_words
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -18,40 +27,77 @@ if TYPE_CHECKING:
     from rnnlower.cli.progress import Tell
     from rnnlower.verification import VerificationResult
 
-__all__ = ["DIFFERENT", "REFUSED", "UNVERIFIED", "exit_codes", "finish", "say", "verify_files", "write"]
+__all__ = [
+    "DIFFERENT",
+    "REFUSED",
+    "UNVERIFIED",
+    "discard_stdout",
+    "emit",
+    "error_entry",
+    "exit_codes",
+    "finish",
+    "say",
+    "verify_files",
+    "write",
+]
 
 DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
 
 
 def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns the errors a user can cause into one message on stderr and an exit code."""
+    """Turns the errors a user can cause into one message on stderr, with --json also on stdout, and an exit code."""
 
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> None:
+        json_ = bool(options.get("json_"))
         try:
-            command(*arguments, **options)
+            with command_line_words():
+                command(*arguments, **options)
         except RnnLowerError as error:
-            _fail(str(error), exit_code(error), error)
+            _fail(error, exit_code(error), json_, error)
         except (MemoryError, RecursionError) as error:
             problem = "not enough memory" if isinstance(error, MemoryError) else "nested too deeply"
-            _fail(f"{problem} for this model", REFUSED, error)
+            _fail(UnsupportedModelError(f"{problem} for this model"), REFUSED, json_, error)
         except OSError as error:
             # What is printed may still be buffered, and would fail again at the end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            discard_stdout()
             name = f" {error.filename}" if isinstance(error.filename, str) else ""
-            _fail(f"cannot read or write{name}: {error.strerror or error}", USAGE, error)
+            problem = f"cannot read or write{name}: {error.strerror or error}"
+            _fail(OptionError(problem), USAGE, json_, error)
 
     return guarded
 
 
-def _fail(message: str, code: int, error: BaseException) -> NoReturn:
-    typer.echo(f"rnnlower: error: {message}", err=True)
-    raise typer.Exit(code) from error
+def _fail(error: RnnLowerError, code: int, json_: bool, cause: BaseException) -> NoReturn:
+    typer.echo(f"rnnlower: error: {error}", err=True)
+    if json_:
+        emit(json.dumps({"error": error_entry(error)}))
+    raise typer.Exit(code) from cause
+
+
+def error_entry(error: RnnLowerError) -> dict[str, str | None]:
+    """An error as JSON has it."""
+    node, remedy = error.node or None, error.remedy or None
+    return {"kind": error.kind, "message": str(error), "node": node, "remedy": remedy}
 
 
 def exit_code(error: RnnLowerError) -> int:
     kinds = ((OptionError, USAGE), (UnverifiableError, UNVERIFIED), (VerificationError, DIFFERENT))
     return next((code for kind, code in kinds if isinstance(error, kind)), REFUSED)
+
+
+def emit(text: str) -> None:
+    """Prints on stdout; whoever stopped reading it does not want the rest, and the exit code stands."""
+    try:
+        typer.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
+
+
+def discard_stdout() -> None:
+    """Lets what is printed from here on, and what is buffered, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def write(

@@ -18,6 +18,8 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
+from rnnlower import wording
+from rnnlower.arguments import model_path
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.files import unmodelled
 from rnnlower.files.publishing import check_destination, place
@@ -40,6 +42,7 @@ def load_model(model: ModelLike) -> ir.Model:
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
+        OptionError: The argument is neither a model nor a path.
         UnsupportedModelError: A Constant holds a sparse tensor.
     """
     if isinstance(model, ir.Model):
@@ -51,7 +54,7 @@ def load_model(model: ModelLike) -> ir.Model:
         check_proto(proto, "the model")
         check_external_data(proto, pathlib.Path())
         return _from_proto(proto, "the model")
-    return read_model(pathlib.Path(model))
+    return read_model(pathlib.Path(model_path(model)))
 
 
 def read_model(path: pathlib.Path) -> ir.Model:
@@ -287,7 +290,8 @@ def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> boo
     if mode == "never":
         if _size(initializers) > _PROTOBUF_LIMIT:
             raise OptionError(
-                "the model is larger than 2 GB, which one file cannot hold; leave out --external-data never"
+                "the model is larger than 2 GB, which one file cannot hold",
+                remedy=f"leave out {wording.option('external-data', 'never')}",
             )
         _embed_external_data(initializers)
         return False

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
+from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 
 __all__ = ["check_comes_back", "guarded"]
@@ -60,8 +61,9 @@ def check_comes_back(ops: Collection[str], infer: Callable[[], object]) -> None:
     if _ENDING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops) or not hasattr(os, "fork") or _survives(infer):
         return
     raise InvalidModelError(
-        "a size in the model falls below 0, where a pooling, Split or the like takes more than there is; "
-        "look at the sizes that the model declares, or that --dim and --input-shape give"
+        "a size in the model falls below 0, where a pooling, Split or the like takes more than there is",
+        remedy="look at the sizes that the model declares, or that "
+        f"{wording.option('dim')} and {wording.option('input-shape')} give",
     )
 
 

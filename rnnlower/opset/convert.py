@@ -32,7 +32,7 @@ from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
-from rnnlower.opset.view import NodePredicate, Session, describe
+from rnnlower.opset.view import NodePredicate, Session, Subject, describe
 
 __all__ = ["convert_opset"]
 
@@ -65,13 +65,15 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     source = _source_opset(model)
     if source > MAX_OPSET:
         raise OpsetError(
-            f"the model has opset {source}, but the installed onnx knows {MAX_OPSET} at most; update onnx"
+            f"the model has opset {source}, but the installed onnx knows {MAX_OPSET} at most",
+            remedy="update onnx",
         )
     for function in model.functions.values():
         if function.opset_imports.get("", source) > MAX_OPSET:
             raise OpsetError(
                 f"function {function.domain}::{function.name} has opset {function.opset_imports['']}, but "
-                f"the installed onnx knows {MAX_OPSET} at most; update onnx"
+                f"the installed onnx knows {MAX_OPSET} at most",
+                remedy="update onnx",
             )
     if not _needs_work(model, target):
         return OpsetReport(source, target, model.ir_version)
@@ -200,13 +202,25 @@ def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> Non
                 _version(node, opset, where)
 
 
+def _way_out(op_type: str) -> str:
+    """What to do about an operator that is not of the model's opset."""
+    newest = version_at(op_type, MAX_OPSET)
+    if newest is None:
+        return "the model is not valid, or the operator belongs to another domain"
+    return (
+        "a later opset has it: onnxruntime writes such models when it optimises them. Convert the model as it was "
+        "before, or leave its opset as it is"
+    )
+
+
 def _version(node: ir.Node, opset: int, path: str) -> Version:
     version = version_at(node.op_type, opset)
     if version is None:
         where = f" in {path}" if path else ""
         raise OpsetError(
-            f"{describe(node)}{where}: opset {opset} has no operator {node.op_type}; the model is not valid, "
-            "or the operator belongs to another domain"
+            f"opset {opset} has no operator {node.op_type}",
+            node=Subject(node, path, f"{describe(node)}{where}"),
+            remedy=_way_out(node.op_type),
         )
     return version
 

@@ -17,7 +17,7 @@ from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.schema import Version
 from rnnlower.opset.types import ValueTypes, all_graphs
 
-__all__ = ["NodePredicate", "Session", "View", "describe"]
+__all__ = ["NodePredicate", "Session", "Subject", "View", "describe"]
 
 NodePredicate = Callable[[ir.Node], bool]
 
@@ -58,6 +58,19 @@ class Session:
     def fresh(self, base: str) -> str:
         """A name that no value and no node of the model has yet; `base` itself where it is free."""
         return self.names.fresh(base)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A node that a message is about, and what the message calls it."""
+
+    node: ir.Node
+    path: str
+    label: str
+
+    def __str__(self) -> str:
+        name = self.node.name or next((out.name for out in self.node.outputs if out.name), "") or ""
+        return f"{self.path}/{name}" if self.path else name
 
 
 def describe(node: ir.Node) -> str:
@@ -190,5 +203,7 @@ class View:
             stay = stay or f"ask for an opset below {self.new.since}"
         advice = f"{remedy}, or {stay}" if remedy else stay
         origin = self.session.origins.get(self.node)
-        node = describe(self.node) + (f", written for {origin}" if origin else "")
-        raise OpsetError(f"{node}{where}: {step}: {reason}; {advice}")
+        written = f", written for {origin}" if origin else ""
+        subject = Subject(self.node, self.path, f"{describe(self.node)}{written}{where}")
+        wanted = self.old.since if self.new is None or self.new.since < self.old.since else None
+        raise OpsetError(f"{step}: {reason}", node=subject, remedy=advice, opset=wanted)

@@ -53,7 +53,7 @@ class _Parser:
     def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
         self.node = located.node
         self.lenient = lenient
-        self.label = located.label
+        self.located = located
         self.cell = RECURRENT_OPS[self.node.op_type]
         self.version = max(v for v in self.cell.versions if v <= located.opset)
         self.semantics = semantics
@@ -75,8 +75,8 @@ class _Parser:
         self._check_lengths(inputs.get("sequence_lens"), seq_length)
         if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
             raise self._unsupported(
-                f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written; "
-                "make the batch dynamic"
+                f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written",
+                "make the batch dynamic",
             )
         return ResolvedNode(
             node=self.node,
@@ -98,11 +98,11 @@ class _Parser:
             outputs=outputs,
         )
 
-    def _invalid(self, what: str) -> InvalidModelError:
-        return InvalidModelError(f"{self.label}: {what}")
+    def _invalid(self, what: str, remedy: str = "") -> InvalidModelError:
+        return InvalidModelError(what, node=self.located, remedy=remedy)
 
-    def _unsupported(self, what: str) -> UnsupportedModelError:
-        return UnsupportedModelError(f"{self.label}: {what}")
+    def _unsupported(self, what: str, remedy: str = "") -> UnsupportedModelError:
+        return UnsupportedModelError(what, node=self.located, remedy=remedy)
 
     def _check_attributes(self) -> None:
         known = {**SHARED_ATTRIBUTES, **self.cell.attributes}
@@ -115,15 +115,16 @@ class _Parser:
             first, last = known[name]
             if not first <= self.version <= last:
                 raise self._invalid(
-                    f"attribute {name!r} does not exist in {self.node.op_type}-{self.version}; "
-                    "remove it or change the model's opset"
+                    f"attribute {name!r} does not exist in {self.node.op_type}-{self.version}",
+                    "remove it or change the model's opset",
                 )
             if attribute.is_ref() and self.lenient:
                 continue
             if attribute.is_ref():
                 raise self._unsupported(
                     f"attribute {name!r} refers to the function attribute {attribute.ref_attr_name!r}, "
-                    "which no call of the function sets; set it or give it a default"
+                    "which no call of the function sets",
+                    "set it or give it a default",
                 )
             if attribute.type != ATTRIBUTE_TYPES[name]:
                 raise self._invalid(
@@ -158,8 +159,8 @@ class _Parser:
         lowest_is_zero = self.node.op_type == "RNN"
         if not (clip > 0 or (lowest_is_zero and clip == 0)):
             raise self._unsupported(
-                f"attribute clip is {clip}; a threshold must be positive. "
-                "Remove the attribute to clip nothing"
+                f"attribute clip is {clip}; a threshold must be positive",
+                "remove the attribute to clip nothing",
             )
         return float(clip)
 
@@ -179,8 +180,8 @@ class _Parser:
             )
             if activation.alpha != activation.alpha or activation.beta != activation.beta:
                 raise self._unsupported(
-                    f"activation {name} has no default alpha and beta in the operator's text; "
-                    "set activation_alpha and activation_beta"
+                    f"activation {name} has no default alpha and beta in the operator's text",
+                    "set activation_alpha and activation_beta",
                 )
             activations.append(activation)
         count = len(self.cell.activations)
@@ -255,7 +256,8 @@ class _Parser:
                 f"{_FIRST_WITH_BFLOAT16} on"
             )
         raise self._invalid(
-            f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks; {remedy}"
+            f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks",
+            remedy,
         )
 
     def _sizes(self, inputs: Mapping[str, ir.Value], x_shape: ir.Shape | None) -> tuple[int, int | None]:
@@ -270,7 +272,7 @@ class _Parser:
             return 0, _static(x_shape, 2)
         if hidden_size is None:
             raise self._unsupported(
-                "attribute hidden_size is absent and no shape tells it; set the attribute"
+                "attribute hidden_size is absent and no shape tells it", "set the attribute"
             )
         if hidden_size <= 0:
             raise self._invalid(f"attribute hidden_size is {hidden_size}; it must be positive")

@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, origin
 from rnnlower.recurrent.node import ResolvedNode
@@ -29,7 +30,6 @@ SOURCE = "SONNX, informal specification of operator LSTM"
 FIRST_OPSET = 14
 """The first opset whose LSTM has all the attributes that must be written out."""
 
-_LOWER = "`rnnlower lower --target sonnx` writes it"
 _ALLOWED_ACTIVATIONS = (("Sigmoid", "Tanh", "Tanh"), ("Relu", "Tanh", "Tanh"))
 _CONSTANT_INPUTS = ("W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 _MISSING = {
@@ -81,6 +81,14 @@ class Rule:
     check: Callable[[ResolvedNode], Finding | None]
 
 
+def _lowering(what: str) -> str:
+    return f"`{wording.call('lower', target='sonnx')}` {what}"
+
+
+def _sizes(joint: str) -> str:
+    return wording.option("dim") + joint + wording.option("input-shape")
+
+
 def departures(located: Located) -> Iterator[Departure]:
     """Every departure of a recurrent node.
 
@@ -95,7 +103,7 @@ def departures(located: Located) -> Iterator[Departure]:
             label,
             "operator",
             "is not LSTM, the only recurrent operator that the profile describes",
-            f"rewrite it into primitive operators with `rnnlower unroll --node {located.name}`",
+            f"rewrite it into primitive operators with `{wording.call('unroll', node=located.name)}`",
         )
         return
     for rule in RULES:
@@ -111,7 +119,7 @@ def _constant(name: str) -> Callable[[ResolvedNode], Finding | None]:
             return _missing(node, name)
         kind = origin(value)
         if kind == "computed":
-            return "is computed from constants; it must be a constant itself", _LOWER
+            return "is computed from constants; it must be a constant itself", _lowering("writes it")
         if kind == "runtime" and value.is_initializer():
             return "can be overridden, being a graph input too", "take it off the graph's inputs"
         if kind == "runtime":
@@ -125,13 +133,13 @@ def _missing(node: ResolvedNode, name: str) -> Finding:
     sizes = {"sequence_lens": (node.batch_size, node.seq_length)}
     states = dict.fromkeys(("initial_h", "initial_c"), (node.batch_size,))
     if None in {**sizes, **states}.get(name, ()):
-        return _MISSING[name], "fix the symbolic sizes of X (--dim, --input-shape) so that it can be written"
-    return _MISSING[name], _LOWER
+        return _MISSING[name], f"fix the symbolic sizes of X ({_sizes(', ')}) so that it can be written"
+    return _MISSING[name], _lowering("writes it")
 
 
 def _batch_size(node: ResolvedNode) -> Finding | None:
     if node.batch_size is None:
-        return "is not a number", "fix it with --dim or --input-shape, to 1 where batches are not supported"
+        return "is not a number", f"fix it with {_sizes(' or ')}, to 1 where batches are not supported"
     if node.batch_size != 1:
         return f"is {node.batch_size}", "it must be 1 for an implementation without batches", "note"
     return None
@@ -146,22 +154,22 @@ def _activations(node: ResolvedNode) -> Finding | None:
     written = node.node.attributes.get("activations")
     flat = [name for names in given for name in names]
     if written is None or (not written.is_ref() and list(written.as_strings()) != flat):
-        return f"are not written out as {', '.join(flat)}", _LOWER
+        return f"are not written out as {', '.join(flat)}", _lowering("writes it")
     return None
 
 
 def _written(name: str) -> Callable[[ResolvedNode], Finding | None]:
     def check(node: ResolvedNode) -> Finding | None:
-        return None if name in node.node.attributes else ("is not written out", _LOWER)
+        return None if name in node.node.attributes else ("is not written out", _lowering("writes it"))
 
     return check
 
 
 def _layout(node: ResolvedNode) -> Finding | None:
     if node.layout:
-        return "is 1; it must be 0", "`rnnlower lower --target sonnx` turns it by Transposes"
+        return "is 1; it must be 0", _lowering("turns it by Transposes")
     if node.version < FIRST_OPSET:
-        return f"does not exist in LSTM-{node.version}", f"`rnnlower convert --opset {FIRST_OPSET}`"
+        return f"does not exist in LSTM-{node.version}", f"`{wording.call('convert', opset=FIRST_OPSET)}`"
     return _written("layout")(node)
 
 
@@ -177,7 +185,7 @@ def _only_y(name: str) -> Callable[[ResolvedNode], Finding | None]:
                 what,
                 "take the last step of each row from Y: how long the rows are is not known, or differs",
             )
-        return what, "`rnnlower lower --target sonnx` takes it from Y"
+        return what, _lowering("takes it from Y")
 
     return check
 

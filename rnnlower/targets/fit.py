@@ -10,10 +10,12 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.inference import guarded
+from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.quiet import quiet_libraries
-from rnnlower.graph.walk import Located, default_opset, dim_name, forget_negative_sizes, op_types, walk
+from rnnlower.graph.walk import Located, default_opset, forget_negative_sizes, op_types, walk
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
@@ -21,7 +23,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 
-__all__ = ["Misfit", "dynamic_inputs", "find_misfits", "native_misfits", "profile_notes"]
+__all__ = ["Misfit", "find_misfits", "native_misfits", "profile_notes"]
 
 Reason = tuple[str, Claim]
 
@@ -97,7 +99,7 @@ def native_misfits(located: Located, target: Target, semantics: Semantics) -> li
     """Why the target does not run a recurrent node soundly as it is; nothing if it does."""
     found = _of_profile(located, target)
     if found is None:
-        remedy = f"rnnlower lower --target {target.name}"
+        remedy = wording.call("lower", target=target.name)
         found = [(text, remedy, claim) for text, claim in _native_reasons(located, target, semantics)]
     return [
         Misfit(located.path, located.name, located.node.op_type, text, remedy, claim.source, claim.guess)
@@ -151,32 +153,13 @@ def _native_reasons(located: Located, target: Target, semantics: Semantics) -> l
     ]
 
 
-def dynamic_inputs(model: ir.Model) -> list[tuple[ir.Value, list[str]]]:
-    """The graph inputs of which some size is open, with the options that fix them."""
-    found = []
-    for value in model.graph.inputs:
-        if not isinstance(value.type, ir.TensorType | None):
-            continue
-        dims = None if value.shape is None else list(value.shape)
-        if dims is None:
-            found.append((value, [f"--input-shape {value.name}:2,3,4"]))
-        elif any(not isinstance(dim, int) or dim < 0 for dim in dims):
-            names = [dim_name(dim) for dim in dims if isinstance(dim, ir.SymbolicDim)]
-            if all(names) and not any(isinstance(dim, int) and dim < 0 for dim in dims):
-                found.append((value, [f"--dim {name}=N" for name in names]))
-            else:
-                sizes = ",".join(str(dim) if isinstance(dim, int) and dim >= 0 else "N" for dim in dims)
-                found.append((value, [f"--input-shape {value.name}:{sizes}"]))
-    return found
-
-
 def _of_model(model: ir.Model, target: Target) -> list[Misfit]:
     first, last = target.opset.range
     opset = default_opset(model)
     if first <= opset <= last:
         return []
     reason = f"opset {opset} is not one of {first} to {last}"
-    remedy = f"rnnlower convert --opset {min(max(opset, first), last)}"
+    remedy = wording.call("convert", opset=min(max(opset, first), last))
     return [Misfit("", "opset", "(model)", reason, remedy, target.opset.source, target.opset.guess)]
 
 
@@ -189,11 +172,12 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
             value.name or "",
             "(input)",
             "its shape is " + ("unknown" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"),
-            " ".join(remedies),
+            str(open_sizes([value])),
             target.shapes.source,
             target.shapes.guess,
         )
-        for value, remedies in dynamic_inputs(model)
+        for value in model.graph.inputs
+        if is_open(value)
     ]
 
 
@@ -295,7 +279,7 @@ def _broken(
 ) -> Iterator[tuple[str, str]]:
     """What about a recurrent node a rule does not allow: the key of `wrong`, and words."""
     if rule.semantics is not None and semantics not in rule.semantics:
-        yield "semantics", f"--semantics {semantics}"
+        yield "semantics", wording.option("semantics", semantics)
     if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
         yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
     if 0 in (node.seq_length, node.batch_size):

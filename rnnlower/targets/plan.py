@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.walk import Located
 from rnnlower.lowering import cost
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.replacing import Plan
 from rnnlower.recurrent.node import ResolvedNode, Semantics
-from rnnlower.targets.fit import dynamic_inputs, find_misfits, native_misfits
+from rnnlower.targets.fit import find_misfits, native_misfits
 from rnnlower.targets.target import Target
 
 __all__ = [
@@ -65,33 +66,35 @@ def check_opset(target: Target, opset: int) -> None:
         )
 
 
-def require_known(target: Target, node: ResolvedNode, where: str) -> None:
+def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
     """Refuses a node whose sizes or type the target does not take."""
     if target.shapes.static:
         sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
         for what, size in sizes.items():
             if size is None:
                 raise UnsupportedModelError(
-                    f"{where}: its {what} does not follow from the shapes of the inputs, and target "
-                    f"{target.name} takes static shapes only; choose a target that takes others"
+                    f"its {what} does not follow from the shapes of the inputs, and target "
+                    f"{target.name} takes static shapes only",
+                    node=located,
+                    remedy="choose a target that takes others",
                 )
     if node.dtype is not None and str(node.dtype.numpy()) not in target.dtypes.allowed:
         taken = ", ".join(dtype for dtype in target.dtypes.allowed if "float" in dtype)
         raise UnsupportedModelError(
-            f"{where}: its type is {node.dtype.numpy()}, and target {target.name} takes {taken}; "
-            "give the model another type"
+            f"its type is {node.dtype.numpy()}, and target {target.name} takes {taken}",
+            node=located,
+            remedy="give the model another type",
         )
 
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
     """Refuses open sizes of the inputs where the target takes none."""
-    found = dynamic_inputs(model) if target.shapes.static else []
+    found = [value for value in model.graph.inputs if target.shapes.static and is_open(value)]
     if found:
-        names = ", ".join(repr(value.name) for value, _ in found)
-        remedies = " ".join(dict.fromkeys(remedy for _, options in found for remedy in options))
+        names = ", ".join(repr(value.name) for value in found)
         raise UnsupportedModelError(
-            f"target {target.name} takes static shapes only, and sizes of input {names} are open. "
-            f"Give them numbers ({remedies})"
+            f"target {target.name} takes static shapes only, and sizes of input {names} are open",
+            remedy=f"give them numbers ({open_sizes(found)})",
         )
 
 

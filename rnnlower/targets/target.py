@@ -237,6 +237,8 @@ def find_target(name: str | os.PathLike[str]) -> Target:
     Raises:
         OptionError: There is no such target, or the file does not describe one.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise OptionError(f"the target is {name!r}; it must be a name, or the path of a .toml file")
     path = _FOLDER / f"{name}.toml" if str(name) in target_names() else pathlib.Path(name)
     if path.suffix != ".toml" or not path.is_file():
         raise OptionError(

@@ -6,12 +6,15 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import onnx
 from numpy.typing import NDArray
 
+from rnnlower import wording
+from rnnlower.arguments import integer
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
@@ -81,13 +84,13 @@ def verify(
         InvalidModelError: a model cannot be read.
         OptionError: an option is out of range, or the given inputs do not fit.
     """
-    if trials is not None and trials < 1:
+    if trials is not None and integer("number of trials", trials) < 1:
         raise OptionError(f"trials must be at least 1, not {trials}")
-    if seed < 0:
+    if integer("seed", seed) < 0:
         raise OptionError(f"seed must be at least 0, not {seed}")
     for name, value in (("atol", atol), ("rtol", rtol)):
-        if value is not None and not 0 <= value < math.inf:
-            raise OptionError(f"{name} must be a number from 0, not {value}")
+        if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
+            raise OptionError(f"{name} must be a number from 0, not {value!r}")
     if engine not in (None, "onnxruntime", "rnnlower-reference"):
         raise OptionError(f"unknown engine {engine!r}; known are onnxruntime and rnnlower-reference")
     if semantics not in ("ort", "spec"):
@@ -95,7 +98,10 @@ def verify(
     if inputs is not None and states:
         raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
     if inputs is not None and trials is not None:
-        raise OptionError("--trials counts generated inputs, --inputs gives others: leave out one of the two")
+        raise OptionError(
+            f"{wording.option('trials')} counts generated inputs, {wording.option('inputs')} gives others",
+            remedy="leave out one of the two",
+        )
     options = _Options(trials, seed, inputs, states, progress or (lambda role, done, total: None))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from rnnlower.arguments import model_path
 from rnnlower.errors import OptionError
 from rnnlower.files.soundness import check_proto, read_proto
 
@@ -71,6 +72,8 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
         if _data_size(model) < _LARGE:
             return HeldModel(role, model, None)
         model = ir.from_proto(model)
+    if not isinstance(model, ir.Model):
+        model_path(model, f"the {role}")
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if not external and size < _LARGE:

@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower import wording
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.facts import Dim, Uses
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
@@ -124,7 +125,9 @@ class InputMaker:
     def _dtype(self, name: str) -> Any:
         elem_type = self.elem_types[name]
         if elem_type == onnx.TensorProto.UNDEFINED:
-            raise UnverifiableError(f"input {name!r} has no known element type: give --inputs")
+            raise UnverifiableError(
+                f"input {name!r} has no known element type", remedy=f"give {wording.option('inputs')}"
+            )
         return np.dtype(tensor_dtype_to_np_dtype(elem_type))
 
     @cached_property

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rnnlower import wording
 from rnnlower.errors import UnverifiableError, VerificationError
 from rnnlower.verification.inputs.facts import Dim, Dims, unnamed_dim
 
@@ -83,8 +84,9 @@ class ShapePlan:
             own = own if own is not None else other
             if own is None:
                 raise UnverifiableError(
-                    f"input {name!r} has no known rank: give --inputs or, where the command has it, "
-                    f"--input-shape {name}:2,3,4 or --no-verify"
+                    f"input {name!r} has no known rank",
+                    remedy=f"give {wording.option('inputs')} or, where it can be given, "
+                    f"{wording.input_shapes({name: [2, 3, 4]})} or {wording.option('no-verify')}",
                 )
             dims[name] = tuple(unnamed_dim(name, axis) if d is None else d for axis, d in enumerate(own))
             if other is not None:

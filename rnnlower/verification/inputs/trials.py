@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from rnnlower import wording
 from rnnlower.engines.session import RunError, brief
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.facts import Facts, dims_of
@@ -58,8 +59,8 @@ def input_maker(
     for value in values:
         if value.type.WhichOneof("value") not in (None, "tensor_type"):
             raise UnverifiableError(
-                f"input {value.name!r} is no tensor: nothing else can be generated or given. "
-                "Leave out the verification (--no-verify)"
+                f"input {value.name!r} is no tensor: nothing else can be generated or given",
+                remedy=f"leave out the verification ({wording.option('no-verify')})",
             )
     others = {value.name: dims_of(value) for value in candidate.input}
     # Sizes that the graph itself mentions are good guesses where arbitrary ones fail.
@@ -152,7 +153,8 @@ def generate_trials(
             hopeless.add(variant)
     if not finished:
         raise UnverifiableError(
-            f"the reference ran on no generated inputs; give some with --inputs. The last reason: {reason}"
+            f"the reference ran on no generated inputs. The last reason: {reason}",
+            remedy=f"give some with {wording.option('inputs')}",
         )
     return finished, [
         f"trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower import wording
 from rnnlower.engines.session import LoadError, RunError
 from rnnlower.verification.inputs.facts import dims_of, unnamed_dim
 from rnnlower.verification.inputs.graph_facts import gather_facts
@@ -179,9 +180,10 @@ class Judge:
                 limits[name] = max(limits.get(name, 0.0), float(limit[0]))
         for name, size in sizes.items():
             if 0.0 < size <= limits[name] and self._atol is None:
+                tolerances = f"{wording.option('atol')}, {wording.option('rtol')}"
                 self._runner.note(
                     f"output {name!r} stays below {limits[name]:.1g} in every trial, where the tolerance "
-                    "takes any such number for another; give a smaller one (--atol, --rtol) to compare them"
+                    f"takes any such number for another; give a smaller one ({tolerances}) to compare them"
                 )
 
     def _time_axes(self) -> dict[str, int]:

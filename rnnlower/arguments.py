@@ -1,0 +1,50 @@
+"""What callers pass to the Python functions, checked before anything is done with it."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from rnnlower.errors import OptionError
+
+__all__ = ["check_strings", "integer", "model_path"]
+
+
+def integer(name: str, value: Any) -> int:
+    """The value as an int.
+
+    Raises:
+        OptionError: It is none, as a text of digits or a float.
+    """
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise OptionError(f"the {name} is {value!r}; it must be an integer") from error
+
+
+def check_strings(name: str, values: Any) -> None:
+    """Refuses what is no list of strings.
+
+    Raises:
+        OptionError: It is a single string, or holds something else.
+    """
+    if isinstance(values, str):
+        raise OptionError(f"{name} is one string; write {name}=[{values!r}], a list")
+    if not isinstance(values, Iterable) or not all(isinstance(each, str) for each in values):
+        raise OptionError(f"{name} is {values!r}; it must be a list of strings")
+
+
+def model_path(model: Any, role: str = "the model") -> str:
+    """The path that stands for a model.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if isinstance(model, str | os.PathLike):
+        path = os.fspath(model)
+        if isinstance(path, str):
+            return path
+    kind = type(model).__name__
+    raise OptionError(f"{role} is of type {kind}; it must be a path, an onnx.ModelProto or an onnx_ir.Model")

@@ -1,0 +1,65 @@
+"""Sizes of graph inputs that are not numbers, and the options that make them numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.graph.walk import dim_name
+
+__all__ = ["OpenSizes", "is_open", "open_sizes"]
+
+_EXAMPLE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenSizes:
+    """What fixes the sizes of inputs.
+
+    Attributes:
+        dims: Sizes of named dimensions: an example.
+        input_shapes: Shapes of inputs of which a size has no name; `N` stands for what the user knows.
+    """
+
+    dims: Mapping[str, int]
+    input_shapes: Mapping[str, Sequence[int | str]]
+
+    def __str__(self) -> str:
+        """The options, in the words of the command line or of Python."""
+        words = [wording.dims(self.dims)] if self.dims else []
+        words += [wording.input_shapes(self.input_shapes)] if self.input_shapes else []
+        return wording.several(words)
+
+
+def is_open(value: ir.Value) -> bool:
+    """Whether a size of a tensor is not a number."""
+    if not isinstance(value.type, ir.TensorType | None):
+        return False
+    return value.shape is None or any(not isinstance(dim, int) or dim < 0 for dim in value.shape)
+
+
+def open_sizes(inputs: Iterable[ir.Value], example: int = _EXAMPLE) -> OpenSizes:
+    """The options that fix what is open about these inputs; an unknown rank is taken for 3."""
+    dims: dict[str, int] = {}
+    shapes: dict[str, Sequence[int | str]] = {}
+    for value in inputs:
+        if not is_open(value):
+            continue
+        if value.shape is None:
+            shapes[str(value.name)] = [2, 3, 4]
+            continue
+        names = [dim_name(dim) for dim in value.shape if not isinstance(dim, int)]
+        if all(names) and not any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+            dims |= {str(name): example for name in names}
+        else:
+            shapes[str(value.name)] = [_size(dim, example) for dim in value.shape]
+    return OpenSizes(dims, shapes)
+
+
+def _size(dim: int | ir.SymbolicDim, example: int) -> int | str:
+    if isinstance(dim, int):
+        return dim if dim >= 0 else "N"
+    return example if dim_name(dim) else "N"

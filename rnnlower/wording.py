@@ -1,0 +1,72 @@
+"""Options and commands as messages write them: as the command line does, or as Python."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["call", "command_line_words", "dims", "input_shapes", "option", "several"]
+
+# Python's words where nobody asks for others: the command line does, as it is the outer of the two.
+_in_python: contextvars.ContextVar[bool] = contextvars.ContextVar("in_python", default=True)
+_ARGUMENTS = {"dim": "dims", "input-shape": "input_shapes", "node": "nodes", "state": "states", "set": "sets"}
+
+
+@contextlib.contextmanager
+def command_line_words() -> Iterator[None]:
+    """Makes messages speak of `--dim T=16` instead of `dims={"T": 16}`."""
+    token = _in_python.set(False)
+    try:
+        yield
+    finally:
+        _in_python.reset(token)
+
+
+def option(name: str, value: object = None) -> str:
+    """An option: `--opset 17`, or `opset=17`; without a value, its name."""
+    if not _in_python.get():
+        return f"--{name}" if value is None else f"--{name} {value}"
+    argument = _ARGUMENTS.get(name, name.replace("-", "_"))
+    if name.startswith("no-"):
+        return f"{argument.removeprefix('no_')}=False"
+    return f"{argument}=" if value is None else f"{argument}={_literal(value)}"
+
+
+def dims(sizes: Mapping[str, object]) -> str:
+    """The options that fix dimensions: `--dim T=16`, or `dims={"T": 16}`."""
+    if _in_python.get():
+        return "dims={" + ", ".join(f'"{name}": {size}' for name, size in sizes.items()) + "}"
+    return " ".join("--dim " + _quoted(f"{name}={size}") for name, size in sizes.items())
+
+
+def input_shapes(shapes: Mapping[str, Sequence[object]]) -> str:
+    """The options that fix shapes of inputs: `--input-shape X:2,3`, or `input_shapes={"X": [2, 3]}`."""
+    if _in_python.get():
+        entries = [f'"{name}": [{", ".join(map(str, shape))}]' for name, shape in shapes.items()]
+        return "input_shapes={" + ", ".join(entries) + "}"
+    written = [_quoted(f"{name}:" + ",".join(map(str, shape))) for name, shape in shapes.items()]
+    return " ".join(f"--input-shape {each}" for each in written)
+
+
+def several(options: Sequence[str]) -> str:
+    """Several options after each other."""
+    return (", " if _in_python.get() else " ").join(options)
+
+
+def call(verb: str, **options: object) -> str:
+    """A command: `rnnlower lower --target sonnx`, or `rnnlower.lower(model, target="sonnx")`."""
+    given = [option(name, value) for name, value in options.items()]
+    if _in_python.get():
+        return f"rnnlower.{verb}({', '.join(['model', *given])})"
+    return " ".join(["rnnlower", verb, *given])
+
+
+def _literal(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """The text as a shell takes it: names may hold spaces and brackets."""
+    return text if re.fullmatch(r"[\w@%+=:,./-]+", text) else "'" + text.replace("'", "'\\''") + "'"
