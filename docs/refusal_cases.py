@@ -312,6 +312,13 @@ CASES = {
 }
 
 CALLS = [
+    Case("no model", "rnnlower.inspect(42)"),
+    Case("an opset that is no number", 'rnnlower.unroll(model, opset="17")'),
+    Case("no target", "rnnlower.lower(model, target=None)"),
+    Case("a strategy that is not in a list", 'rnnlower.bench(model, strategies="scan")'),
+    Case("patterns that are no list", "rnnlower.unroll(model, nodes=3)"),
+    Case("factors that are no list", "rnnlower.bench(model, unroll_factors=3)"),
+    Case("a shape as text", 'rnnlower.unroll(model, input_shapes={"X": "16,1,3"})'),
     Case("a size below 0", 'rnnlower.unroll(model, dims={"T": -1})'),
     Case("a size that is no number", 'rnnlower.unroll(model, dims={"T": "5"})'),
     Case("sizes without names", 'rnnlower.unroll(model, dims=["T"])'),

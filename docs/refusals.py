@@ -48,9 +48,10 @@ each version step stands in [opsets.md](opsets.md).
 FROM_PYTHON = """\
 ## From Python
 
-The functions raise what the commands print. Some refusals only they can meet, for the command line has met
-another one before. Here `model` is an `onnx.ModelProto`, `ir` is `onnx_ir`, and the passes are those of
-`rnnlower.passes`.
+The functions raise what the commands print, with Python's arguments in the place of options: an error's
+`node` says where it is, and its `remedy` what to do. Some refusals only they can meet, for the command line
+has met another one before. Here `model` is an `onnx.ModelProto`, `ir` is `onnx_ir`, and the passes are those
+of `rnnlower.passes`.
 """
 NOT_RUN_INTO = """\
 ## Not run into

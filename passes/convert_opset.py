@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.arguments import integer
 from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
 
 __all__ = ["ConvertOpsetPass"]
@@ -29,7 +30,7 @@ class ConvertOpsetPass(ir.passes.InPlacePass):
 
     def __init__(self, target: int, keep: NodePredicate | None = None) -> None:
         super().__init__()
-        self.target = target
+        self.target = integer("opset", target)
         self.keep = keep
         self.report: OpsetReport | None = None
 

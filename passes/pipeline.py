@@ -136,8 +136,8 @@ def _advise_on_target(error: OpsetError, target: Target | None) -> None:
     first, last = target.opset.range
     if error.opset > last:
         error.advise(
-            f"opset {error.opset} has it, but target {target.name} takes {first} to {last}: choose a target that "
-            "takes more, or take the operator out of the model"
+            f"opset {error.opset} has it, but target {target.name} takes {first} to {last}: "
+            "choose a target that takes more, or take the operator out of the model"
         )
 
 

@@ -17,6 +17,7 @@ from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.quiet import paused_collection
 from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
@@ -134,19 +135,29 @@ def lower(
     return _lower(model, options)
 
 
-def check(model: ModelLike, *, target: str | os.PathLike[str], semantics: Semantics = "ort") -> list[Misfit]:
+def check(
+    model: ModelLike,
+    *,
+    target: str | os.PathLike[str],
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    semantics: Semantics = "ort",
+) -> list[Misfit]:
     """What in the model a runtime does not run; nothing if all of it fits.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         target: The name of a target, or the path of a .toml file that describes one.
+        dims, input_shapes: As for `unroll`.
         semantics: The reading by which a native recurrent node has to be right.
 
     Raises:
-        OptionError: There is no such target or reading.
+        OptionError: There is no such target or reading, or a size does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
-    return find_misfits(load_model(model), find_target(target), semantics)
+    own = load_model(model)
+    FreezeDimsPass(dims, input_shapes)(own)
+    return find_misfits(own, find_target(target), semantics)
 
 
 def convert(model: ModelLike, *, opset: int) -> onnx.ModelProto | ir.Model:

@@ -32,20 +32,21 @@ class RnnLowerError(Exception):
         remedy: What to do about it.
 
     Attributes:
+        problem: The message without the remedy.
         node: Where the node is and its name, as `inspect` has them (``If_0/then_branch/lstm``), or ``""``.
         remedy: What to do about it, or ``""`` where nothing is known beyond the message.
     """
 
     def __init__(self, problem: str, *, node: Labelled | None = None, remedy: str = "") -> None:
-        self._problem = problem if node is None else f"{node.label}: {problem}"
+        self.problem = problem if node is None else f"{node.label}: {problem}"
         self.node = "" if node is None else str(node)
         self.remedy = remedy
-        super().__init__(f"{self._problem}; {remedy}" if remedy else self._problem)
+        super().__init__(f"{self.problem}; {remedy}" if remedy else self.problem)
 
     def advise(self, remedy: str) -> None:
         """Puts a remedy in the place of the one it has: whoever catches it may know the circumstances."""
         self.remedy = remedy
-        self.args = (f"{self._problem}; {remedy}",)
+        self.args = (f"{self.problem}; {remedy}",)
 
     @property
     def kind(self) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from rnnlower.cli.commands.bench import bench
 from rnnlower.cli.commands.check import check
@@ -14,6 +15,8 @@ from rnnlower.cli.commands.inspect import inspect
 from rnnlower.cli.commands.lower import LOWERINGS
 from rnnlower.cli.commands.targets import targets
 from rnnlower.cli.commands.verify import verify
+from rnnlower.cli.running import emit_result
+from rnnlower.errors import OptionError
 
 __all__ = ["app", "main"]
 
@@ -23,7 +26,25 @@ _LOWERING_HELP = {
     "loop": "Rewrite every recurrent node into primitive ops in one Loop; the length may be dynamic.",
 }
 
+_UsageError: type[Any] = typer.BadParameter.__bases__[0]
+"""Of click, which typer brings under a name of its own."""
+
+
+class _Commands(TyperGroup):
+    """The commands: wrong usage, too, is an object on stdout where --json is given."""
+
+    def invoke(self, ctx: Any) -> Any:
+        json_ = "--json" in ctx.args
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            if json_:
+                emit_result({}, OptionError(error.format_message()))
+            raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="rnnlower",
     help="Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.",
     no_args_is_help=True,

@@ -33,10 +33,13 @@ __all__ = [
     "UNVERIFIED",
     "discard_stdout",
     "emit",
+    "emit_result",
     "error_entry",
     "exit_codes",
     "finish",
     "say",
+    "size_on_disk",
+    "tell_difference",
     "verify_files",
     "write",
 ]
@@ -45,7 +48,7 @@ DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
 
 
 def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns the errors a user can cause into one message on stderr, with --json also on stdout, and an exit code."""
+    """Turns errors into a message on stderr, with --json also an object on stdout, and an exit code."""
 
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -107,19 +110,22 @@ def write(
     settings: dict[str, Any] | None,
     external_data: str,
     quiet: bool,
-) -> VerificationResult | None:
-    """Writes the model, unless the verification with these settings finds it different from the source."""
+) -> tuple[VerificationResult | None, int]:
+    """Writes the model, unless the verification with these settings finds it different from the source.
+
+    Gives the verification, and the bytes that the model takes with its data.
+    """
     from rnnlower.cli.progress import progress
     from rnnlower.files.model_io import staged
 
     with progress("writing", quiet) as tell, staged(model, output, external_data) as stage:
         if settings is None:
             stage.accept()
-            return None
+            return None, stage.size
         verification = verify_files(source, stage.path, settings, tell)
         if verification:
             stage.accept()
-        return verification
+        return verification, stage.size
 
 
 def verify_files(
@@ -137,12 +143,49 @@ def verify_files(
 
 
 def finish(
-    verification: VerificationResult | None, output: pathlib.Path, source_size: int, quiet: bool
+    result: dict[str, Any],
+    verification: VerificationResult | None,
+    output: pathlib.Path,
+    sizes: tuple[int, int],
+    json_: bool,
+    quiet: bool,
 ) -> None:
-    if verification is not None and not verification:
-        typer.echo(f"rnnlower: error: the result differs from the source; {output} was not written", err=True)
-        raise typer.Exit(DIFFERENT)
-    say(f"rnnlower: wrote {output} ({output.stat().st_size:,} bytes; the source has {source_size:,})", quiet)
+    """Tells what became of the output, in JSON with all of the result, and ends accordingly."""
+    error = None if verification is None or verification else _not_written(verification, output)
+    if json_:
+        emit_result(result, error)
+    if error is not None:
+        tell_difference(error, "--no-verify writes it all the same, to be looked into")
+    say(f"rnnlower: wrote {output} ({sizes[1]:,} bytes; the source has {sizes[0]:,})", quiet or json_)
+
+
+def _not_written(verification: VerificationResult, output: pathlib.Path) -> VerificationError:
+    problem = next(iter(verification.problems), "the result differs from the source")
+    return VerificationError(f"{problem}; {output} was not written", remedy=COMPARE_OTHERWISE)
+
+
+COMPARE_OTHERWISE = (
+    "--inputs FILE.npz compares on inputs of your own, --atol and --rtol allow larger differences"
+)
+
+
+def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
+    """Says that models differ, and in two lines what can be done."""
+    typer.echo(f"rnnlower: error: {error.problem}", err=True)
+    typer.echo(f"  {error.remedy};\n  {what_else}", err=True)
+    raise typer.Exit(DIFFERENT)
+
+
+def emit_result(result: dict[str, Any], error: RnnLowerError | None = None) -> None:
+    """Prints a result as JSON, with the error where the exit code is not 0."""
+    emit(json.dumps(result if error is None else result | {"error": error_entry(error)}))
+
+
+def size_on_disk(path: pathlib.Path, model: ir.Model) -> int:
+    """The bytes of the model at this path, those of its data files included."""
+    from rnnlower.files.model_io import data_files
+
+    return path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
 
 
 def say(text: str, quiet: bool) -> None:

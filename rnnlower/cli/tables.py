@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import errno
-import os
+import collections
+import dataclasses
+import io
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from rnnlower.cli.running import discard_stdout
+from rnnlower.recurrent.operators import RECURRENT_OPS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.benchmarking import BenchResult, Timing
+    from rnnlower.graph.walk import Located
     from rnnlower.inspection import RecurrentNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.pipeline import LoweringReport
     from rnnlower.targets import Target
     from rnnlower.targets.fit import Misfit
-    from rnnlower.verification import VerificationResult
+    from rnnlower.verification import OutputComparison, VerificationResult
 
 __all__ = [
+    "Checked",
     "print_bench",
     "print_check",
     "print_conversion",
@@ -32,8 +40,17 @@ __all__ = [
     "print_verification",
 ]
 
-_PIPE_WIDTH = 160
+_PIPE_WIDTH = 100_000
+_PROSE = {"why not", "what to do", "attributes", "inputs", "outputs", "change", "runtime", "verdict", "place"}
 _STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What was looked at: the recurrent nodes, and how many nodes there are in all."""
+
+    recurrent: Sequence[Located]
+    nodes: int
 
 
 def print_lowering(report: LoweringReport, verification: VerificationResult | None, *, verbose: bool) -> None:
@@ -57,7 +74,7 @@ def print_lowering(report: LoweringReport, verification: VerificationResult | No
     _print(_op_counts(report.ops_before, report.ops_after, everything=verbose))
     _print(f"opset {report.opset}")
     if verification is not None:
-        print_verification(verification)
+        print_verification(verification, verbose=verbose)
 
 
 def _op_counts(before: Mapping[str, int], after: Mapping[str, int], *, everything: bool) -> Table:
@@ -70,7 +87,9 @@ def _op_counts(before: Mapping[str, int], after: Mapping[str, int], *, everythin
     return table
 
 
-def print_conversion(report: OpsetReport, verification: VerificationResult | None) -> None:
+def print_conversion(
+    report: OpsetReport, verification: VerificationResult | None, *, verbose: bool = False
+) -> None:
     """Which nodes had to change, and how the result compares."""
     _print(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
     if report.adapted:
@@ -83,26 +102,21 @@ def print_conversion(report: OpsetReport, verification: VerificationResult | Non
     for name in report.inlined:
         _print(f"inlined function {name}")
     if verification is not None:
-        print_verification(verification)
+        print_verification(verification, verbose=verbose)
 
 
-def print_verification(result: VerificationResult) -> None:
-    """A line for each output with its errors."""
-    table = _table("output", "max abs", "max rel", "max ulp", "verdict")
+def print_verification(result: VerificationResult, *, verbose: bool = False) -> None:
+    """A line for each output: its largest error against what is allowed there; then the verdict."""
+    more = ("max abs", "max rel", "max ulp", "worst at") if verbose else ()
+    table = _table("output", "dtype", "largest error", "allowed", "used", "verdict", *more)
     for output in result.outputs:
-        verdict = "equal" if output.equal else "DIFFERENT"
-        if not output.equal and output.worst_index is not None:
-            verdict += f" at {list(output.worst_index)}: {output.reference_value} / {output.candidate_value}"
-            verdict += "" if output.worst_step is None else f", time step {output.worst_step}"
-        if output.note:
-            verdict += f" ({output.note})"
-        table.add_row(
-            output.name, f"{output.max_abs:.3g}", f"{output.max_rel:.3g}", f"{output.max_ulp:.3g}", verdict
-        )
-    _print(table)
-    engines = ", ".join(f"{role} on {engine}" for role, engine in result.engines.items())
-    verdict = "equal" if result.equal else "DIFFERENT"
-    _print(f"{verdict} after {result.trials} trials ({engines})")
+        row: list[str | Text] = [output.name, output.dtype or "?", *_errors(output), _verdict(output)]
+        if verbose:
+            row += [f"{value:.3g}" for value in (output.max_abs, output.max_rel, output.max_ulp)]
+            row.append(_place(output))
+        table.add_row(*row)
+    if result.outputs:
+        _print(table)
     for problem in result.problems:
         _print(f"problem: {problem}")
     if result.first_difference:
@@ -110,7 +124,47 @@ def print_verification(result: VerificationResult) -> None:
     if result.states:
         _print(f"fed back: {', '.join(f'{name} to {value}' for name, value in result.states.items())}")
     for reason in result.skipped:
-        _print(f"skipped: {reason}")
+        _print(f"{'note' if result else 'skipped'}: {reason}")
+    sets = f"{result.trials} set{'' if result.trials == 1 else 's'} of inputs"
+    verdict = Text("Verified", "bold green") if result else Text("DIFFERENT", "bold red")
+    _print(verdict.append(f": {', '.join([sets, *_engines(result)])}", "default"))
+
+
+def _errors(output: OutputComparison) -> tuple[str, str, str]:
+    """The largest error, what is allowed there, and the share of it."""
+    if output.used is None:
+        # Nothing differs, or rounding decides between two right results.
+        return f"{output.error:.2g}", "" if output.allowed is None else f"{output.allowed:.2g}", ""
+    if output.allowed is None:
+        return f"{output.error:.2g}", "0", ""
+    return f"{output.error:.2g}", f"{output.allowed:.2g}", _share(output.used)
+
+
+def _share(used: float) -> str:
+    if not math.isfinite(used):
+        return ""
+    return f"{used:.1%}" if used < 10 else f"{used:.1f}x" if used < 1e4 else f"{used:.1e}x"
+
+
+def _verdict(output: OutputComparison) -> Text:
+    words = Text("equal", "green") if output.equal else Text("DIFFERENT", "bold red")
+    if not output.equal and output.worst_index is not None:
+        words.append(f" at {_place(output)}: {output.reference_value} / {output.candidate_value}", "default")
+        words.append("" if output.worst_step is None else f", time step {output.worst_step}", "default")
+    return words.append(f" ({output.note})", "default") if output.note else words
+
+
+def _place(output: OutputComparison) -> str:
+    return "" if output.worst_index is None else str(list(output.worst_index))
+
+
+def _engines(result: VerificationResult) -> list[str]:
+    """What ran the two models."""
+    versions = {engine: f"{engine} {version}".rstrip() for engine, version in result.versions.items()}
+    named = {role: versions.get(engine, engine) for role, engine in result.engines.items()}
+    if len(named) == 2 and len({*named.values()}) == 1:
+        return [f"{named['reference']} both"]
+    return [f"{role} on {engine}" for role, engine in named.items()]
 
 
 def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
@@ -170,18 +224,67 @@ def print_targets(targets: Sequence[Target]) -> None:
     _print(table)
 
 
-def print_check(target: Target, misfits: Sequence[Misfit]) -> None:
-    """What does not fit, one a line, and what is a guess."""
+def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, verbose: bool) -> None:
+    """The recurrent nodes, then what else does not fit by operator and reason; all of it if verbose."""
+    recurrent = [misfit for misfit in misfits if misfit.op_type in RECURRENT_OPS]
+    others = [misfit for misfit in misfits if misfit.op_type not in RECURRENT_OPS]
+    _print_recurrent(checked, recurrent)
+    if others and verbose:
+        _print(_misfits(others))
+    elif others:
+        table = _table("op", "nodes", "why not", "what to do", "guess")
+        alike = collections.Counter((m.op_type, m.reason, m.remedy, m.guess) for m in others)
+        for (op_type, reason, remedy, guess), count in alike.most_common():
+            table.add_row(op_type, str(count), reason, remedy, "yes" if guess else "")
+        _print(table)
+    guesses = [(name, claim) for name, claim in target.claims() if claim.guess]
+    if verbose:
+        for name, claim in guesses:
+            _print(f"a guess about {target.name}: {name} ({claim.source})")
+    elif guesses:
+        _print(
+            f"a guess about {target.name}: {', '.join(name for name, _ in guesses)} (-v tells the sources)"
+        )
+    _print(_summary(target, recurrent, others, checked))
+
+
+def _print_recurrent(checked: Checked, misfits: Sequence[Misfit]) -> None:
+    if not checked.recurrent:
+        return
+    why = {(misfit.path, misfit.name): misfit for misfit in reversed(misfits)}
+    more = collections.Counter((misfit.path, misfit.name) for misfit in misfits)
+    table = _table("node", "op", "place", "fits", "why not", "what to do", "guess")
+    for located in checked.recurrent:
+        misfit = why.get((located.path, located.name))
+        row = [located.name, located.node.op_type, located.path or "main graph"]
+        if misfit is None:
+            table.add_row(*row, Text("yes", "green"), "", "", "")
+            continue
+        extra = more[located.path, located.name] - 1
+        reason = misfit.reason + (f" (and {extra} more)" if extra else "")
+        table.add_row(*row, Text("no", "red"), reason, misfit.remedy, "yes" if misfit.guess else "")
+    _print(table)
+
+
+def _misfits(misfits: Sequence[Misfit]) -> Table:
     table = _table("node", "op", "place", "why not", "what to do", "guess")
     for misfit in misfits:
+        guess = "yes" if misfit.guess else ""
         place = misfit.path or "main graph"
-        table.add_row(
-            misfit.name, misfit.op_type, place, misfit.reason, misfit.remedy, "yes" if misfit.guess else ""
-        )
-    _print(table if misfits else f"every node fits target {target.name}")
-    for name, claim in target.claims():
-        if claim.guess:
-            _print(f"a guess about {target.name}: {name} ({claim.source})")
+        table.add_row(misfit.name, misfit.op_type, place, misfit.reason, misfit.remedy, guess)
+    return table
+
+
+def _summary(target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfit], checked: Checked) -> str:
+    if not recurrent and not others:
+        return f"every node fits target {target.name}"
+    nodes = len({(misfit.path, misfit.name) for misfit in recurrent})
+    rest = len({(misfit.path, misfit.name) for misfit in others if not misfit.op_type.startswith("(")})
+    parts = [f"{nodes} of {len(checked.recurrent)} recurrent nodes"] if checked.recurrent else []
+    parts.append(f"{rest} of {checked.nodes - len(checked.recurrent)} other nodes")
+    of_model = sum(misfit.op_type.startswith("(") for misfit in others)
+    parts += [f"{of_model} of the model's inputs and properties"] if of_model else []
+    return f"target {target.name} does not run {', '.join(parts)}"
 
 
 def print_bench(result: BenchResult) -> None:
@@ -222,20 +325,32 @@ def _size(size: int | str | None) -> str:
 
 
 def _table(*columns: str) -> Table:
+    """A table of which names stay whole, and prose folds where the terminal is too narrow for it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column not in _PROSE)
     return table
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the command end in its own way: rich's exit code is that of models which differ."""
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        """Let `_print` see it: rich would end the command, with the exit code of models that differ."""
+        raise BrokenPipeError
 
 
-def _print(what: Table | str) -> None:
-    console = _Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=isinstance(what, str))
-    if not console.is_terminal:
+def _print(what: Table | Text | str) -> None:
+    in_pipe = not sys.stdout.isatty()
+    file = io.StringIO() if in_pipe else sys.stdout
+    soft_wrap = not isinstance(what, Table)
+    console = _Console(file=file, highlight=False, markup=False, soft_wrap=soft_wrap)
+    if in_pipe:
         console.width = _PIPE_WIDTH
-    console.print(what)
+    try:
+        console.print(what)
+        if isinstance(file, io.StringIO):
+            lines = file.getvalue().splitlines()
+            sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever stopped reading does not want the rest, and the exit code stands.
+        discard_stdout()

@@ -27,7 +27,16 @@ from rnnlower.files.soundness import check_external_data, check_proto, read_prot
 from rnnlower.graph.quiet import paused_collection, quiet_libraries
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["EXTERNAL_DATA_MODES", "ModelLike", "Stage", "load_model", "read_model", "staged", "to_proto"]
+__all__ = [
+    "EXTERNAL_DATA_MODES",
+    "ModelLike",
+    "Stage",
+    "data_files",
+    "load_model",
+    "read_model",
+    "staged",
+    "to_proto",
+]
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -213,10 +222,12 @@ class Stage:
 
     Attributes:
         path: The file to look at.
+        size: Its bytes, those of its data files included.
         accepted: Whether it is to be moved to its destination.
     """
 
     path: pathlib.Path
+    size: int = 0
     accepted: bool = False
 
     def accept(self) -> None:
@@ -256,6 +267,9 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
             stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
             try:
                 _save(model, stage.path, data_file if writes_data else None)
+                own = [folder / data_file] if writes_data and (folder / data_file).exists() else []
+                files = [stage.path, *own, *(data_files(model) if keeps_data else ())]
+                stage.size = sum(file.stat().st_size for file in files)
                 yield stage
                 if stage.accepted:
                     data = folder / data_file
@@ -264,6 +278,12 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
                 stage.path.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def data_files(model: ir.Model) -> set[pathlib.Path]:
+    """The files that hold external data of the model."""
+    tensors = _tensors(_initializers(model))
+    return {pathlib.Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
 
 
 def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:

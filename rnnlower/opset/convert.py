@@ -208,8 +208,8 @@ def _way_out(op_type: str) -> str:
     if newest is None:
         return "the model is not valid, or the operator belongs to another domain"
     return (
-        "a later opset has it: onnxruntime writes such models when it optimises them. Convert the model as it was "
-        "before, or leave its opset as it is"
+        "a later opset has it: onnxruntime writes such models when it optimises them. "
+        "Convert the model as it was before, or leave its opset as it is"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import tempfile
 from collections.abc import Callable, Mapping
@@ -136,9 +137,19 @@ def _result(runner: Runner, judge: Judge, judged: list[Judged], problems: list[s
         outputs=outputs,
         skipped=tuple(runner.notes),
         states=dict(runner.states),
+        versions={name: _version(name) for name in dict.fromkeys(engines.values())},
+        tolerances={"atol": judge.atol, "rtol": judge.rtol},
         problems=tuple(problems),
         first_difference=None if same else judge.where_it_begins(judged),
     )
+
+
+def _version(engine: str) -> str:
+    try:
+        return importlib.metadata.version("rnnlower" if engine == NumpyEngine.name else engine)
+    except importlib.metadata.PackageNotFoundError:
+        # Installed under another name, as onnxruntime-gpu, or not installed at all.
+        return ""
 
 
 def _run_reference(runner: Runner, options: _Options) -> list[Trial]:

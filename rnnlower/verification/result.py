@@ -22,7 +22,10 @@ class OutputComparison:
     ``max_abs`` is the largest absolute difference, ``max_rel`` the largest ``|a - b| / max(|a|, |b|)`` and
     ``max_ulp`` the largest distance in units in the last place (0 for integers, booleans and strings that
     agree). They are infinite, and null in JSON, where only one side is NaN or infinite or where shapes or
-    dtypes differ. ``worst_index`` is where the difference is largest against the tolerance, ``worst_step``
+    dtypes differ. ``error`` is the difference that takes the largest share of what is ``allowed`` there, and
+    ``used`` that share: above 1 the outputs differ. ``allowed`` and ``used`` are ``None`` where nothing is
+    allowed, or where rounding decides between two right results.
+    ``worst_index`` is where the difference is largest against the tolerance, ``worst_step``
     its time step in an output over time.
     """
 
@@ -37,6 +40,10 @@ class OutputComparison:
     reference_value: str | None = None
     candidate_value: str | None = None
     note: str = ""
+    dtype: str = ""
+    error: float = 0.0
+    allowed: float | None = None
+    used: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys that ``verify --json`` documents, and where the worst element is."""
@@ -52,6 +59,10 @@ class OutputComparison:
             "reference_value": self.reference_value,
             "candidate_value": self.candidate_value,
             "note": self.note,
+            "dtype": self.dtype,
+            "error": _number(self.error),
+            "allowed": None if self.allowed is None else _number(self.allowed),
+            "used": None if self.used is None else _number(self.used),
         }
 
     def __str__(self) -> str:
@@ -71,7 +82,8 @@ class VerificationResult:
     inputs on which both ran; ``skipped`` says what was not compared and why; ``problems`` are the
     differences that no single output shows (an output that is missing, a model that does not run).
     ``first_difference`` describes the first inner value that both models name and that differs. ``states``
-    are the outputs that some trials fed back, and the inputs that they went to.
+    are the outputs that some trials fed back, and the inputs that they went to. ``versions`` are those of
+    the engines; ``tolerances`` hold ``atol`` and ``rtol`` as given, ``None`` for those by type.
     """
 
     equal: bool
@@ -82,6 +94,8 @@ class VerificationResult:
     problems: tuple[str, ...] = ()
     first_difference: str | None = None
     states: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    tolerances: Mapping[str, float | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.equal
@@ -97,6 +111,8 @@ class VerificationResult:
             "problems": list(self.problems),
             "first_difference": self.first_difference,
             "states": dict(self.states),
+            "versions": dict(self.versions),
+            "tolerances": dict(self.tolerances),
         }
 
     def __str__(self) -> str:

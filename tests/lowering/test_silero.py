@@ -41,7 +41,7 @@ def test_lowered_agrees_with_the_native_model(silero: Path, strategy: str) -> No
 
 
 def test_unroll_says_what_it_needs(silero: Path) -> None:
-    with pytest.raises(rnnlower.UnsupportedModelError, match="--input-shape input:"):
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"input_shapes=\{\"input\": "):
         rnnlower.unroll(silero)
 
 

@@ -160,7 +160,7 @@ def test_other_recurrent_operators_are_not_in_the_profile(op_type: str) -> None:
     (departure,) = found(Config(op_type=op_type).build())
     assert departure.subject == "operator"
     assert f"{op_type} node" in str(departure)
-    assert "rnnlower unroll --node" in departure.remedy
+    assert "rnnlower.unroll(model, nodes=" in departure.remedy
 
 
 def test_check_and_lower_on_the_command_line(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rnnlower.cli.options import (
     parse_dims,
     parse_shapes,
 )
-from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, exit_codes, say
+from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, emit, exit_codes, say
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult
@@ -88,7 +88,7 @@ def bench(
     for note in result.notes:
         say(f"rnnlower: note: {note}", quiet)
     if json_:
-        typer.echo(json.dumps(result.to_dict()))
+        emit(json.dumps(result.to_dict()))
     else:
         tables.print_bench(result)
     if plot is not None and result.timed:

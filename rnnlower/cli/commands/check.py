@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import typer
 
-from rnnlower.cli.options import Json, Model, Quiet, Semantics, TargetName
-from rnnlower.cli.running import DIFFERENT, exit_codes, say
+from rnnlower.cli.options import (
+    Dims,
+    InputShapes,
+    Json,
+    Model,
+    Quiet,
+    Semantics,
+    TargetName,
+    Verbose,
+    parse_dims,
+    parse_shapes,
+)
+from rnnlower.cli.running import DIFFERENT, emit_result, exit_codes, say
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.wording import call
 
 __all__ = ["check"]
 
@@ -17,18 +29,25 @@ __all__ = ["check"]
 def check(
     model: Model,
     target: TargetName,
+    dim: Dims = None,
+    input_shape: InputShapes = None,
     semantics: Semantics = "ort",
     json_: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Does every node fit the runtime? Exit code 0: yes, 1: no."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
+    from rnnlower.passes.freeze_dims import FreezeDimsPass
+    from rnnlower.passes.lowering_options import count_ops
+    from rnnlower.recurrent.finding import find_recurrent
     from rnnlower.targets import find_target
     from rnnlower.targets.fit import find_misfits, profile_notes
 
     runtime = find_target(target)
     checked = read_model(model)
+    FreezeDimsPass(parse_dims(dim), parse_shapes(input_shape))(checked)
     misfits = find_misfits(checked, runtime, semantics)  # type: ignore[arg-type]
     notes = profile_notes(checked, runtime)
     for note in notes:
@@ -42,8 +61,11 @@ def check(
             "notes": notes,
             "guesses": guesses,
         }
-        typer.echo(json.dumps(result))
+        remedy = f"`{call('lower', target=target)}` says what it can do about it"
+        error = UnsupportedModelError(f"target {runtime.name} does not run all of {model}", remedy=remedy)
+        emit_result(result, error if misfits else None)
     elif not quiet:
-        tables.print_check(runtime, misfits)
+        looked_at = tables.Checked(find_recurrent(checked), sum(count_ops(checked).values()))
+        tables.print_check(runtime, misfits, looked_at, verbose=verbose)
     if misfits:
         raise typer.Exit(DIFFERENT)

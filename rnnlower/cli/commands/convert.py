@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Annotated
 
 import typer
@@ -28,6 +27,7 @@ from rnnlower.cli.running import (
     exit_codes,
     finish,
     say,
+    size_on_disk,
     write,
 )
 
@@ -65,18 +65,18 @@ def convert(
         )
     with progress("converting", quiet):
         converted = read_model(model)
-        source_size = model.stat().st_size
+        source_size = size_on_disk(model, converted)
         conversion = convert_opset(converted, opset)
     for note in conversion.notes:
         say(f"rnnlower: note: {note}", quiet)
-    verification = write(converted, output, model, settings if verify else None, external_data, quiet)
-    if json_:
-        result = dataclasses.asdict(conversion) | {
-            "opset": opset,
-            "verification": None if verification is None else verification.to_dict(),
-            "output": str(output) if verification is None or verification else None,
-        }
-        typer.echo(json.dumps(result))
-    elif not quiet:
+    verification, written = write(
+        converted, output, model, settings if verify else None, external_data, quiet
+    )
+    result = dataclasses.asdict(conversion) | {
+        "opset": opset,
+        "verification": None if verification is None else verification.to_dict(),
+        "output": str(output) if verification is None or verification else None,
+    }
+    if not json_ and not quiet:
         tables.print_conversion(conversion, verification)
-    finish(verification, output, source_size, quiet or json_)
+    finish(result, verification, output, (source_size, written), json_, quiet)

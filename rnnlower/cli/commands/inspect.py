@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-import typer
-
 from rnnlower.cli.options import Json, Model
-from rnnlower.cli.running import exit_codes
+from rnnlower.cli.running import emit, exit_codes
 
 __all__ = ["inspect"]
 
@@ -24,6 +22,6 @@ def inspect(model: Model, json_: Json = False) -> None:
     if json_:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
-        typer.echo(json.dumps({"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}))
+        emit(json.dumps({"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}))
     else:
         tables.print_inspection(loaded, nodes)

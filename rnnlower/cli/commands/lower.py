@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable
 from typing import Any
-
-import typer
 
 from rnnlower.cli.options import (
     Atol,
@@ -36,7 +33,7 @@ from rnnlower.cli.options import (
     parse_shapes,
     verification_settings,
 )
-from rnnlower.cli.running import exit_codes, finish, say, write
+from rnnlower.cli.running import exit_codes, finish, say, size_on_disk, write
 
 __all__ = ["LOWERINGS"]
 
@@ -86,21 +83,19 @@ def _lower(
     settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state)
     with progress("reading", quiet) as tell:
         lowered = read_model(model)
-        source_size = model.stat().st_size
+        source_size = size_on_disk(model, lowered)
         lowering = lower_model(lowered, options, tell)
     for note in lowering.notes:
         say(f"rnnlower: note: {note}", quiet)
     settings |= {"semantics": semantics}
-    verification = write(lowered, output, model, settings if verify else None, external_data, quiet)
+    verification, written = write(lowered, output, model, settings if verify else None, external_data, quiet)
     result = lowering.to_dict() | {
         "verification": None if verification is None else verification.to_dict(),
         "output": str(output) if verification is None or verification else None,
     }
-    if json_:
-        typer.echo(json.dumps(result))
-    elif not quiet:
+    if not json_ and not quiet:
         tables.print_lowering(lowering, verification, verbose=verbose)
-    finish(verification, output, source_size, quiet or json_)
+    finish(result, verification, output, (source_size, written), json_, quiet)
 
 
 _ABSENT: dict[str, set[str]] = {

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import typer
-
 from rnnlower.cli.options import Json
-from rnnlower.cli.running import exit_codes
+from rnnlower.cli.running import emit, exit_codes
 
 __all__ = ["targets"]
 
@@ -21,6 +19,6 @@ def targets(json_: Json = False) -> None:
 
     known = [find_target(name) for name in target_names()]
     if json_:
-        typer.echo(json.dumps({"targets": [dataclasses.asdict(target) for target in known]}))
+        emit(json.dumps({"targets": [dataclasses.asdict(target) for target in known]}))
     else:
         tables.print_targets(known)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,13 +17,20 @@ from rnnlower.cli.options import (
     Semantics,
     States,
     Trials,
+    Verbose,
     verification_settings,
 )
 from rnnlower.cli.running import (
-    DIFFERENT,
+    COMPARE_OTHERWISE,
+    emit_result,
     exit_codes,
+    tell_difference,
     verify_files,
 )
+from rnnlower.errors import VerificationError
+
+if TYPE_CHECKING:
+    from rnnlower.verification import VerificationResult
 
 __all__ = ["verify"]
 
@@ -54,6 +60,7 @@ def verify(
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Do the two models compute the same? Exit code 0: yes, 1: no, 4: nothing could run them."""
     from rnnlower.cli import tables
@@ -63,9 +70,16 @@ def verify(
     settings |= {"semantics": semantics, "engine": engine}
     with progress("verifying", quiet) as tell:
         result = verify_files(reference, candidate, settings, tell)
+    error = None if result else _difference(result, candidate)
     if json_:
-        typer.echo(json.dumps(result.to_dict()))
+        emit_result(result.to_dict(), error)
     elif not quiet:
-        tables.print_verification(result)
-    if not result:
-        raise typer.Exit(DIFFERENT)
+        tables.print_verification(result, verbose=verbose)
+    if error is not None:
+        tell_difference(error, "-v shows the worst element of each output, and both of its values")
+
+
+def _difference(result: VerificationResult, candidate: pathlib.Path) -> VerificationError:
+    differ = sum(not output.equal for output in result.outputs)
+    problem = next(iter(result.problems), f"{differ} of {len(result.outputs)} outputs differ")
+    return VerificationError(f"{candidate}: {problem}", remedy=COMPARE_OTHERWISE)

@@ -115,10 +115,12 @@ def compare_values(
     if reference.shape != candidate.shape:
         return _unlike(name, f"shape {list(reference.shape)} against {list(candidate.shape)}")
     if reference.size == 0:
-        return _same(name)
+        return replace(_same(name), dtype=str(reference.dtype))
     if is_inexact(reference.dtype):
-        return _compare_floats(name, reference, candidate, tolerance, noise)
-    return _compare_exactly(name, reference, candidate)
+        compared = _compare_floats(name, reference, candidate, tolerance, noise)
+    else:
+        compared = _compare_exactly(name, reference, candidate)
+    return replace(compared, dtype=str(reference.dtype))
 
 
 def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> OutputComparison:
@@ -129,8 +131,13 @@ def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> 
     failed_first = worst.equal and not new.equal
     larger = worst.equal == new.equal and new.max_abs > worst.max_abs
     place = new if failed_first or larger else worst
+    share = max((worst, new), key=lambda each: -1.0 if each.used is None else each.used)
     return replace(
         place,
+        error=share.error,
+        allowed=share.allowed,
+        used=share.used,
+        dtype=worst.dtype or new.dtype,
         equal=worst.equal and new.equal,
         max_abs=max(worst.max_abs, new.max_abs),
         max_rel=max(worst.max_rel, new.max_rel),
@@ -175,6 +182,8 @@ def _compare_exactly(name: str, reference: Array, candidate: Array) -> OutputCom
         reference_value=str(reference[index]),
         candidate_value=str(candidate[index]),
         note=f"{int(wrong.sum())} of {reference.size} elements differ",
+        error=difference,
+        used=math.inf,
     )
 
 
@@ -207,6 +216,9 @@ def _compare_floats(
         reference_value=str(reference[index]),
         candidate_value=str(candidate[index]),
         note=f"{count} of {reference.size} elements differ" if count else "",
+        error=float(difference[index]),
+        allowed=float(np.broadcast_to(allowed, difference.shape)[index]),
+        used=float(excess[index]),
     )
 
 

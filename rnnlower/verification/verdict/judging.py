@@ -42,7 +42,7 @@ class Judge:
 
     def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
         self._runner = runner
-        self._atol, self._rtol = atol, rtol
+        self.atol, self.rtol = atol, rtol
         self._coarse = [
             np.dtype(tensor_dtype_to_np_dtype(node.elem_type))
             for facts in (runner.reference_facts, runner.candidate_facts)
@@ -52,7 +52,7 @@ class Judge:
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
         """The tolerance for values of ``dtype`` (None for what is no array) that ``feeds`` lead to."""
-        return tolerance_for(dtype, self._coarse, self._atol, self._rtol, self._steps(feeds))
+        return tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
         """The time steps of the longest recurrent node, as far as the shapes of the inputs tell."""
@@ -95,7 +95,7 @@ class Judge:
         Given tolerances are the last word: then nothing is excused.
         """
         differs = any(not c.equal for one in judged for c in one.comparisons.values())
-        if not differs or self._atol is not None or self._rtol is not None:
+        if not differs or self.atol is not None or self.rtol is not None:
             return judged
         usual = set.intersection(*(overflowing_outputs(one.trial.outputs) for one in judged))
         again: list[Judged] = []
@@ -114,7 +114,8 @@ class Judge:
                     if doubt.is_open(name) or self._is_overflow(name, one, doubt, usual):
                         undetermined.append((kept, kept.pop(name)))
                     elif second[name].equal or doubt.is_decided_by_a_hair(name, one.outputs[name]):
-                        kept[name] = replace(second[name], equal=True, note="")
+                        used = second[name].used if second[name].equal else None
+                        kept[name] = replace(second[name], equal=True, note="", used=used)
                         self._runner.note(
                             f"trial {one.trial.number}, output {name!r}: differs only as far as rounding goes"
                         )
@@ -179,7 +180,7 @@ class Judge:
                 limit = self.tolerance(value.dtype, trial.feeds).allowed(np.zeros(1), np.ones(1, bool))
                 limits[name] = max(limits.get(name, 0.0), float(limit[0]))
         for name, size in sizes.items():
-            if 0.0 < size <= limits[name] and self._atol is None:
+            if 0.0 < size <= limits[name] and self.atol is None:
                 tolerances = f"{wording.option('atol')}, {wording.option('rtol')}"
                 self._runner.note(
                     f"output {name!r} stays below {limits[name]:.1g} in every trial, where the tolerance "

@@ -1,0 +1,126 @@
+"""Errors as data, and in the words of their reader: options of the command line or arguments of Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import generate
+import numpy as np
+import onnx
+import pytest
+from support.cli_helpers import rnnlower as run
+from support.cli_helpers import save
+from support.small_models import info, model_of, recurrent_model, weights
+
+import rnnlower
+
+MODELS = Path(generate.__file__).parent
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def test_an_error_names_node_and_remedy() -> None:
+    with pytest.raises(rnnlower.UnsupportedModelError) as caught:
+        rnnlower.unroll(recurrent_model())
+    error = caught.value
+    assert error.node == "cell"
+    assert error.remedy == 'give it one (dims={"T": 16}), or keep it dynamic with `rnnlower.scan(model)`'
+    assert str(error).startswith("LSTM node 'cell': its sequence length is 'T'")
+    assert str(error).endswith(error.remedy)
+
+
+def test_the_command_line_has_its_own_words(tmp_path: Path) -> None:
+    words = run("unroll", save(recurrent_model(), tmp_path), "-o", tmp_path / "out.onnx", code=3).stderr
+    assert "give it one (--dim T=16), or keep it dynamic with `rnnlower scan`" in words
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "kind"),
+    [
+        (["unroll", "MODEL", "-o", "OUT"], 3, "UnsupportedModelError"),
+        (["scan", "absent.onnx", "-o", "OUT"], 3, "InvalidModelError"),
+        (["scan", "MODEL", "-o", "OUT", "--dim", "Q=3"], 2, "OptionError"),
+        (["scan", "MODEL", "-o", "OUT", "--opset", "six"], 2, "OptionError"),
+        (["scan", "MODEL", "-o", "OUT", "--atol", "0", "--rtol", "0"], 1, "VerificationError"),
+        (["convert", "BFLOAT16", "-o", "OUT", "--opset", "13"], 3, "OpsetError"),
+        (["verify", "MODEL", "OTHER"], 1, "VerificationError"),
+        (["check", "MODEL", "--target", "tinygrad"], 1, "UnsupportedModelError"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_errors_in_json(line: list[str], code: int, kind: str, tmp_path: Path) -> None:
+    paths = {
+        "MODEL": save(recurrent_model(), tmp_path),
+        "OTHER": save(recurrent_model(constants=weights("LSTM", seed=1)), tmp_path, "other.onnx"),
+        "BFLOAT16": MODELS / "lstm22_bfloat16.onnx",
+        "OUT": tmp_path / "out.onnx",
+    }
+    result = run(*(paths.get(part, part) for part in line), "--json", code=code)
+    error = result.json["error"]
+    assert set(error) == {"kind", "message", "node", "remedy"}
+    assert error["kind"] == kind
+    assert error["message"]
+    assert not paths["OUT"].exists()
+
+
+def two_sizes() -> onnx.ModelProto:
+    """A model whose length follows from two of its three dimensions."""
+    nodes = [
+        onnx.helper.make_node("Reshape", ["image", "shape"], ["X"]),
+        onnx.helper.make_node("LSTM", ["X", "W", "R"], ["Y"], name="cell", hidden_size=4),
+    ]
+    constants: dict[str, Any] = {"shape": np.array([-1, 2, 3]), **weights("LSTM")}
+    return model_of(
+        nodes,
+        [info("image", FLOAT, ["height", "width", 6]), info("other", FLOAT, ["batch"])],
+        [info("Y", FLOAT, None)],
+        constants,
+    )
+
+
+def test_every_size_that_is_needed_is_named_and_no_other(tmp_path: Path) -> None:
+    path = save(two_sizes(), tmp_path)
+    words = run("unroll", path, "-o", tmp_path / "out.onnx", code=3).stderr
+    assert "give it one (--dim height=16 --dim width=16), or" in words
+    line = ["--dim", "height=16", "--dim", "width=16", "--no-verify"]
+    run("unroll", path, "-o", tmp_path / "out.onnx", *line)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: rnnlower.unroll(m, opset="17"), "the opset is '17'; it must be an integer"),
+        (lambda m: rnnlower.convert(m, opset="17"), "the opset is '17'; it must be an integer"),
+        (lambda m: rnnlower.scan(m, unroll_factor="4"), "the unroll factor is '4'; it must be an integer"),
+        (lambda m: rnnlower.lower(m, target=None), "the target is None"),
+        (lambda m: rnnlower.inspect(42), "the model is of type int; it must be a path"),
+        (lambda m: rnnlower.verify(m, 42), "the candidate is of type int; it must be a path"),
+        (lambda m: rnnlower.verify(m, m, trials="3"), "the number of trials is '3'; it must be an integer"),
+        (lambda m: rnnlower.verify(m, m, atol="1"), "atol must be a number from 0, not '1'"),
+        (lambda m: rnnlower.bench(m, strategies="scan"), r"write strategies=\['scan'\], a list"),
+        (lambda m: rnnlower.scan(m, input_shapes={"X": "16,1,3"}), "'X' cannot have the shape '16,1,3'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arguments_of_another_type(call: Any, message: str) -> None:
+    with pytest.raises(rnnlower.OptionError, match=message):
+        call(recurrent_model())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of another kind")
+@pytest.mark.parametrize(("other", "code"), [("model.onnx", 0), ("other.onnx", 1)])
+def test_a_reader_who_stops_reading_changes_nothing(other: str, code: int, tmp_path: Path) -> None:
+    save(recurrent_model(), tmp_path)
+    save(recurrent_model(constants=weights("LSTM", seed=1)), tmp_path, "other.onnx")
+    line = [sys.executable, "-m", "rnnlower", "verify", "model.onnx", other, "--trials", "1"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        line, stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, env=environment, text=True
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (code, "")
