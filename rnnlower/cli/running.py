@@ -37,6 +37,7 @@ __all__ = [
     "error_entry",
     "exit_codes",
     "finish",
+    "other_comparison",
     "say",
     "size_on_disk",
     "tell_difference",
@@ -161,18 +162,21 @@ def finish(
 
 def _not_written(verification: VerificationResult, output: pathlib.Path) -> VerificationError:
     problem = next(iter(verification.problems), "the result differs from the source")
-    return VerificationError(f"{problem}; {output} was not written", remedy=COMPARE_OTHERWISE)
+    return VerificationError(f"{problem}; {output} was not written", remedy=other_comparison(verification))
 
 
-COMPARE_OTHERWISE = (
-    "--inputs FILE.npz compares on inputs of your own, --atol and --rtol allow larger differences"
-)
+def other_comparison(verification: VerificationResult) -> str:
+    """What one can do about numbers that differ; nothing where a model lacks an output or does not run."""
+    if verification.problems:
+        return ""
+    return "--inputs FILE.npz compares on inputs of your own, --atol and --rtol allow larger differences"
 
 
 def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
     """Says that models differ, and in two lines what can be done."""
     typer.echo(f"rnnlower: error: {error.problem}", err=True)
-    typer.echo(f"  {error.remedy};\n  {what_else}", err=True)
+    for line in filter(None, (error.remedy, what_else)):
+        typer.echo(f"  {line}", err=True)
     raise typer.Exit(DIFFERENT)
 
 

@@ -281,7 +281,7 @@ def _summary(target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfi
     nodes = len({(misfit.path, misfit.name) for misfit in recurrent})
     rest = len({(misfit.path, misfit.name) for misfit in others if not misfit.op_type.startswith("(")})
     parts = [f"{nodes} of {len(checked.recurrent)} recurrent nodes"] if checked.recurrent else []
-    parts.append(f"{rest} of {checked.nodes - len(checked.recurrent)} other nodes")
+    parts += [f"{rest} of {checked.nodes - len(checked.recurrent)} other nodes"] if rest else []
     of_model = sum(misfit.op_type.startswith("(") for misfit in others)
     parts += [f"{of_model} of the model's inputs and properties"] if of_model else []
     return f"target {target.name} does not run {', '.join(parts)}"

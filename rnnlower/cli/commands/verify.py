@@ -21,9 +21,9 @@ from rnnlower.cli.options import (
     verification_settings,
 )
 from rnnlower.cli.running import (
-    COMPARE_OTHERWISE,
     emit_result,
     exit_codes,
+    other_comparison,
     tell_difference,
     verify_files,
 )
@@ -82,4 +82,4 @@ def verify(
 def _difference(result: VerificationResult, candidate: pathlib.Path) -> VerificationError:
     differ = sum(not output.equal for output in result.outputs)
     problem = next(iter(result.problems), f"{differ} of {len(result.outputs)} outputs differ")
-    return VerificationError(f"{candidate}: {problem}", remedy=COMPARE_OTHERWISE)
+    return VerificationError(f"{candidate}: {problem}", remedy=other_comparison(result))
