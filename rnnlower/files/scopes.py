@@ -14,39 +14,22 @@ __all__ = ["called", "check_calls", "check_function_scope", "check_graph_scope"]
 _Nodes = Sequence[onnx.NodeProto]
 
 
-def check_graph_scope(
-    graph: onnx.GraphProto,
-    label: str,
-    *,
-    outer: frozenset[str] = frozenset(),
-    taken: frozenset[str] = frozenset(),
-) -> None:
-    """Refuses a graph, or the body of a node, in which a name is given twice, or read and not given.
+def check_graph_scope(graph: onnx.GraphProto, label: str) -> None:
+    """Refuses a graph in which a name is given twice, or read and not given; what is in bodies counts too.
 
     Args:
-        graph: The graph; what is in its bodies counts too.
+        graph: The graph.
         label: What messages call the model.
-        outer: The names around it that it may read.
-        taken: Those of them that stand before it, and must not be given to anything else in it.
 
     Raises:
         InvalidModelError: There is such a name.
     """
-    stored = [tensor.name for tensor in graph.initializer]
-    stored += [sparse.values.name for sparse in graph.sparse_initializer]
-    for name in stored:
-        if name in taken:
-            raise InvalidModelError(
-                f"{label}: an initializer of a body has the name {name!r} of a value outside of it: runtimes "
-                "differ in which of the two they read; rename one"
-            )
-    given = [*(value.name for value in graph.input), *stored]
-    _check_scope(graph.node, given, [value.name for value in graph.output], label, outer=outer, taken=taken)
+    _check_graph(graph, label, None)
 
 
 def check_function_scope(function: onnx.FunctionProto, label: str) -> None:
     """Refuses a function in which a name is given twice, or read and not given."""
-    _check_scope(function.node, function.input, function.output, label)
+    _check_scope(function.node, _Scope(function.input, None), function.output, label)
 
 
 def check_calls(model: onnx.ModelProto, label: str) -> None:
@@ -72,41 +55,65 @@ def called(node: onnx.NodeProto) -> str:
     return f"unnamed {node.op_type} node" + (f" (output {output!r})" if output else "")
 
 
-def _check_scope(
-    nodes: _Nodes,
-    given: Iterable[str],
-    outputs: Iterable[str],
-    label: str,
-    *,
-    outer: frozenset[str] = frozenset(),
-    taken: frozenset[str] = frozenset(),
-) -> None:
-    """Everything that is read must be there, once, in whatever order the nodes come.
+class _Scope:
+    """The names of one graph, and the scopes around it.
 
-    Around a body there are the names `outer`, of which those of `taken` stand before it and must not be given
-    to anything else in it.
+    Attributes:
+        given: The names that it gives, whether they come first or not.
+        before: Those that stand before the node that is being looked at.
+
+    Both grow in place, and bodies see the scopes around them through `outer`: with a copy for every node a
+    graph of n nodes would cost n squared.
     """
-    produced = {*given} - {""}
+
+    def __init__(self, given: Iterable[str], outer: _Scope | None) -> None:
+        self.given = {*given} - {""}
+        self.before = set(self.given)
+        self.outer = outer
+
+    def may_be_read(self, name: str) -> bool:
+        """Whether the graph, or one around it, gives the name."""
+        return name in self.given or (self.outer is not None and self.outer.may_be_read(name))
+
+    def is_taken(self, name: str) -> bool:
+        """Whether the name stands before what is in a body here."""
+        return name in self.before or (self.outer is not None and self.outer.is_taken(name))
+
+
+def _check_graph(graph: onnx.GraphProto, label: str, outer: _Scope | None) -> None:
+    stored = [tensor.name for tensor in graph.initializer]
+    stored += [sparse.values.name for sparse in graph.sparse_initializer]
+    for name in stored:
+        if outer is not None and outer.is_taken(name):
+            raise InvalidModelError(
+                f"{label}: an initializer of a body has the name {name!r} of a value outside of it: runtimes "
+                "differ in which of the two they read; rename one"
+            )
+    scope = _Scope([*(value.name for value in graph.input), *stored], outer)
+    _check_scope(graph.node, scope, [value.name for value in graph.output], label)
+
+
+def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: str) -> None:
+    """Everything that is read must be there, once, in whatever order the nodes come."""
+    outer = scope.outer
     for node in nodes:
         for name in filter(None, node.output):
-            if name in produced or name in taken:
+            if name in scope.given or (outer is not None and outer.is_taken(name)):
                 raise InvalidModelError(
                     f"{label}: {called(node)} produces {name!r}, which exists already; rename one of the two"
                 )
-            produced.add(name)
-    visible = outer | produced
-    before = taken | {*given}
+            scope.given.add(name)
     for node in nodes:
         for name in node.input:
-            if name and name not in visible:
+            if name and not scope.may_be_read(name):
                 raise InvalidModelError(f"{label}: {called(node)} reads {name!r}, which nothing produces")
         for attribute in node.attribute:
             if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 for graph in (attribute.g, *attribute.graphs):
-                    check_graph_scope(graph, label, outer=visible, taken=before)
-        before |= {*node.output} - {""}
-    for name in (each for each in outputs if each not in produced):
-        if name in outer:
+                    _check_graph(graph, label, scope)
+        scope.before.update(filter(None, node.output))
+    for name in (each for each in outputs if each not in scope.given):
+        if outer is not None and outer.may_be_read(name):
             raise InvalidModelError(
                 f"{label}: a body returns {name!r}, which comes from outside of it; put an Identity between"
             )
