@@ -88,11 +88,11 @@ def _sizes(data: bytes) -> list[str]:
 def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
     """The case's outcome and what is to be said about it; an outcome that is no number is a bad one."""
     from rnnlower.cli import app
-    from rnnlower.engines import session
     from rnnlower.engines.reference import control_flow
     from rnnlower.verification.inputs import trials
 
-    session.LONGEST_RUN = trials.LONGEST_SEARCH = control_flow.LONGEST_LOOP = SECONDS / 6
+    os.environ["RNNLOWER_ENGINE_SECONDS"] = str(SECONDS / 6)
+    trials.LONGEST_SEARCH = control_flow.LONGEST_LOOP = SECONDS / 6
     before = {path.name for path in folder.iterdir()}
     with warnings.catch_warnings(record=True):
         result = CliRunner().invoke(app, line)

@@ -1,7 +1,6 @@
 """Sessions of onnxruntime in a process of their own, one at a time.
 
-Native kernels can abort their process, and a live session's threads disturb what is timed next to it. This
-module is imported by the one process and run as a script by the other, which therefore imports little.
+Native kernels can abort their process, and a live session's threads disturb what is timed next to it.
 """
 
 from __future__ import annotations
@@ -9,24 +8,20 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import pickle
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rnnlower.processes import Child, ChildDiedError
 
 __all__ = ["Worker", "WorkerError"]
 
 Array = NDArray[Any]
 
-# Seconds after which a request is given up: a Loop may have no end.
-LONGEST_REQUEST = 900.0
 _BFLOAT16 = 16
 # Where onnxruntime's profile stops counting.
 _MOST_EVENTS = 1_000_000
@@ -40,14 +35,11 @@ class Worker:
     """The other process, started when it is first needed and again after a crash."""
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child = Child()
 
     def close(self) -> None:
         """Ends the process."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.communicate()
-            self._child = None
+        self._child.close()
 
     def check(self, path: str, feeds: Mapping[str, Array], threads: int) -> tuple[dict[str, Any], int | None]:
         """The outputs of one run, and how many kernels ran in it.
@@ -55,7 +47,7 @@ class Worker:
         Raises:
             WorkerError: The model does not run.
         """
-        outputs, kernels = self._ask("check", path, dict(feeds), threads)
+        outputs, kernels = self._ask(_check, path, dict(feeds), threads)
         return outputs, kernels
 
     def measure(
@@ -66,38 +58,26 @@ class Worker:
         Raises:
             WorkerError: The model does not run.
         """
-        seconds, latencies = self._ask("measure", path, dict(feeds), threads, warmup, runs)
+        seconds, latencies = self._ask(_measure, path, dict(feeds), threads, warmup, runs)
         return seconds, latencies
 
-    def _ask(self, *request: Any) -> Any:
-        if self._child is None:
-            self._child = subprocess.Popen(
-                [sys.executable, __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path)),
-            )
-        child = self._child
-        assert child.stdin is not None
-        assert child.stdout is not None
-        timer = threading.Timer(LONGEST_REQUEST, child.kill)
-        timer.daemon = True
-        timer.start()
+    def _ask(self, action: Callable[..., Any], path: str, *arguments: Any) -> Any:
         try:
-            pickle.dump(request, child.stdin)
-            child.stdin.flush()
-            done, answer = pickle.load(child.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError) as error:
-            late = not timer.is_alive()
-            self.close()
-            reason = f"took more than {LONGEST_REQUEST:.0f} s" if late else f"exit status {child.returncode}"
-            raise WorkerError(f"onnxruntime ended its process: {reason}") from error
-        finally:
-            timer.cancel()
-        if not done:
-            raise WorkerError(answer)
-        return answer
+            return self._child.call(_told, action, os.path.abspath(path), *arguments)
+        except ChildDiedError as error:
+            raise WorkerError(f"onnxruntime {error}") from error
+
+
+def _told(action: Callable[..., Any], *arguments: Any) -> Any:
+    """What the action gives; errors in words, since onnxruntime's have no base class of their own.
+
+    Raises:
+        WorkerError: It fails.
+    """
+    try:
+        return action(*arguments)
+    except Exception as error:
+        raise WorkerError((str(error).strip() or type(error).__name__).splitlines()[0]) from None
 
 
 def _check(path: str, feeds: dict[str, Array], threads: int) -> tuple[dict[str, Any], int | None]:
@@ -169,24 +149,3 @@ def _array(value: Any) -> Any:
     shape = tuple(value.shape())
     raw = ctypes.string_at(value.data_ptr(), 2 * int(np.prod(shape, dtype=np.int64)))
     return np.frombuffer(raw, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
-
-
-def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-    """Answers pairs of whether it went well and a value, until the input ends."""
-    actions: dict[str, Callable[..., Any]] = {"check": _check, "measure": _measure}
-    while True:
-        try:
-            action, *arguments = pickle.load(incoming)
-        except EOFError:
-            return
-        try:
-            answer = (True, actions[action](*arguments))
-        except Exception as error:
-            # onnxruntime's errors have no base class of their own.
-            answer = (False, (str(error).strip() or type(error).__name__).splitlines()[0])
-        pickle.dump(answer, outgoing)
-        outgoing.flush()
-
-
-if __name__ == "__main__":
-    _serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,26 +1,25 @@
-"""onnxruntime sessions, in this process or in one of their own.
+"""onnxruntime sessions, in a process of their own.
 
-Native LSTM and GRU kernels abort the whole process on zero-length time or batch, so a model whose shapes
-cannot be shown to be safe runs in a child process: this module, run as a script.
+Native LSTM and GRU kernels abort their process on zero-length time or batch, optimisations do over models
+that nobody can tell beforehand, and no signal is heard while onnxruntime is at work.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
-import pickle
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import IO, Any
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IsolatedSession", "LacksKernelError", "LoadError", "RunError", "Session", "brief"]
+from rnnlower.processes import Child, ChildDiedError
+
+__all__ = ["IsolatedSession", "LacksKernelError", "LoadError", "RunError", "brief"]
 
 Array = NDArray[Any]
 
@@ -40,8 +39,6 @@ RECORDED_SHAPE = "pre-allocated output OrtValues"
 _MAX_THREADS = 4
 # It ends the process at a float16 MatMul behind a Transpose of unknown sizes (onnxruntime 1.31).
 _UNSOUND_OPTIMIZERS = ["NchwcTransformer"]
-# Seconds after which a run is given up: a Loop may have no end.
-LONGEST_RUN = 600.0
 
 
 class LoadError(Exception):
@@ -68,7 +65,8 @@ def brief(error: Exception) -> str:
 class Session:
     """One onnxruntime session on the CPU, quiet, with few threads.
 
-    ``source`` is a path or serialized bytes; ``optimize`` is False to run the graph as it is written.
+    ``source`` is a path or serialized bytes; ``optimize`` is False to run the graph as it is written. Values
+    get memory of their own then: planning what can share it takes minutes for a large graph.
 
     Raises:
         LoadError: the model is refused; LacksKernelError if for want of an implementation.
@@ -90,13 +88,13 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         levels = onnxruntime.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-        self._ort = onnxruntime
+        options.enable_mem_reuse = options.enable_mem_pattern = optimize
         try:
             self._session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"], disabled_optimizers=_UNSOUND_OPTIMIZERS
             )
         except self._failures as error:
-            raise _load_error(error) from error
+            raise _load_error(error) from None
         self._names = [output.name for output in self._session.get_outputs()]
         session = self._session
         typed = (*session.get_inputs(), *session.get_overridable_initializers(), *session.get_outputs())
@@ -107,39 +105,26 @@ class Session:
         try:
             if self._has_bfloat16:
                 return self._run_with_values(feeds)
-            with self._limit() as options:
-                return dict(zip(self._names, self._session.run(None, dict(feeds), options), strict=True))
+            return dict(zip(self._names, self._session.run(None, dict(feeds)), strict=True))
         except self._failures as error:
             if any(text in str(error) for text in _LACKING):
-                raise LacksKernelError(_first_line(error)) from error
-            raise RunError(_first_line(error)) from error
-
-    @contextmanager
-    def _limit(self) -> Iterator[Any]:
-        """Run options by which a run ends when its time is over."""
-        options = self._ort.RunOptions()
-        timer = threading.Timer(LONGEST_RUN, setattr, (options, "terminate", True))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield options
-        finally:
-            timer.cancel()
+                raise LacksKernelError(_first_line(error)) from None
+            raise RunError(_first_line(error)) from None
 
     def _run_with_values(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """bfloat16 passes as raw bits: onnxruntime's NumPy bridge does not know it."""
+        from onnxruntime import OrtValue
+
         bfloat16_type = 16
-        make = self._ort.OrtValue
         values = {
-            name: make.ortvalue_from_numpy_with_onnx_type(
+            name: OrtValue.ortvalue_from_numpy_with_onnx_type(
                 np.ascontiguousarray(array).view(np.uint16), bfloat16_type
             )
             if array.dtype == ml_dtypes.bfloat16
-            else make.ortvalue_from_numpy(np.asarray(array))
+            else OrtValue.ortvalue_from_numpy(np.asarray(array))
             for name, array in feeds.items()
         }
-        with self._limit() as options:
-            results = self._session.run_with_ort_values(None, values, options)
+        results = self._session.run_with_ort_values(None, values)
         return {name: _to_array(value) for name, value in zip(self._names, results, strict=True)}
 
 
@@ -161,88 +146,70 @@ def _load_error(error: Exception) -> LoadError:
 
 
 class IsolatedSession:
-    """A :class:`Session` in a child process, which may die without taking this one along."""
+    """A :class:`Session` in a process of its own, which all of them share.
+
+    onnxruntime may end that process over a model, and cannot be interrupted: here that is an error, and
+    signals are heard. The next call makes the session anew.
+
+    Raises:
+        LoadError: the model is refused, or onnxruntime ends its process over it; LacksKernelError if for
+            want of an implementation or of time.
+    """
 
     def __init__(self, source: str | bytes, optimize: bool) -> None:
-        self._start = (source, optimize)
-        self._child: subprocess.Popen[bytes] | None = None
-        self._ask_for_session()
+        # The other process may have started in another folder.
+        self._source = os.path.abspath(source) if isinstance(source, str) else source
+        self._optimize = optimize
+        self._key = next(_KEYS)
+        self._open()
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """All graph outputs by name. After a crash the next call starts a new child."""
-        if self._child is None:
-            self._ask_for_session()
-        outputs: dict[str, Any] = self._exchange(dict(feeds))
+        """All graph outputs by name.
+
+        Raises:
+            RunError: onnxruntime refuses these inputs, ends its process over them or takes too long.
+        """
+        if self._birth != _CHILD.start():
+            self._open()
+        try:
+            outputs: dict[str, Any] = _CHILD.call(_run, self._key, dict(feeds))
+        except ChildDiedError as error:
+            raise RunError(f"onnxruntime {error}") from error
         return outputs
 
     def close(self) -> None:
-        """End the child process."""
-        if self._child is not None:
-            for pipe in (self._child.stdin, self._child.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self._child.wait()
-            self._child = None
+        """End the session."""
+        with suppress(ChildDiedError):
+            _CHILD.call(_close, self._key)
 
-    def _ask_for_session(self) -> None:
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-        self._child = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
+    def _open(self) -> None:
         try:
-            self._exchange(self._start)
-        except LoadError:
-            self.close()
-            raise
-
-    def _exchange(self, message: Any) -> Any:
-        child = self._child
-        if child is None or child.stdin is None or child.stdout is None:
-            raise RunError("the child process is gone")
-        try:
-            pickle.dump(message, child.stdin)
-            child.stdin.flush()
-            kind, answer = pickle.load(child.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError) as error:
-            child.kill()
-            code = child.wait()
-            self._child = None
-            raise RunError(f"onnxruntime ended its process with status {code}") from error
-        if kind != "done":
-            raise _KINDS[kind](answer)
-        return answer
+            _CHILD.call(_open, self._key, self._source, self._optimize)
+        except ChildDiedError as error:
+            text = f"onnxruntime {error}, when it loaded the model"
+            raise (LacksKernelError if error.late else LoadError)(text) from error
+        self._birth = _CHILD.start()
 
 
-_KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (LoadError, LacksKernelError, RunError)}
+_CHILD = Child()
+_KEYS = itertools.count()
+_COMPARABLE = (np.ndarray, np.generic, list, dict, str, bytes, int, float, type(None))
+# In the child: the sessions that are open.
+_sessions: dict[int, Session] = {}
 
 
-def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-    """The child's side: make the session that is asked for, then run it until the input ends.
-
-    Answers are pairs of ``"done"`` and a value, or an error's kind and text: the child knows its own classes
-    only under the name ``__main__``.
-    """
-    session: Session | None = None
-    while True:
-        try:
-            message = pickle.load(incoming)
-        except EOFError:
-            return
-        answer: tuple[str, Any] = ("done", None)
-        try:
-            if session is None:
-                session = Session(*message)
-            else:
-                answer = ("done", session.run(message))
-        except (LoadError, RunError) as error:
-            answer = (type(error).__name__, str(error))
-        pickle.dump(answer, outgoing)
-        outgoing.flush()
+def _open(key: int, source: str | bytes, optimize: bool) -> None:
+    _sessions[key] = Session(source, optimize)
 
 
-if __name__ == "__main__":
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+def _run(key: int, feeds: dict[str, Array]) -> dict[str, Any]:
+    outputs = _sessions[key].run(feeds)
+    strange = [name for name, value in outputs.items() if not isinstance(value, _COMPARABLE)]
+    if strange:
+        kind = type(outputs[strange[0]]).__name__
+        raise RunError(f"output {strange[0]!r} is a {kind}, which cannot be compared")
+    return outputs
+
+
+def _close(key: int) -> None:
+    _sessions.pop(key, None)

@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
@@ -22,7 +21,7 @@ from rnnlower import wording
 from rnnlower.arguments import model_path
 from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.files import unmodelled
-from rnnlower.files.publishing import check_destination, place
+from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
 from rnnlower.files.soundness import check_external_data, check_proto, read_proto
 from rnnlower.graph.quiet import paused_collection, quiet_libraries
 from rnnlower.graph.walk import subgraphs_of
@@ -262,20 +261,16 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(_initializers(model))
     )
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
-            folder = pathlib.Path(name)
-            stage = Stage(output.parent / f"{folder.name}.onnx" if keeps_data else folder / output.name)
-            try:
-                _save(model, stage.path, data_file if writes_data else None)
-                own = [folder / data_file] if writes_data and (folder / data_file).exists() else []
-                files = [stage.path, *own, *(data_files(model) if keeps_data else ())]
-                stage.size = sum(file.stat().st_size for file in files)
-                yield stage
-                if stage.accepted:
-                    data = folder / data_file
-                    place(stage.path, data if writes_data and data.exists() else None, output)
-            finally:
-                stage.path.unlink(missing_ok=True)
+        with staging_folder(output) as folder:
+            stage = Stage(staged_beside(folder) if keeps_data else folder / output.name)
+            _save(model, stage.path, data_file if writes_data else None)
+            own = [folder / data_file] if writes_data and (folder / data_file).exists() else []
+            files = [stage.path, *own, *(data_files(model) if keeps_data else ())]
+            stage.size = sum(file.stat().st_size for file in files)
+            yield stage
+            if stage.accepted:
+                data = folder / data_file
+                place(stage.path, data if writes_data and data.exists() else None, output)
     except OSError as error:
         raise OptionError(f"{output} cannot be written: {error.strerror or error}") from error
 

@@ -15,6 +15,7 @@ import pathlib
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 
 import onnx
@@ -22,9 +23,10 @@ import onnx
 from rnnlower.errors import OptionError
 from rnnlower.files.soundness import stored_tensors
 
-__all__ = ["check_destination", "place"]
+__all__ = ["check_destination", "place", "staged_beside", "staging_folder"]
 
 _CHUNK = 2**24
+_STAGING = ".rnnlower"
 
 
 def check_destination(output: pathlib.Path) -> None:
@@ -38,6 +40,48 @@ def check_destination(output: pathlib.Path) -> None:
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             kind = "a directory" if stat.S_ISDIR(mode) else "a device or pipe"
             raise OptionError(f"{output} cannot be written: it is {kind} and not a file")
+
+
+@contextlib.contextmanager
+def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A hidden folder beside the destination, for as long as the block lasts.
+
+    What killed runs left behind is removed first: their folder, and the file beside it that has its name and
+    ``.onnx``. A live run holds a lock on its folder; where the system has no locks, everything stays.
+    """
+    with contextlib.ExitStack() as stack:
+        with _locked(output.parent):
+            _remove_leftovers(output.parent)
+            name = tempfile.mkdtemp(prefix=f".{output.name}.", suffix=_STAGING, dir=output.parent)
+            folder = pathlib.Path(name)
+            stack.callback(_remove_staged, folder)
+            stack.enter_context(_locked(folder))
+        yield folder
+
+
+def staged_beside(folder: pathlib.Path) -> pathlib.Path:
+    """Where a model is staged that refers to data files where they are."""
+    return folder.with_name(f"{folder.name}.onnx")
+
+
+def _remove_staged(folder: pathlib.Path) -> None:
+    staged_beside(folder).unlink(missing_ok=True)
+    shutil.rmtree(folder)
+
+
+def _remove_leftovers(parent: pathlib.Path) -> None:
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        for folder in parent.glob(f".*{_STAGING}"):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove_staged(folder)
+            except BlockingIOError:
+                continue
+            finally:
+                os.close(descriptor)
 
 
 def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) -> None:

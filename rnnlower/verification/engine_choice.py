@@ -14,12 +14,10 @@ from rnnlower.engines.session import (
     LacksKernelError,
     LoadError,
     RunError,
-    Session,
     brief,
 )
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.verification.inputs.facts import RECURRENT, Facts
-from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.models import HeldModel
 
 __all__ = [
@@ -102,45 +100,20 @@ class NumpyEngine:
 
 
 class OnnxRuntimeEngine:
-    """onnxruntime; in a process of its own as soon as a native kernel might see zero-length time or batch."""
+    """onnxruntime, in a process of its own."""
 
     name: EngineName = "onnxruntime"
 
-    def __init__(self, model: HeldModel, facts: Facts, optimize: bool) -> None:
-        self._model = model
-        self._optimize = optimize
-        self._aborts = any(node.op_type in _ABORTING for node in facts.recurrent)
-        self._known_safe: set[tuple[Any, ...]] = set()
-        # Making a session is always safe; only running one may abort.
-        self._session: Session | IsolatedSession | None = Session(model.for_session(), optimize)
+    def __init__(self, model: HeldModel, optimize: bool) -> None:
+        self._session = IsolatedSession(model.for_session(), optimize)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """All graph outputs by name."""
-        if self._aborts and not isinstance(self._session, IsolatedSession) and not self._is_safe(feeds):
-            self._session = None
-            self._session = IsolatedSession(self._model.for_session(), self._optimize)
-        if self._session is None:
-            raise RunError("the engine is closed")
         return self._session.run(feeds)
 
     def close(self) -> None:
-        """End the session, and the child process if there is one."""
-        if isinstance(self._session, IsolatedSession):
-            self._session.close()
-        self._session = None
-
-    def _is_safe(self, feeds: Mapping[str, Array]) -> bool:
-        """Whether shape inference shows that every native node gets at least one step and one row."""
-        shapes = {name: array.shape for name, array in feeds.items() if hasattr(array, "shape")}
-        key = tuple(sorted(shapes.items()))
-        if key not in self._known_safe:
-            facts = gather_facts(self._model.proto, shapes)
-            for node in facts.recurrent:
-                known = node.x_dims is not None and all(isinstance(d, int) and d > 0 for d in node.x_dims[:2])
-                if node.op_type in _ABORTING and not known:
-                    return False
-            self._known_safe.add(key)
-        return True
+        """End the session."""
+        self._session.close()
 
 
 Engine = OnnxRuntimeEngine | NumpyEngine
@@ -150,18 +123,21 @@ _MODEL_PATH = re.compile(r"Load model from .* failed")
 _NAMED_NODE = re.compile(r"""In Node, \("([^"]*)"|in node \(([^)]*)\)""")
 
 
-def inherited_fault(error: LoadError, reference: HeldModel) -> bool:
-    """Whether onnxruntime refuses ``reference`` in the same words, or over a node that it holds."""
+def inherited_fault(error: LoadError, reference: HeldModel, optimize: bool) -> bool:
+    """Whether onnxruntime refuses ``reference`` in the same words, or over a node that it holds.
+
+    With ``optimize`` in any words: an optimisation that fails may say so, or end the process.
+    """
     found = _NAMED_NODE.search(str(error))
     name = (found.group(1) or found.group(2)) if found else ""
     names = {node.name for node in reference.proto.graph.node if node.op_type not in RECURRENT}
     try:
-        Session(reference.for_session(), optimize=False)
+        IsolatedSession(reference.for_session(), optimize).close()
     except LacksKernelError:
         return False
     except LoadError as own:
         same, other = (_MODEL_PATH.sub("", str(each)) for each in (own, error))
-        return same == other or bool(name and name in names)
+        return optimize or same == other or bool(name and name in names)
     return False
 
 
@@ -173,22 +149,30 @@ def open_engine(
     *,
     optimize: bool,
     empty_inputs: bool,
-    excuse: Callable[[LoadError], bool],
+    excuse: Callable[[LoadError, bool], bool],
 ) -> tuple[Engine, list[str]]:
     """The engine for ``model``, and notes on what was tried before.
 
-    ``excuse`` says whether NumPy may still evaluate what onnxruntime calls an invalid model.
+    ``excuse`` says whether what onnxruntime refuses, or ends its process over, may run in another way: in
+    NumPy, or without the optimisations if it is those that fail (then it is given True).
 
     Raises:
         LoadError: the engine refuses the model, or no engine has an implementation for it.
     """
     reasons = reasons_against_onnxruntime(facts, semantics, empty_inputs)
-    notes: list[str] = []
-    if forced != "rnnlower-reference" and (forced or not reasons):
-        try:
-            return OnnxRuntimeEngine(model, facts, optimize), notes
-        except LoadError as error:
-            if forced or not (isinstance(error, LacksKernelError) or excuse(error)):
-                raise
-            notes.append(f"the {model.role} does not run on onnxruntime: {brief(error)}")
-    return NumpyEngine(model, semantics), notes
+    if forced == "rnnlower-reference" or (reasons and not forced):
+        return NumpyEngine(model, semantics), []
+    try:
+        return OnnxRuntimeEngine(model, optimize), []
+    except LoadError as error:
+        lacks_kernel = isinstance(error, LacksKernelError)
+        again = optimize and not lacks_kernel
+        if (forced and not again) or not (lacks_kernel or excuse(error, again)):
+            raise
+        problem = brief(error)
+    if not again:
+        return NumpyEngine(model, semantics), [f"the {model.role} does not run on onnxruntime: {problem}"]
+    engine, notes = open_engine(
+        model, facts, semantics, forced, optimize=False, empty_inputs=empty_inputs, excuse=excuse
+    )
+    return engine, [f"the {model.role} ran without onnxruntime's optimisations: with them, {problem}", *notes]

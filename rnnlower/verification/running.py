@@ -79,7 +79,9 @@ class Runner:
             self._forced,
             optimize=model.role == self._optimized,
             empty_inputs=self.empty_inputs,
-            excuse=lambda error: model.role == "reference" or inherited_fault(error, self.reference),
+            excuse=lambda error, optimize: (
+                model.role == "reference" or inherited_fault(error, self.reference, optimize)
+            ),
         )
         self.engines[model.role] = engine.name
         for text in notes:

@@ -105,6 +105,21 @@ def test_a_kill_between_the_two_renames(tmp_path: Path) -> None:
     assert rnnlower.verify(second, output)
 
 
+def test_what_killed_runs_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path, output = model(tmp_path), tmp_path / "out.onnx"
+    assert process(_KILLED_BETWEEN, "scan", path, "-o", output, "--no-verify").returncode == -signal.SIGKILL
+    (left,) = (tmp_path / name for name in names(tmp_path) if name.startswith("."))
+    assert left.is_dir()
+    beside, other = left.with_name(f"{left.name}.onnx"), tmp_path / ".other.rnnlower"
+    beside.write_bytes(b"")
+    other.mkdir()
+    held = os.open(other, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert run("scan", path, "-o", tmp_path / "third.onnx", "--no-verify")[0] == 0
+    assert names(tmp_path) == [".other.rnnlower", "model.onnx", "third.onnx"]
+    os.close(held)
+
+
 def test_two_runs_with_data_at_once(tmp_path: Path) -> None:
     sources = [model(tmp_path, scale, f"{scale}.onnx") for scale in (1.0, 0.5)]
     line = [sys.executable, "-c", _CODE, "scan", "-o", tmp_path / "out.onnx", "--external-data", "always"]

@@ -1,0 +1,110 @@
+"""Work in a process of its own: answers, errors, deaths, limits of time, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.processes import process
+
+from rnnlower.errors import OptionError
+from rnnlower.processes import Child, ChildDiedError, longest_call
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    own = Child()
+    yield own
+    own.close()
+
+
+def test_answers_and_errors_come_back(child: Child) -> None:
+    assert child.call(os.getpid) != os.getpid()
+    with pytest.raises(FileNotFoundError):
+        child.call(os.stat, "/nowhere")
+    assert child.start() == 1
+
+
+def test_a_death_is_an_error_and_the_next_call_starts_anew(child: Child) -> None:
+    with pytest.raises(ChildDiedError, match="SIGABRT"):
+        child.call(os.abort)
+    with pytest.raises(ChildDiedError, match="status 3"):
+        child.call(os._exit, 3)
+    assert child.call(os.path.basename, "/a/b") == "b"
+    assert child.start() == 3
+
+
+def test_a_call_that_takes_too_long_is_given_up(child: Child) -> None:
+    with pytest.raises(ChildDiedError, match=r"longer than 0\.5 s.*RNNLOWER_ENGINE_SECONDS"):
+        child.call(time.sleep, 1000, seconds=0.5)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "soon"])
+def test_the_limit_must_be_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", text)
+    with pytest.raises(OptionError, match="RNNLOWER_ENGINE_SECONDS"):
+        longest_call()
+
+
+def test_nothing_in_the_folder_hides_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pickle", "numpy", "rnnlower", "session", "models"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('hidden')")
+    monkeypatch.chdir(tmp_path)
+    own = Child()
+    assert own.call(os.path.basename, "/a/b") == "b"
+    own.close()
+
+
+def test_a_forked_process_has_a_child_of_its_own() -> None:
+    code = """if True:
+        import os
+        from rnnlower.processes import Child
+        child = Child()
+        first = child.call(os.getpid)
+        forked = os.fork()
+        if not forked:
+            os._exit(child.call(os.getpid) == first or child.call(os.getppid) != os.getpid())
+        assert os.waitpid(forked, 0)[1] == 0
+        assert child.call(os.getpid) == first
+    """
+    run = process(code)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_a_call_and_its_process(number: int) -> None:
+    """The command line turns SIGTERM into an exit; whoever is killed leaves a child that ends by itself."""
+    code = """if True:
+        import os, signal, sys, time
+        from rnnlower.cli.app import _end
+        from rnnlower.processes import Child
+        signal.signal(signal.SIGTERM, _end)
+        child = Child()
+        print(child.call(os.getpid), flush=True)
+        child.call(time.sleep, 1000)
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        inner = int(run.stdout.readline())
+        run.send_signal(number)
+        assert run.wait(timeout=60) == (128 + number if number == signal.SIGTERM else -number)
+    for _ in range(600):
+        if not _runs(inner):
+            break
+        time.sleep(0.1)
+    assert not _runs(inner)
+
+
+def _runs(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+        # Nobody may have asked yet how it ended.
+        return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
