@@ -41,6 +41,7 @@ from refusal_models import (
     training,
     x,
 )
+from refusal_quantized import QUANTIZED
 from refusal_targets import TARGET_FILES, TARGETS
 
 __all__ = ["CALLS", "CASES"]
@@ -294,6 +295,7 @@ CASES = {
     "The graph": GRAPHS,
     "Tensors and external data": TENSORS,
     "Recurrent nodes": RECURRENT,
+    "Quantized recurrent nodes": QUANTIZED,
     "Lengths": LENGTHS,
     "Options": OPTIONS,
     "Targets": TARGETS,

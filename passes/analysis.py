@@ -8,6 +8,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from rnnlower.graph.inference import guarded
 from rnnlower.graph.quiet import quiet_libraries
 from rnnlower.graph.walk import forget_negative_sizes, op_types
+from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
 
 __all__ = ["bare_copy", "inferred_copy"]
 
@@ -24,10 +25,25 @@ def bare_copy(model: ir.Model) -> ir.Model:
             if value.const_value is not None:
                 value.const_value = _alias(value.const_value)
         for node in graph:
+            _make_known(node)
             for out in node.outputs:
                 out.shape = None
     forget_negative_sizes(copy)
     return copy
+
+
+def _make_known(node: ir.Node) -> None:
+    """Puts LSTM in the place of an operator that inference does not know but that has the same outputs.
+
+    Inference looks at X and the attributes, and wants weights of the type of X.
+    """
+    signature = SIGNATURES.get((node.domain, node.op_type))
+    if signature is None or not node.domain or len(node.inputs) < MOST_INPUTS:
+        return
+    node.domain, node.op_type = "", signature.cell
+    for index in (1, 2):
+        node.replace_input_with(index, node.inputs[0])
+    node.resize_inputs(MOST_INPUTS)
 
 
 def inferred_copy(model: ir.Model) -> ir.Model:

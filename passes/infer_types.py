@@ -18,6 +18,7 @@ import onnx_ir as ir
 from rnnlower.graph.walk import walk
 from rnnlower.passes.analysis import inferred_copy
 from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.operators import MOST_INPUTS
 
 __all__ = ["InferTypesPass"]
 
@@ -40,14 +41,19 @@ class InferTypesPass(ir.passes.InPlacePass):
         }
         modified = False
         for (node, _), (twin, _) in zip(list(walk(model.graph)), list(walk(inferred.graph)), strict=True):
-            for value, known in zip(_inputs(node), _inputs(twin), strict=True):
+            for index in _positions(node):
+                value, known = node.inputs[index], twin.inputs[index]
+                if value is None or known is None:
+                    continue
                 if not value.is_graph_input() and not value.is_initializer():
                     modified |= _learn(value, known, declared)
         return ir.passes.PassResult(model, modified)
 
 
-def _inputs(node: ir.Node) -> list[ir.Value]:
-    return [value for value in node.inputs if value is not None] if is_recurrent(node) else []
+def _positions(node: ir.Node) -> list[int]:
+    """The inputs of a recurrent node that its twin has too: of another domain's, all but the weights."""
+    known = range(min(len(node.inputs), MOST_INPUTS)) if is_recurrent(node) else range(0)
+    return [index for index in known if not (node.domain and index in (1, 2))]
 
 
 def _learn(value: ir.Value, known: ir.Value, declared: set[str | None]) -> bool:

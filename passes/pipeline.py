@@ -25,6 +25,7 @@ from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, Loweri
 from rnnlower.passes.opset_moves import inline, move, reach
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.suspicions import find_suspicions
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.plan import (
@@ -202,6 +203,10 @@ def _read(work: _Work) -> None:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
+def _tell_suspicions(work: _Work) -> None:
+    work.notes += map(str, find_suspicions(work.model))
+
+
 def _raise_opset(work: _Work) -> None:
     target, last = work.options.target, work.opset or LAST_OPSET
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
@@ -347,6 +352,7 @@ def _may_waste_factor(options: LoweringOptions) -> bool:
 PIPELINE: Sequence[Step] = (
     Step(_select, "Nodes have the names that `inspect` shows only before anything moves."),
     Step(_freeze, "What follows is easier to tell where sizes are numbers."),
+    Step(_tell_suspicions, "Names are still those that the user knows, and fixed sizes excuse some."),
     Step(_open_to_target, "A model that the target takes in no form is refused first.", _has_target),
     Step(_raise_opset, "A model too old for what is written here moves to the first opset that suffices."),
     Step(

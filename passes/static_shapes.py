@@ -73,7 +73,7 @@ class StaticShapesPass(ir.passes.InPlacePass):
                 [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
             )
             # A shape can only be written down with a type, which X shares with the weights.
-            X.type = X.type or next((W.type for W in located.node.inputs[1:3] if W is not None), None)
+            X.type = X.type or _type_of_weights(located.node)
             modified = True
         for node, _ in list(walk(model.graph)):
             if node.op_type == "If" and node.domain == "" and node.graph is not None:
@@ -96,6 +96,12 @@ class StaticShapesPass(ir.passes.InPlacePass):
         _inline_branch(node, branches[alive.index(True)])
         self.unreachable += [located for located in nodes if located.node in inner[alive.index(False)]]
         return True
+
+
+def _type_of_weights(node: ir.Node) -> ir.TypeProtocol | None:
+    """The type of W or R, unless they are quantized."""
+    types = [value.type for value in node.inputs[1:3] if value is not None and value.type is not None]
+    return next((each for each in types if each.dtype.is_floating_point()), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,8 @@ class RecurrentNode:
 
     Attributes:
         name: Its name; an unnamed node has one made of operator and number, which ``--node`` knows too.
-        op_type: LSTM, GRU or RNN.
+        domain: The operator's domain, ``""`` for the default one.
+        op_type: LSTM, GRU or RNN, or the name of another domain's operator that holds one.
         path: ``""`` for the main graph, ``If_12/then_branch`` for a subgraph, ``function:domain::name`` for a
             function.
         direction: forward, reverse or bidirectional.
@@ -42,6 +43,7 @@ class RecurrentNode:
     """
 
     name: str
+    domain: str
     op_type: str
     path: str
     direction: str
@@ -79,6 +81,7 @@ def _describe(located: Located) -> RecurrentNode:
     shape = X.shape if X is not None else None
     return RecurrentNode(
         name=located.name,
+        domain=node.domain,
         op_type=node.op_type,
         path=located.path,
         direction=resolved.direction,

@@ -174,9 +174,11 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
     if not nodes:
         _print("no recurrent node")
         return
+    foreign = any(node.domain for node in nodes)
     table = _table(
         "node",
         "op",
+        *["domain"] * foreign,
         "place",
         "direction",
         "T",
@@ -195,6 +197,7 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
         table.add_row(
             node.name,
             node.op_type,
+            *[node.domain or "ai.onnx"] * foreign,
             node.path or "main graph",
             node.direction,
             *sizes,

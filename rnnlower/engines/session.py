@@ -67,13 +67,14 @@ class Session:
 
     ``source`` is a path or serialized bytes; ``optimize`` is False to run the graph as it is written. Values
     get memory of their own then: planning what can share it takes minutes for a large graph.
+    ``one_thread`` is for models whose numbers depend on the threads.
 
     Raises:
         LoadError: the model is refused; LacksKernelError if for want of an implementation.
         RunError: at ``run``.
     """
 
-    def __init__(self, source: str | bytes, optimize: bool) -> None:
+    def __init__(self, source: str | bytes, optimize: bool, one_thread: bool = False) -> None:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -83,7 +84,7 @@ class Session:
         self._failures += (RuntimeError, ValueError)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        options.intra_op_num_threads = min(os.cpu_count() or 1, _MAX_THREADS)
+        options.intra_op_num_threads = 1 if one_thread else min(os.cpu_count() or 1, _MAX_THREADS)
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         levels = onnxruntime.GraphOptimizationLevel
@@ -156,10 +157,10 @@ class IsolatedSession:
             want of an implementation or of time.
     """
 
-    def __init__(self, source: str | bytes, optimize: bool) -> None:
+    def __init__(self, source: str | bytes, optimize: bool, one_thread: bool = False) -> None:
         # The other process may have started in another folder.
         self._source = os.path.abspath(source) if isinstance(source, str) else source
-        self._optimize = optimize
+        self._settings = optimize, one_thread
         self._key = next(_KEYS)
         self._open()
 
@@ -184,7 +185,7 @@ class IsolatedSession:
 
     def _open(self) -> None:
         try:
-            _CHILD.call(_open, self._key, self._source, self._optimize)
+            _CHILD.call(_open, self._key, self._source, *self._settings)
         except ChildDiedError as error:
             text = f"onnxruntime {error}, when it loaded the model"
             raise (LacksKernelError if error.late else LoadError)(text) from error
@@ -198,8 +199,8 @@ _COMPARABLE = (np.ndarray, np.generic, list, dict, str, bytes, int, float, type(
 _sessions: dict[int, Session] = {}
 
 
-def _open(key: int, source: str | bytes, optimize: bool) -> None:
-    _sessions[key] = Session(source, optimize)
+def _open(key: int, source: str | bytes, optimize: bool, one_thread: bool) -> None:
+    _sessions[key] = Session(source, optimize, one_thread)
 
 
 def _run(key: int, feeds: dict[str, Array]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.cells import CellParameters, GateGroup
+from rnnlower.lowering.cells import CELLS, CellParameters, GateGroup
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.single_row import turned
 from rnnlower.lowering.strategies import State
@@ -20,7 +20,7 @@ from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["Lane", "LaneMaker", "from_arithmetic", "pays_to_join", "to_arithmetic"]
+__all__ = ["Lane", "LaneMaker", "from_arithmetic", "initial_state", "pays_to_join", "side", "to_arithmetic"]
 
 MOST_JOINED = 2 * 2**20
 """Bytes of W and R beyond which a step that reads both waits for memory."""
@@ -56,8 +56,12 @@ class Lane:
     def names(self, e: Emitter, number: int | None) -> Scope:
         """The names of a step: in a straight line, which has thousands of them, a few letters each."""
         if number is None:
-            return _side(e.names, self.reverse)
+            return side(e.names, self.reverse)
         return Scope(e.names.source, f"{self.alias}{number}", short=True)
+
+    def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> list[ir.Value]:
+        """The state after a step, of the step's inputs by name and the state before it."""
+        return CELLS[self.parameters.node.op_type](e, self.parameters, x, state)
 
 
 def pays_to_join(e: Emitter, node: ResolvedNode, weights: Weights, batch: int) -> bool:
@@ -102,7 +106,7 @@ class LaneMaker:
         """A direction's lane; ``None``: that of both."""
         reverse = direction is not None and self.node.reversed_directions[direction]
         alias = self.e.names.source.alias(self.node.op_type[0].lower())
-        with self.e.naming(_side(self.e.names, reverse)):
+        with self.e.naming(side(self.e.names, reverse)):
             return self._named_lane(X, direction, reverse, alias)
 
     def _named_lane(self, X: TimeSeries, direction: int | None, reverse: bool, alias: str) -> Lane:
@@ -120,7 +124,9 @@ class LaneMaker:
             gates: product.named(alias, "x" if index == 0 else "w")
             for index, (gates, product) in enumerate(inputs.items())
         }
-        states = [self._initial_state(name, direction) for name in self.node.state_names]
+        states = [
+            initial_state(self.e, self.node, self.axes, name, direction) for name in self.node.state_names
+        ]
         return Lane(parameters, inputs, states, reverse, alias)
 
     def _parameters(self, direction: int | None) -> CellParameters:
@@ -217,20 +223,22 @@ class LaneMaker:
         """Whether the group's product with R does not add up with that of W."""
         return self.node.linear_before_reset and group.gates == "h"
 
-    def _initial_state(self, name: str, direction: int | None) -> State:
-        e, node, value = self.e, self.node, self.node.initial_state(name)
-        if value is None:
-            return State(None, node.hidden_size)
-        if direction is not None and node.num_directions > 1:
-            value = e.slice(value, [direction], [direction + 1], [node.layout])
-        # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
-        dims = self.axes.value(node.hidden_size)
-        # A batched product would spread the directions of a state that does not fit.
-        sizes = e.size_vector(dims if self.axes.directions else [-1, *dims[1:]])
-        return State(to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5)), node.hidden_size)
+
+def initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int | None) -> State:
+    """A direction's initial state; that of both for ``None``."""
+    value = node.initial_state(name)
+    if value is None:
+        return State(None, node.hidden_size)
+    if direction is not None and node.num_directions > 1:
+        value = e.slice(value, [direction], [direction + 1], [node.layout])
+    # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
+    dims = axes.value(node.hidden_size)
+    # A batched product would spread the directions of a state that does not fit.
+    sizes = e.size_vector(dims if axes.directions else [-1, *dims[1:]])
+    return State(to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5)), node.hidden_size)
 
 
-def _side(names: Scope, reverse: bool) -> Scope:
+def side(names: Scope, reverse: bool) -> Scope:
     """The names of what one of two directions has of its own."""
     return Scope(names.source, f"{names.prefix}reverse/") if reverse else names
 

@@ -31,6 +31,7 @@ def opset_needs(node: ResolvedNode, strategy: str, unroll_factor: int = 1) -> di
         ("ConstantOfShape-9 of empty outputs", 0 in sizes and None in sizes, 9),
         ("Slice-10 with a step", flipped, 10),
         ("Slice-10 at run-time positions", looped and unroll_factor > 1 and is_dynamic, 10),
+        ("DynamicQuantizeLinear-11", node.is_quantized, 11),
         ("Cast-13 of bfloat16", node.dtype == ir.DataType.BFLOAT16, 13),
     ]
     activations = {row.name: ACTIVATIONS[row.name].since for rows in node.activations for row in rows}

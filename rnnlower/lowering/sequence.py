@@ -14,10 +14,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
-from rnnlower.lowering.cells import CELLS, LAST_OPS, gate_groups, state_groups
+from rnnlower.lowering.cells import LAST_OPS, gate_groups, state_groups
 from rnnlower.lowering.declaring import symbol_of_rows
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.lanes import Lane, LaneMaker, from_arithmetic, pays_to_join, to_arithmetic
+from rnnlower.lowering.quantized import quantized_lanes, turned_back
 from rnnlower.lowering.single_row import for_single_row, turned
 from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, State, Strategy, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries
@@ -60,7 +61,7 @@ def lower_node(
     stacked = to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
     form = Strategy(STRATEGIES[strategy].run)
-    if e.for_onnxruntime:
+    if e.for_onnxruntime and not node.is_quantized:
         form = STRATEGIES[strategy].for_batch(axes.batch)
     if form.single_row and axes.batch == 1:
         axes = for_single_row(e, node, weights, axes)
@@ -73,8 +74,13 @@ def lower_node(
         form.multiplies_input and isinstance(axes.batch, int) and pays_to_join(e, node, weights, axes.batch)
     )
     of_state = state_groups(node, groups, joint=joint)
-    lanes = LaneMaker(e, node, weights, axes, groups, of_state, multiplies_input).lanes(series)
+    if node.is_quantized:
+        lanes = quantized_lanes(e, node, weights, axes, series)
+    else:
+        lanes = LaneMaker(e, node, weights, axes, groups, of_state, multiplies_input).lanes(series)
     results = _run(e, node, axes, lanes, mask, form, unroll_factor)
+    if node.is_quantized:
+        results = dataclasses.replace(results, outputs=turned_back(e, node, results.outputs))
     outputs = _outputs(e, node, axes, lanes, mask, results)
     if strategy == "loop":
         # Shape inference, which knew the shapes behind the node, does not see through a Loop. Where the
@@ -288,7 +294,7 @@ def _masked_step(
     if within is not None and e.is_never(within):
         kept = [_or_zeros(e, axes, node, value) for value in old]
         return kept, kept[0]
-    new = CELLS[node.op_type](e, lane.parameters, x, old)
+    new = lane.step(e, x, old)
     if within is None:
         return new, new[0]
     masked = [

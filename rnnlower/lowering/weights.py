@@ -58,6 +58,10 @@ class Weights:
             e, e.tensor_constant(ir.Tensor(columns, dtype=tensor.dtype), name=value.name or "")
         )
 
+    def is_constant(self, value: ir.Value) -> bool:
+        """Whether the weight is a constant to cut."""
+        return self._constant(value) is not None
+
     def in_memory(self, *values: ir.Value) -> bool:
         """Whether all are constants to cut that need not be read from elsewhere."""
         tensors = [self._constant(value) for value in values]

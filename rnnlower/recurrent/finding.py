@@ -6,14 +6,14 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located, default_opset, walk
-from rnnlower.recurrent.operators import RECURRENT_OPS
+from rnnlower.recurrent.operators import SIGNATURES
 
 __all__ = ["find_recurrent", "is_recurrent"]
 
 
 def is_recurrent(node: ir.Node) -> bool:
-    """Whether the node is an LSTM, GRU or RNN of the default domain."""
-    return node.domain == "" and node.op_type in RECURRENT_OPS
+    """Whether the node is an LSTM, GRU or RNN, or one of onnxruntime's operators that hold one."""
+    return (node.domain, node.op_type) in SIGNATURES
 
 
 def find_recurrent(model: ir.Model) -> list[Located]:

@@ -51,7 +51,7 @@ class ResolvedNode:
 
     Attributes:
         node: The node in the graph.
-        op_type: ``LSTM``, ``GRU`` or ``RNN``.
+        op_type: The cell: ``LSTM``, ``GRU`` or ``RNN``, whatever the operator's name.
         version: The operator's version that the model's opset selects.
         direction: ``forward``, ``reverse`` or ``bidirectional``.
         hidden_size: Number of units, from the attribute or else from the shape of R or W.
@@ -88,6 +88,11 @@ class ResolvedNode:
     @property
     def cell(self) -> Cell:
         return RECURRENT_OPS[self.op_type]
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether W and R hold integers, transposed: ``[num_directions, columns, gates * hidden_size]``."""
+        return "W_scale" in self.inputs
 
     @property
     def reversed_directions(self) -> tuple[bool, ...]:

@@ -12,13 +12,16 @@ __all__ = [
     "DIRECTIONS",
     "FLOAT_TYPES",
     "INPUT_NAMES",
+    "MOST_INPUTS",
     "ORT_PARAMETERS",
     "OUTPUT_NAMES",
+    "QUANTIZED_LSTM",
     "RECURRENT_OPS",
-    "SHARED_ATTRIBUTES",
+    "SIGNATURES",
     "SPEC_PARAMETERS",
     "Cell",
     "Parameters",
+    "Signature",
 ]
 
 FLOAT_TYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
@@ -72,13 +75,66 @@ ATTRIBUTE_TYPES: Mapping[str, ir.AttributeType] = {
     "output_sequence": ir.AttributeType.INT,
 }
 
-INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+_INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+MOST_INPUTS = len(_INPUTS)
+"""How many inputs LSTM has."""
+
+_QUANTIZATION = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
+INPUT_NAMES = (*_INPUTS, *_QUANTIZATION)
 OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
     "forward": (False,),
     "reverse": (True,),
     "bidirectional": (False, True),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """An operator with a cell in it.
+
+    Attributes:
+        cell: The key of its cell in `RECURRENT_OPS`.
+        versions: The operator's versions in its domain.
+        inputs: The names of the inputs in their order.
+        attributes: The attributes, with the first and last version that has them.
+        required: The inputs that must be there.
+        transposed: Whether W is ``[num_directions, input_size, gates * hidden_size]``, and R likewise.
+    """
+
+    cell: str
+    versions: tuple[int, ...]
+    inputs: tuple[str, ...]
+    attributes: Mapping[str, tuple[int, int]]
+    required: tuple[str, ...] = ("X", "W", "R")
+    transposed: bool = False
+
+
+def _standard(op_type: str) -> Signature:
+    cell = RECURRENT_OPS[op_type]
+    inputs = _INPUTS if op_type == "LSTM" else _INPUTS[:6]
+    return Signature(op_type, cell.versions, inputs, {**SHARED_ATTRIBUTES, **cell.attributes})
+
+
+QUANTIZED_LSTM = "DynamicQuantizeLSTM"
+"""onnxruntime's LSTM with weights of 8 bits, which rounds X and H to 8 bits as it runs."""
+
+SIGNATURES: Mapping[tuple[str, str], Signature] = {
+    **{("", op_type): _standard(op_type) for op_type in RECURRENT_OPS},
+    ("com.microsoft", QUANTIZED_LSTM): Signature(
+        "LSTM",
+        (1,),
+        INPUT_NAMES,
+        {
+            name: _ALWAYS
+            for name in (*SHARED_ATTRIBUTES, "input_forget")
+            if name not in ("layout", "output_sequence")
+        },
+        required=("X", "W", "R", *_QUANTIZATION),
+        transposed=True,
+    ),
+}
+"""By domain and name."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,10 @@ from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,
     DIRECTIONS,
     FLOAT_TYPES,
-    INPUT_NAMES,
     ORT_PARAMETERS,
     OUTPUT_NAMES,
     RECURRENT_OPS,
-    SHARED_ATTRIBUTES,
+    SIGNATURES,
     SPEC_PARAMETERS,
 )
 
@@ -31,6 +30,8 @@ __all__ = ["parse_recurrent"]
 
 _MOST_STATE_ELEMENTS = 2**28
 _FIRST_WITH_BFLOAT16 = 22
+_ZERO_POINTS = ("W_zero_point", "R_zero_point")
+_QUANTIZED = ("W", "W_zero_point", "R", "R_zero_point")
 
 
 def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
@@ -54,8 +55,10 @@ class _Parser:
         self.node = located.node
         self.lenient = lenient
         self.located = located
-        self.cell = RECURRENT_OPS[self.node.op_type]
-        self.version = max(v for v in self.cell.versions if v <= located.opset)
+        self.signature = SIGNATURES[self.node.domain, self.node.op_type]
+        self.op_type = self.signature.cell
+        self.cell = RECURRENT_OPS[self.op_type]
+        self.version = max(v for v in self.signature.versions if v <= located.opset)
         self.semantics = semantics
 
     def parse(self) -> ResolvedNode:
@@ -80,7 +83,7 @@ class _Parser:
             )
         return ResolvedNode(
             node=self.node,
-            op_type=self.node.op_type,
+            op_type=self.op_type,
             version=self.version,
             direction=direction,
             hidden_size=hidden_size,
@@ -105,7 +108,7 @@ class _Parser:
         return UnsupportedModelError(what, node=self.located, remedy=remedy)
 
     def _check_attributes(self) -> None:
-        known = {**SHARED_ATTRIBUTES, **self.cell.attributes}
+        known = self.signature.attributes
         own = sorted(name for name, (first, last) in known.items() if first <= self.version <= last)
         for name, attribute in self.node.attributes.items():
             if name not in known:
@@ -143,7 +146,7 @@ class _Parser:
     def _direction(self) -> str:
         # The schema of GRU-1 misspells its default as "foward"; no value but this one is mended.
         direction = self._value("direction") or "forward"
-        if self.node.op_type == "GRU" and self.version < 3 and direction == "foward":
+        if self.op_type == "GRU" and self.version < 3 and direction == "foward":
             direction = "forward"
         if direction not in DIRECTIONS:
             raise self._invalid(
@@ -156,7 +159,7 @@ class _Parser:
         if clip is None:
             return None
         # onnxruntime's RNN kernel takes a threshold of 0, its LSTM and GRU kernels do not.
-        lowest_is_zero = self.node.op_type == "RNN"
+        lowest_is_zero = self.op_type == "RNN"
         if not (clip > 0 or (lowest_is_zero and clip == 0)):
             raise self._unsupported(
                 f"attribute clip is {clip}; a threshold must be positive",
@@ -192,33 +195,33 @@ class _Parser:
         if names is None:
             return self.cell.activations * num_directions
         expected = len(self.cell.activations) * num_directions
-        if self.node.op_type == "RNN" and num_directions == 1 and len(names) == 2:
+        if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
             return names[:1]  # the schema's own default has two entries whatever the direction
         if len(names) != expected:
             raise self._invalid(f"attribute activations has {len(names)} entries; it must have {expected}")
         return names
 
     def _known_activation(self, given: str) -> str:
-        ignore_case = self.semantics == "ort" and self.node.op_type != "RNN"
+        ignore_case = self.semantics == "ort" and self.op_type != "RNN"
         for name in SPEC_PARAMETERS:
             if given == name or (ignore_case and given.lower() == name.lower()):
                 return name
         raise self._unsupported(f"unknown activation {given!r}; known are {', '.join(SPEC_PARAMETERS)}")
 
     def _inputs(self) -> dict[str, ir.Value]:
-        allowed = INPUT_NAMES if self.node.op_type == "LSTM" else INPUT_NAMES[:6]
+        allowed = self.signature.inputs
         if len(self.node.inputs) > len(allowed):
             raise self._invalid(f"has {len(self.node.inputs)} inputs; it takes at most {len(allowed)}")
         inputs = {
             name: value for name, value in zip(allowed, self.node.inputs, strict=False) if value is not None
         }
-        for name in ("X", "W", "R"):
+        for name in self.signature.required:
             if name not in inputs:
                 raise self._invalid(f"input {name} is missing; it is required")
         return inputs
 
     def _outputs(self) -> dict[str, ir.Value]:
-        allowed = OUTPUT_NAMES if self.node.op_type == "LSTM" else OUTPUT_NAMES[:2]
+        allowed = OUTPUT_NAMES if self.op_type == "LSTM" else OUTPUT_NAMES[:2]
         if len(self.node.outputs) > len(allowed):
             raise self._invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
         return {name: value for name, value in zip(allowed, self.node.outputs, strict=False) if value.name}
@@ -227,10 +230,11 @@ class _Parser:
         dtypes = {
             name: value.dtype
             for name, value in inputs.items()
-            if name != "sequence_lens" and value.dtype is not None
+            if name not in self._integers and value.dtype is not None
         }
         for name, dtype in dtypes.items():
             self._check_type(name, dtype)
+        self._check_integers(inputs)
         if len(set(dtypes.values())) > 1:
             raise self._invalid(
                 "inputs differ in type: "
@@ -241,12 +245,41 @@ class _Parser:
             raise self._invalid(f"input sequence_lens has type {lens.dtype.name}; it must be INT32")
         return next(iter(dtypes.values()), None)
 
+    @property
+    def _integers(self) -> tuple[str, ...]:
+        """The inputs that are not of X's type."""
+        return ("sequence_lens", *_QUANTIZED) if self.signature.transposed else ("sequence_lens",)
+
+    def _check_integers(self, inputs: Mapping[str, ir.Value]) -> None:
+        """Refuses quantized weights and zero points that onnxruntime's kernel refuses."""
+        for name in self._integers[1:]:
+            dtype, weight = inputs[name].dtype, inputs[name[0]].dtype
+            if dtype not in (None, ir.DataType.INT8, ir.DataType.UINT8):
+                raise self._invalid(f"input {name} has type {dtype.name}; it must be INT8 or UINT8")
+            if None not in (dtype, weight) and dtype != weight:
+                raise self._invalid(f"inputs {name[0]} and {name} differ in type")
+            value = inputs[name]
+            tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+            if tensor is None or name not in _ZERO_POINTS or len(tensor.shape) < 2:
+                continue
+            numbers = set(tensor.numpy().flat)
+            if len(numbers) > 1 or (dtype == ir.DataType.INT8 and any(numbers)):
+                raise self._invalid(
+                    f"input {name} has a number for each column, which must then be 0 (INT8) or the same "
+                    "everywhere (UINT8)",
+                    "quantize the weights again",
+                )
+
     def _check_type(self, name: str, dtype: ir.DataType) -> None:
-        known = [
-            each
-            for each in FLOAT_TYPES
-            if each != ir.DataType.BFLOAT16 or self.version >= _FIRST_WITH_BFLOAT16
-        ]
+        known = (
+            [ir.DataType.FLOAT]
+            if self.signature.transposed
+            else [
+                each
+                for each in FLOAT_TYPES
+                if each != ir.DataType.BFLOAT16 or self.version >= _FIRST_WITH_BFLOAT16
+            ]
+        )
         if dtype in known:
             return
         remedy = f"it takes {', '.join(each.name for each in known)}"
@@ -276,7 +309,7 @@ class _Parser:
             )
         if hidden_size <= 0:
             raise self._invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
-        input_size = _static(inputs["W"].shape, 2)
+        input_size = _static(inputs["W"].shape, 1 if self.signature.transposed else 2)
         x_size = _static(x_shape, 2)
         if input_size is not None and x_size is not None and input_size != x_size:
             raise self._invalid(f"input X has {x_size} features, but W is made for {input_size}")
@@ -295,7 +328,8 @@ class _Parser:
     def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
         """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""
         gates = len(self.cell.gates)
-        places = [("R", 2, 1), ("R", 1, gates), ("W", 1, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
+        rows, columns = (2, 1) if self.signature.transposed else (1, 2)
+        places = [("R", columns, 1), ("R", rows, gates), ("W", rows, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
         places += [("initial_h", 2, 1), ("initial_c", 2, 1)]
         sizes = [
             (_static(inputs[name].shape, axis), factor) for name, axis, factor in places if name in inputs
@@ -336,6 +370,12 @@ class _Parser:
             "initial_c": states,
             "P": (num_directions, 3 * hidden_size),
         }
+        if self.signature.transposed:
+            expected |= {"W": (num_directions, None, rows), "R": (num_directions, hidden_size, rows)}
+            for name in ("W_scale", "W_zero_point", "R_scale", "R_zero_point"):
+                shape = inputs[name].shape
+                per_tensor = shape is not None and len(shape) == 1
+                expected[name] = (num_directions,) if per_tensor else (num_directions, rows)
         for name, value in inputs.items():
             if name not in expected or value.shape is None:
                 continue

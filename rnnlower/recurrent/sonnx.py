@@ -98,7 +98,7 @@ def departures(located: Located) -> Iterator[Departure]:
     """
     node = parse_recurrent(located, lenient=True)
     label = located.label
-    if node.op_type != "LSTM":
+    if located.node.op_type != "LSTM":
         yield Departure(
             label,
             "operator",

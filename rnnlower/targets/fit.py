@@ -134,7 +134,7 @@ def profile_notes(model: ir.Model, target: Target) -> list[str]:
 def _native_reasons(located: Located, target: Target, semantics: Semantics) -> list[Reason]:
     rules = [rule for rule in target.recurrent if located.node.op_type in rule.ops]
     if not rules:
-        return [(f"{target.name} has no {located.node.op_type}", target.ops)]
+        return [(f"{target.name} has no {_op_name(located.node)}", target.ops)]
     if any(attribute.is_ref() for attribute in located.node.attributes.values()):
         return [("its attributes depend on the function's caller", rules[0])]
     node = parse_recurrent(located, semantics, lenient=True)

@@ -92,7 +92,7 @@ else:
 __all__ = ["CONTROL_FLOW", "Claim", "Limit", "RecurrentRule", "Target", "find_target", "target_names"]
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
-RECURRENT = ("LSTM", "GRU", "RNN")
+RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 OTHERWISE = ("refused", "unknown")
 SIZES = ("batch", "time")
 

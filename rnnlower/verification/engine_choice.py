@@ -17,8 +17,8 @@ from rnnlower.engines.session import (
     brief,
 )
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
-from rnnlower.verification.inputs.facts import RECURRENT, Facts
-from rnnlower.verification.models import HeldModel
+from rnnlower.verification.inputs.facts import QUANTIZED_LSTM, RECURRENT, Facts
+from rnnlower.verification.models import HeldModel, op_types
 
 __all__ = [
     "Engine",
@@ -34,7 +34,7 @@ EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]
 
 _FIRST_VERSION = 7
-_ABORTING = ("LSTM", "GRU")
+_ABORTING = ("LSTM", "GRU", QUANTIZED_LSTM)
 _NO_KERNEL: dict[int | None, str] = {
     onnx.TensorProto.DOUBLE: "float64",
     onnx.TensorProto.BFLOAT16: "bfloat16",
@@ -105,7 +105,9 @@ class OnnxRuntimeEngine:
     name: EngineName = "onnxruntime"
 
     def __init__(self, model: HeldModel, optimize: bool) -> None:
-        self._session = IsolatedSession(model.for_session(), optimize)
+        # Its kernel rounds the rows of each thread by themselves.
+        one_thread = QUANTIZED_LSTM in op_types(model.proto)
+        self._session = IsolatedSession(model.for_session(), optimize, one_thread)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """All graph outputs by name."""

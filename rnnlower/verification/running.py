@@ -17,6 +17,7 @@ from rnnlower.verification.engine_choice import (
     inherited_fault,
     open_engine,
 )
+from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
 from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.models import HeldModel, op_types
@@ -31,7 +32,7 @@ _LARGE_GRAPH = 10_000
 
 def _is_quantized(*models: HeldModel) -> bool:
     """Whether onnxruntime's optimisations compute in integers what the graph computes in floats between."""
-    return any("DequantizeLinear" in op_types(model.proto) for model in models)
+    return any({"DequantizeLinear", QUANTIZED_LSTM} & op_types(model.proto) for model in models)
 
 
 class Runner:

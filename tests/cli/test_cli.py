@@ -23,7 +23,7 @@ VERIFICATION_KEYS = {"equal", "engines", "trials", "outputs", "skipped"}
 OUTPUT_KEYS = {"name", "max_abs", "max_rel", "max_ulp", "equal"}
 INSPECTION_KEYS = {
     *("name", "op_type", "path", "direction", "hidden_size", "input_size", "seq_len", "batch", "dtype"),
-    *("layout", "inputs", "outputs", "attributes", "weights"),
+    *("domain", "layout", "inputs", "outputs", "attributes", "weights"),
 }
 
 
@@ -375,7 +375,7 @@ def test_unverifiable(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
 def test_inspect_json(path: Path) -> None:
     result = rnnlower("inspect", path, "--json").json
-    assert set(result) == {"ir_version", "opset", "recurrent"}
+    assert set(result) == {"ir_version", "opset", "recurrent", "warnings"}
     assert result["recurrent"]
     for node in result["recurrent"]:
         assert set(node) == INSPECTION_KEYS

@@ -22,6 +22,7 @@ from onnx.reference.op_run import OpRun
 from rnnlower.engines.reference.activations import Array, Semantics
 from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9
 from rnnlower.engines.reference.old_ops import find_old_op
+from rnnlower.engines.reference.quantized_ops import OMITTED, DynamicQuantizeLSTM
 from rnnlower.engines.reference.recurrent_ops import recurrent_ops
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
@@ -63,6 +64,7 @@ class Evaluator:
         opsets = _opsets(model.opset_import)
         settings = {
             "recurrent": {cls.__name__: cls for cls in recurrent_ops(semantics, precise=precise)},
+            "foreign": {("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM},
             "local_functions": {_key(f.domain, f.name): f for f in model.functions},
         }
         # The settings travel in the class: it is all that an evaluator hands down to subgraphs.
@@ -93,6 +95,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 class _GraphEvaluator(ReferenceEvaluator):
     recurrent: ClassVar[dict[str, type[OpRun]]] = {}
+    foreign: ClassVar[dict[FunctionKey, type[OpRun]]] = {}
     local_functions: ClassVar[dict[FunctionKey, onnx.FunctionProto]] = {}
 
     def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
@@ -110,6 +113,8 @@ class _GraphEvaluator(ReferenceEvaluator):
             replaced = self._replaced(node.op_type, self.opsets[""])
             if replaced is not None:
                 return replaced
+        if (node.domain, node.op_type) in self.foreign:
+            return self.foreign[node.domain, node.op_type]
         if node.domain not in self.opsets:
             raise InvalidModelError(f"node {node.name!r}: no opset import for the domain {node.domain!r}")
         try:
@@ -137,7 +142,7 @@ def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
     if node.domain == "ai.onnx":
         copy.domain = ""
     for index, name in enumerate(copy.output):
-        copy.output[index] = name or f"<omitted output {index} of {node.op_type}>"
+        copy.output[index] = name or f"{OMITTED} {index} of {node.op_type}>"
     if consumed:
         kept = [a for a in node.attribute if a.name != "consumed_inputs"]
         del copy.attribute[:]

@@ -41,10 +41,12 @@ Step = Callable[[Array, Sequence[Array]], list[Array]]
 def known_attributes(op_type: str, version: int) -> frozenset[str]:
     """The attributes that ``op_type`` has at the default-domain opset ``version``."""
     names = {"activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size"}
-    if op_type == "LSTM":
+    if op_type.endswith("LSTM"):
         names.add("input_forget")
     if op_type == "GRU" and version >= 3:
         names.add("linear_before_reset")
+    if op_type == "DynamicQuantizeLSTM":
+        return frozenset(names)
     if version < 7:
         names.add("output_sequence")
     if version >= 14:

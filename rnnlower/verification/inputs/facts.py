@@ -6,12 +6,23 @@ from dataclasses import dataclass, field
 
 import onnx
 
-__all__ = ["RECURRENT", "Dim", "Dims", "Facts", "Recurrent", "Uses", "dims_of", "unnamed_dim"]
+__all__ = [
+    "QUANTIZED_LSTM",
+    "RECURRENT",
+    "Dim",
+    "Dims",
+    "Facts",
+    "Recurrent",
+    "Uses",
+    "dims_of",
+    "unnamed_dim",
+]
 
 Dim = int | str | None
 Dims = tuple[Dim, ...]
 
-RECURRENT = ("LSTM", "GRU", "RNN")
+QUANTIZED_LSTM = "DynamicQuantizeLSTM"
+RECURRENT = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
 
 
 @dataclass

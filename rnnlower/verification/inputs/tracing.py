@@ -16,7 +16,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from rnnlower.verification.inputs.facts import RECURRENT, Dim, Dims, Facts, Recurrent, Uses, dims_of
+from rnnlower.verification.inputs.facts import (
+    QUANTIZED_LSTM,
+    RECURRENT,
+    Dim,
+    Dims,
+    Facts,
+    Recurrent,
+    Uses,
+    dims_of,
+)
 from rnnlower.verification.models import default_opset
 
 __all__ = ["trace"]
@@ -128,7 +137,8 @@ class _Tracer:
     def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: _Scope, taint: Taint) -> None:
         for node in nodes:
             self._fold(node, scope)
-            if node.op_type in RECURRENT and node.domain in ("", "ai.onnx"):
+            own = "com.microsoft" if node.op_type == QUANTIZED_LSTM else ""
+            if node.op_type in RECURRENT and node.domain.removeprefix("ai.onnx") == own:
                 self._record(node, scope)
             sized = {
                 *_SHAPES.get(node.op_type, ()),
@@ -183,7 +193,7 @@ class _Tracer:
                 state_dims=tuple(
                     d for name in node.input[4:7] for d in scope.dims.get(name, ()) if isinstance(d, int)
                 ),
-                input_size=_axis_size(scope, node.input[1], 2),
+                input_size=_axis_size(scope, node.input[1], 1 if node.op_type == QUANTIZED_LSTM else 2),
             )
         )
 
@@ -191,7 +201,8 @@ class _Tracer:
         """Note which dimensions of the node's inputs are the same."""
         batch_first = "layout" in attributes and attributes["layout"].i
         state = "NDH" if batch_first else "DNH"
-        letters = ("NTI" if batch_first else "TNI", "D.I", "D.H", "D.", "N", state, state, "D.")
+        weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
+        letters = ("NTI" if batch_first else "TNI", *weights, "D.", "N", state, state, "D.")
         seen: dict[str, list[Dim]] = {}
         for name, axes in zip(node.input, letters, strict=False):
             dims = scope.dims.get(name)
@@ -215,7 +226,7 @@ class _Tracer:
             elif op_type == "ReverseSequence" and index == 1:
                 time_axis = attributes["time_axis"].i if "time_axis" in attributes else 0
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))
-            elif op_type in RECURRENT and index in (1, 2, 3, 7):
+            elif op_type in RECURRENT and index in (1, 2, 3, 7, 8, 9, 10, 11):
                 use.is_weight = True
             elif op_type in RECURRENT and index in (5, 6):
                 use.is_state = True

@@ -1,0 +1,247 @@
+"""The exact arithmetic of com.microsoft.DynamicQuantizeLSTM: integer products around the float cell.
+
+X is rounded to 8 bits once for all steps, H anew in each step, all rows together; a product of integers times
+both scales is what the float operator multiplies. Source: onnxruntime 1.31.1, whose kernel rounds the rows of
+each of its threads by themselves: this is what it computes with one thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError
+from rnnlower.graph.names import Scope
+from rnnlower.lowering.cells import CELLS, CellParameters
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.lanes import Lane, initial_state, side
+from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.lowering.weights import Weights
+from rnnlower.recurrent.node import ResolvedNode
+
+__all__ = ["FIRST_OPSET", "quantized_lanes", "turned_back"]
+
+FIRST_OPSET = 11
+"""The first opset with DynamicQuantizeLinear."""
+
+_REMEDY = "make the weights float (--dequantize)"
+_IOFC, _CARRIED = "iofc", "carried"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Integers:
+    """One direction of W or R: the matrix ``[inputs, 4 * hidden_size]``, its scale and its zero point."""
+
+    matrix: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rounded:
+    """A float tensor in 8 bits."""
+
+    value: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedLane(Lane):
+    """A direction whose step rounds H; its input ``carried`` says which rows the product sees, if not all."""
+
+    R: _Integers
+    bias: ir.Value | None
+    backwards: bool
+
+    def names(self, e: Emitter, number: int | None) -> Scope:
+        """Those of the direction, in whose order the steps need not be taken."""
+        return super().names(e, number) if number is not None else side(e.names, self.backwards)
+
+    def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> list[ir.Value]:
+        h, c = state
+        total = x[_IOFC]
+        if h is not None:
+            if _CARRIED in x:
+                h = e.where_else_zero(x[_CARRIED], h)
+            total = e.op("Add", total, _product(e, _rounded(e, h), self.R))
+        if self.bias is not None:
+            # Behind both products, as the kernel adds: the same bits.
+            total = e.op("Add", total, self.bias)
+        node = self.parameters.node
+        return CELLS[node.op_type](e, self.parameters, _gates(e, node, total), [None, c])
+
+
+def quantized_lanes(
+    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: TimeSeries
+) -> list[Lane]:
+    """The lane of each direction.
+
+    Raises:
+        MissingOperatorError: An integer operator may not be emitted.
+    """
+    try:
+        rounded = _rounded(e, _computed_steps(e, node, axes, X))
+        return [_lane(e, node, weights, axes, rounded, d) for d in range(node.num_directions)]
+    except MissingOperatorError as error:
+        raise error.behind("integer arithmetic", _REMEDY) from None
+
+
+def _lane(
+    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: _Rounded, direction: int
+) -> QuantizedLane:
+    backwards = node.reversed_directions[direction]
+    alias = e.names.source.alias("q")
+    with e.naming(side(e.names, backwards)):
+        W, R = (_integers(e, node, weights, name, direction) for name in "WR")
+        product, reverse = _product(e, X, W), backwards
+        if reverse and "sequence_lens" in node.inputs:
+            product, reverse = _turned(e, node, product), False
+        rows = 4 * node.hidden_size
+        inputs = {_IOFC: TimeSeries(e, axes, rows, stacked=product, reverse=reverse).named(alias, "x")}
+        if "sequence_lens" in node.inputs and "Y" in node.outputs:
+            inputs[_CARRIED] = _carried(e, node, axes).named(alias, "carried")
+        B = node.inputs.get("B")
+        return QuantizedLane(
+            _parameters(e, node, weights, axes, direction),
+            inputs,
+            [initial_state(e, node, axes, name, direction) for name in node.state_names],
+            reverse,
+            alias,
+            R,
+            None if B is None else weights.bias_sum(e, B, direction, 0, rows, rows),
+            backwards,
+        )
+
+
+def _parameters(
+    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, direction: int
+) -> CellParameters:
+    """What the cell needs that is float."""
+    P, size = node.inputs.get("P"), node.hidden_size
+    peepholes = {}
+    if P is not None:
+        peepholes = {
+            letter: weights.vector(e, P, direction, i * size, (i + 1) * size, [size])
+            for i, letter in enumerate("iof")
+        }
+    return CellParameters(
+        node=node,
+        activations=node.activations[direction],
+        R={},
+        recurrent_bias=None,
+        peepholes=peepholes,
+        axes=axes,
+    )
+
+
+def turned_back(e: Emitter, node: ResolvedNode, outputs: Sequence[TimeSeries]) -> list[TimeSeries]:
+    """H of each direction over time in the order of X, whose rows the lanes took each from its own end."""
+    if "sequence_lens" not in node.inputs:
+        return list(outputs)
+    return [
+        TimeSeries(e, series.axes, series.width, stacked=_turned(e, node, series.stacked()))
+        if reverse
+        else series
+        for series, reverse in zip(outputs, node.reversed_directions, strict=False)
+    ]
+
+
+def _turned(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
+    """Each row's sequence the other way round, so that rows start together, as the kernel rounds them."""
+    lens = node.inputs["sequence_lens"]
+    tensor = _constant(lens)
+    lengths = e.cast(lens, ir.DataType.INT64) if tensor is None else e.integers(*tensor.tolist())
+    return e.op("ReverseSequence", value, lengths, time_axis=0, batch_axis=1, since=10)
+
+
+def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -> ir.Value:
+    """X with zeros, which every range holds, past the end of the longest row: the kernel stops there."""
+    lens = node.inputs.get("sequence_lens")
+    if lens is None:
+        return X.stacked()
+    tensor = _constant(lens)
+    if tensor is not None and isinstance(axes.time, int):
+        known = np.arange(axes.time) < tensor.max(initial=0)
+        computed = e.condition(known[:, np.newaxis, np.newaxis])
+    else:
+        # The 0 is for a batch of no rows.
+        lengths = e.concat([lens, e.constant(np.zeros(1, np.int32))], axis=0)
+        longest = e.op("ReduceMax", lengths, keepdims=1)
+        computed = e.reshape(e.less(e.arange(axes.time), longest), [axes.time, 1, 1])
+    return e.where_else_zero(computed, X.stacked())
+
+
+def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
+    """The rows that had not ended when the step before was computed, bool: the others count as 0."""
+    lens = node.inputs["sequence_lens"]
+    tensor = _constant(lens)
+    if tensor is not None and isinstance(axes.time, int):
+        known = np.arange(axes.time)[:, np.newaxis, np.newaxis] <= tensor[:, np.newaxis]
+        stacked, flat = e.condition(known), e.condition(known.reshape(-1, 1))
+        return TimeSeries(e, axes, 1, flat=flat, stacked=stacked, dtype=e.condition_type)
+    steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
+    before_end = e.less(steps, e.op("Add", lens, e.constant(np.array(1, np.int32))))
+    carried = e.unsqueeze(before_end, 2, [axes.time, axes.batch, 1])
+    return TimeSeries(e, axes, 1, stacked=carried, dtype=e.condition_type)
+
+
+def _integers(e: Emitter, node: ResolvedNode, weights: Weights, name: str, direction: int) -> _Integers:
+    """A direction's W or R."""
+    value, size = node.inputs[name], node.input_size if name == "W" else node.hidden_size
+    if weights.is_constant(value) and size is not None:
+        matrix = weights.matrix(e, value, direction, 0, size)
+    else:
+        matrix = e.op("Gather", value, e.constant(np.array(direction)), axis=0)
+    scale, zero_point = node.inputs[f"{name}_scale"], node.inputs[f"{name}_zero_point"]
+    return _Integers(matrix, _of_direction(e, scale, direction), _zero_point(e, zero_point, direction))
+
+
+def _of_direction(e: Emitter, value: ir.Value, direction: int) -> ir.Value:
+    array = _constant(value)
+    if array is not None:
+        return e.constant(array[direction], name=value.name or "")
+    return e.op("Gather", value, e.constant(np.array(direction)), axis=0)
+
+
+def _zero_point(e: Emitter, value: ir.Value, direction: int) -> ir.Value | None:
+    """A direction's zero point, of which the kernel takes but one; ``None`` where it is known to be 0."""
+    array = _constant(value)
+    if array is not None:
+        number = array[direction].reshape(-1)[0]
+        return e.constant(np.array(number, array.dtype)) if number else None
+    own = e.op("Gather", value, e.constant(np.array(direction)), axis=0)
+    flat = e.op("Reshape", own, e.integers(-1))
+    return e.op("Gather", flat, e.constant(np.array(0)), axis=0)
+
+
+def _rounded(e: Emitter, value: ir.Value) -> _Rounded:
+    """The value in 8 bits, its range widened to hold 0."""
+    return _Rounded(*e.ops("DynamicQuantizeLinear", value, outputs=3, since=FIRST_OPSET))
+
+
+def _product(e: Emitter, x: _Rounded, weight: _Integers) -> ir.Value:
+    """What ``x @ weight`` stands for, in float32."""
+    operands = [x.value, weight.matrix, x.zero_point]
+    if weight.zero_point is not None:
+        operands.append(weight.zero_point)
+    integers = e.cast(e.op("MatMulInteger", *operands, since=10), e.dtype)
+    return e.op("Mul", integers, e.op("Mul", x.scale, weight.scale))
+
+
+def _gates(e: Emitter, node: ResolvedNode, total: ir.Value) -> dict[str, ir.Value]:
+    """What the cell adds nothing to any more, by the groups of gates that it asks for."""
+    if "P" in node.inputs:
+        groups = ["i", "o", "f", "c"]
+    else:
+        groups = ["io", "f", "c"] if node.input_forget else ["iof", "c"]
+    parts = e.split(total, [len(group) * node.hidden_size for group in groups], axis=1)
+    return dict(zip(groups, parts, strict=True))
+
+
+def _constant(value: ir.Value) -> np.ndarray | None:
+    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()

@@ -1,0 +1,106 @@
+"""What `inspect` warns of, and what every lowering notes: exporters' faults, unknown recurrent operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support.cli_helpers import rnnlower
+from support.quantized_models import QuantizedLstm
+
+GATES = {"LSTM": 4, "GRU": 3}
+
+
+def model(
+    op_type: str = "GRU", producer: str = "pytorch", state: np.ndarray | None = None, **attributes: object
+) -> onnx.ModelProto:
+    D = 2 if attributes.get("direction") == "bidirectional" else 1
+    rows = 2 * GATES[op_type]
+    weights = {"W": np.ones((D, rows, 3), np.float32), "R": np.ones((D, rows, 2), np.float32)}
+    inputs = ["X", "W", "R"]
+    if state is not None:
+        weights["h"] = state
+        inputs += ["", "", "h"]
+    node = helper.make_node(op_type, inputs, ["Y"], name="cell", hidden_size=2, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [4, "N", 3])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [4, D, "N", 2])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name=producer
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.onnx"
+
+
+def warnings(path) -> list[dict[str, str]]:
+    return rnnlower("inspect", path, "--json").json["warnings"]
+
+
+def test_a_gru_of_pytorch_without_linear_before_reset(path):
+    onnx.save(model(), path)
+    (warning,) = warnings(path)
+    assert warning["node"] == "GRU node 'cell'"
+    assert warning["what"] == "linear_before_reset is 0"
+    assert "pytorch/pytorch#189225" in warning["why"]
+    assert "--assume-linear-before-reset" in warning["remedy"]
+    text = rnnlower("inspect", path)
+    assert "rnnlower: warning: GRU node 'cell': linear_before_reset is 0" in text.stderr
+
+
+def test_every_lowering_notes_it(path, tmp_path):
+    onnx.save(model(), path)
+    for strategy in ("unroll", "scan", "loop"):
+        run = rnnlower(strategy, path, "-o", tmp_path / "out.onnx", "--no-verify")
+        assert "rnnlower: note: GRU node 'cell': linear_before_reset is 0" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [model(linear_before_reset=1), model(producer="tf2onnx"), model("LSTM"), model(producer="")],
+    ids=["linear_before_reset", "tf2onnx", "LSTM", "nobody"],
+)
+def test_sound_models_go_without(path, sound):
+    onnx.save(sound, path)
+    assert warnings(path) == []
+
+
+def test_a_bidirectional_layer_of_keras_without_activations(path):
+    onnx.save(model("LSTM", "tf2onnx", direction="bidirectional"), path)
+    (warning,) = warnings(path)
+    assert "onnx/tensorflow-onnx#2211" in warning["why"]
+    names = ["Sigmoid", "Relu", "Relu"] * 2
+    onnx.save(model("LSTM", "tf2onnx", direction="bidirectional", activations=names), path)
+    assert warnings(path) == []
+
+
+def test_an_initial_state_with_the_batch_of_an_example(path):
+    onnx.save(model("LSTM", state=np.zeros((1, 8, 2), np.float32)), path)
+    (warning,) = warnings(path)
+    assert warning["what"] == "initial_h is a constant of 8 row(s), and X has any number of rows"
+    assert "pytorch/pytorch#45653" in warning["why"]
+
+
+@pytest.mark.parametrize("op_type", ["AttnLSTM", "CudnnGRU", "custom_lstm_cell"])
+def test_an_operator_that_is_called_like_a_recurrence(path, tmp_path, op_type):
+    unknown = QuantizedLstm().build()
+    unknown.graph.node[0].op_type = op_type
+    onnx.save(unknown, path)
+    (warning,) = warnings(path)
+    assert warning["what"] == f"operator com.microsoft.{op_type} is called like a recurrence"
+    run = rnnlower("scan", path, "-o", tmp_path / "out.onnx", "--no-verify")
+    assert f"com.microsoft.{op_type}" in run.stderr
+
+
+def test_other_names_are_no_recurrence(path):
+    harmless = QuantizedLstm().build()
+    harmless.graph.node[0].op_type = "CongruentGroupNorm"
+    onnx.save(harmless, path)
+    assert warnings(path) == []
