@@ -282,6 +282,21 @@ VERIFICATION = [
     Case("inputs too large to generate", SCAN, x(FLOAT, 10**9, 1, 3)),
     Case("--engine", "verify model.onnx other.onnx --engine tinygrad"),
 ]
+ON = f"{SCAN} --trials 1 --on"
+RUNTIMES = [
+    Case("no such runtime", f"{ON} tensorflow"),
+    Case("a runtime that is not installed", f"{ON} rknn"),
+    Case("a runtime, but no verification", f"{SCAN} --no-verify --on rknn"),
+    Case("one runtime for both models, another for one", f"{VERIFY} --engine onnxruntime --on onnxruntime"),
+    Case("a command without a place for the outputs", f"{ON} 'cmd:./run.sh {{model}} {{inputs}}'"),
+    Case("a quote that does not end", f"{ON} 'cmd:./run.sh \"{{model}} {{inputs}} {{outputs}}'"),
+    Case("a command that is not there", f"{ON} 'cmd:./nowhere {{model}} {{inputs}} {{outputs}}'"),
+    Case("a command that fails", f"{ON} 'cmd:false {{model}} {{inputs}} {{outputs}}'"),
+    Case("a command that writes nothing", f"{ON} 'cmd:true {{model}} {{inputs}} {{outputs}}'"),
+    Case(
+        "a command that writes something else", f"{ON} 'cmd:tee {{outputs}} {{model}}.copy {{inputs}}.copy'"
+    ),
+]
 BENCHMARKS = [
     Case("--strategy", "bench model.onnx --strategy fastest"),
     Case("--plot", "bench model.onnx --plot chart.pdf"),
@@ -310,6 +325,7 @@ CASES = {
         for op_type, low, high, inputs, nodes in conversions.CONVERSIONS
     ],
     "Verification": VERIFICATION,
+    "Other runtimes": RUNTIMES,
     "Benchmarks": BENCHMARKS,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -67,6 +68,11 @@ a missing or malformed option is not listed.
 | cannot read or write FILE: REASON | 2 | a chart of `bench` cannot be drawn there |
 | FORMS: not what the model computes | 1 | `bench` made a form that is wrong |
 | onnxruntime runs the model in none of these forms | 4 | `bench` finds nothing to time |
+| RUNTIME was still loading after N s; RNNLOWER_ENGINE_SECONDS allows more | 4 | a runtime of `--on` hangs |
+| RUNTIME ended its process while loading the model, by SIGNAL: LAST WORDS | 4 | a runtime of `--on` crashes |
+| RUNTIME failed loading the model: REASON | 4 | a runtime of `--on` refuses it, in its own words |
+| VARIABLE is TEXT; it must be a number above 0 | 2 | a limit in the environment is none |
+| PROGRAM does not say what it has installed: REASON | 2 | RNNLOWER_PYTHON_NAME is no Python |
 | the model cannot be written: REASON | 3 | what is wrong with it was not seen when it was read |
 | NODE: STEP: this step is newer than the table of steps; REMEDY | 3 | onnx is newer than this version |
 | NODE: STEP: onnx has no definition of it in older operators; REMEDY | 3 | another onnx has one |
@@ -106,7 +112,7 @@ def run(case: Case) -> tuple[int, str]:
         before = sorted(folder.iterdir())
         absent = mock.patch.dict(sys.modules, {case.without: None})
         with absent if case.without else contextlib.nullcontext():
-            result = CliRunner().invoke(app, case.command.split())
+            result = CliRunner().invoke(app, shlex.split(case.command))
         if result.exit_code == 0 or sorted(folder.iterdir()) != before:
             raise RuntimeError(f"{case.command} was not refused: {result.output}")
         if not isinstance(result.exception, SystemExit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 __all__ = [
@@ -121,4 +122,12 @@ class VerificationError(RnnLowerError):
 
 
 class UnverifiableError(VerificationError):
-    """No engine runs one of the two models, so nothing could be compared."""
+    """No engine runs one of the two models, so nothing could be compared.
+
+    Args:
+        on: What is known of the runtime that was asked for, as JSON has it.
+    """
+
+    def __init__(self, problem: str, *, remedy: str = "", on: Mapping[str, object] | None = None) -> None:
+        super().__init__(problem, remedy=remedy)
+        self.on = on

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from rnnlower.cli.commands.bench import bench
 from rnnlower.cli.commands.check import check
 from rnnlower.cli.commands.convert import convert
+from rnnlower.cli.commands.engines import engines
 from rnnlower.cli.commands.inspect import inspect
 from rnnlower.cli.commands.lower import LOWERINGS
 from rnnlower.cli.commands.targets import targets
@@ -87,4 +88,5 @@ app.command()(verify)
 app.command()(inspect)
 app.command()(check)
 app.command()(targets)
+app.command()(engines)
 app.command()(bench)

@@ -18,6 +18,7 @@ __all__ = [
     "Json",
     "Model",
     "Nodes",
+    "On",
     "Opset",
     "Output",
     "Quiet",
@@ -125,6 +126,16 @@ States = Annotated[
         show_default=False,
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ENGINE",
+        help="Also run the result on this runtime: one of `rnnlower engines`, or "
+        "'cmd:PROGRAM {model} {inputs} {outputs}'.",
+        show_default=False,
+    ),
+]
 ExternalData = Annotated[
     str, typer.Option(metavar="auto|always|never", help="Whether tensors go into a file of their own.")
 ]
@@ -177,10 +188,11 @@ def verification_settings(
     rtol: float | None,
     inputs: pathlib.Path | None,
     state: list[str] | None,
+    on: str | None = None,
 ) -> dict[str, Any]:
     """Those of the options that were given; they say how to verify, and so need a verification."""
     options: dict[str, Any] = {"trials": trials, "seed": seed, "atol": atol, "rtol": rtol, "inputs": inputs}
-    options["states"] = parse_states(state)
+    options |= {"states": parse_states(state), "on": None if on == "none" else on}
     given = {name: value for name, value in options.items() if value is not None}
     if given and not verify:
         option = next(iter(given)).replace("states", "state")

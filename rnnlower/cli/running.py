@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.cli.progress import Tell
-    from rnnlower.verification import VerificationResult
+    from rnnlower.engines.known import Engine
+    from rnnlower.verification import RuntimeTrial, VerificationResult
 
 __all__ = [
     "DIFFERENT",
@@ -37,7 +38,9 @@ __all__ = [
     "error_entry",
     "exit_codes",
     "finish",
+    "installed_runtime",
     "other_comparison",
+    "own_runtime",
     "say",
     "size_on_disk",
     "tell_difference",
@@ -75,7 +78,8 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
 def _fail(error: RnnLowerError, code: int, json_: bool, cause: BaseException) -> NoReturn:
     typer.echo(f"rnnlower: error: {error}", err=True)
     if json_:
-        emit(json.dumps({"error": error_entry(error)}))
+        on = {"on": error.on} if isinstance(error, UnverifiableError) and error.on else {}
+        emit(json.dumps({"error": error_entry(error)} | on))
     raise typer.Exit(code) from cause
 
 
@@ -161,7 +165,9 @@ def finish(
 
 
 def _not_written(verification: VerificationResult, output: pathlib.Path) -> VerificationError:
-    problem = next(iter(verification.problems), "the result differs from the source")
+    on = verification.on
+    where = f" on {on.label}" if on is not None and not on.equal else ""
+    problem = next(iter(verification.problems), f"the result differs from the source{where}")
     return VerificationError(f"{problem}; {output} was not written", remedy=other_comparison(verification))
 
 
@@ -190,6 +196,37 @@ def size_on_disk(path: pathlib.Path, model: ir.Model) -> int:
     from rnnlower.files.model_io import data_files
 
     return path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
+
+
+def installed_runtime(name: str) -> Engine:
+    """The runtime of this name.
+
+    Raises:
+        OptionError: There is none.
+        UnverifiableError: It is not installed.
+    """
+    from rnnlower.engines.known import find_engine
+    from rnnlower.verification import RuntimeTrial
+
+    engine = find_engine(name)
+    if not engine.installed:
+        problem = f"{engine.title} is not installed ({engine.missing})"
+        on = RuntimeTrial.of(engine, problem=problem).to_dict()
+        raise UnverifiableError(problem, remedy=engine.install, on=on)
+    return engine
+
+
+def own_runtime(name: str) -> tuple[str | None, RuntimeTrial | None]:
+    """What a target's own runtime adds to the verification's settings, or that it was not tried."""
+    from rnnlower.engines.known import find_engine
+    from rnnlower.verification import RuntimeTrial
+
+    if not name:
+        return None, None
+    engine = find_engine(name)
+    if engine.installed:
+        return name, None
+    return None, RuntimeTrial.of(engine, problem=f"{engine.title} is not installed")
 
 
 def say(text: str, quiet: bool) -> None:

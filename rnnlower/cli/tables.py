@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.benchmarking import BenchResult, Timing
+    from rnnlower.engines.known import Engine
     from rnnlower.graph.walk import Located
     from rnnlower.inspection import RecurrentNode
     from rnnlower.opset import OpsetReport
@@ -34,6 +35,7 @@ __all__ = [
     "print_bench",
     "print_check",
     "print_conversion",
+    "print_engines",
     "print_inspection",
     "print_lowering",
     "print_targets",
@@ -106,17 +108,15 @@ def print_conversion(
 
 
 def print_verification(result: VerificationResult, *, verbose: bool = False) -> None:
-    """A line for each output: its largest error against what is allowed there; then the verdict."""
-    more = ("max abs", "max rel", "max ulp", "worst at") if verbose else ()
-    table = _table("output", "dtype", "largest error", "allowed", "used", "verdict", *more)
-    for output in result.outputs:
-        row: list[str | Text] = [output.name, output.dtype or "?", *_errors(output), _verdict(output)]
-        if verbose:
-            row += [f"{value:.3g}" for value in (output.max_abs, output.max_rel, output.max_ulp)]
-            row.append(_place(output))
-        table.add_row(*row)
-    if result.outputs:
-        _print(table)
+    """A line for each output: its largest error against what is allowed there; then the verdict.
+
+    Outputs on another runtime follow where they differ.
+    """
+    _print_outputs(result.outputs, verbose)
+    if result.on is not None:
+        if not result.on.equal and result.on.ran and result.on.outputs != result.outputs:
+            _print_outputs(result.on.outputs, verbose)
+        _print(str(result.on))
     for problem in result.problems:
         _print(f"problem: {problem}")
     if result.first_difference:
@@ -128,6 +128,19 @@ def print_verification(result: VerificationResult, *, verbose: bool = False) -> 
     sets = f"{result.trials} set{'' if result.trials == 1 else 's'} of inputs"
     verdict = Text("Verified", "bold green") if result else Text("DIFFERENT", "bold red")
     _print(verdict.append(f": {', '.join([sets, *_engines(result)])}", "default"))
+
+
+def _print_outputs(outputs: Sequence[OutputComparison], verbose: bool) -> None:
+    more = ("max abs", "max rel", "max ulp", "worst at") if verbose else ()
+    table = _table("output", "dtype", "largest error", "allowed", "used", "verdict", *more)
+    for output in outputs:
+        row: list[str | Text] = [output.name, output.dtype or "?", *_errors(output), _verdict(output)]
+        if verbose:
+            row += [f"{value:.3g}" for value in (output.max_abs, output.max_rel, output.max_ulp)]
+            row.append(_place(output))
+        table.add_row(*row)
+    if outputs:
+        _print(table)
 
 
 def _errors(output: OutputComparison) -> tuple[str, str, str]:
@@ -288,6 +301,16 @@ def _summary(target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfi
     of_model = sum(misfit.op_type.startswith("(") for misfit in others)
     parts += [f"{of_model} of the model's inputs and properties"] if of_model else []
     return f"target {target.name} does not run {', '.join(parts)}"
+
+
+def print_engines(engines: Sequence[Engine]) -> None:
+    """What can run models here and what could, one a line."""
+    table = _table("engine", "runtime", "installed", "tried with", "computes in", "what is missing")
+    for engine in engines:
+        missing = f"{engine.missing}: {engine.install}" if engine.missing else ""
+        tried = engine.tried or "not tried"
+        table.add_row(engine.name, engine.title, engine.version or "no", tried, engine.precision, missing)
+    _print(table)
 
 
 def print_bench(result: BenchResult) -> None:

@@ -63,6 +63,11 @@ class Engine:
         return not self.missing
 
     @property
+    def is_here(self) -> bool:
+        """Whether this interpreter has it."""
+        return self.python == sys.executable and not self.command
+
+    @property
     def label(self) -> str:
         """Its title with its version."""
         return f"{self.title} {self.version}" if self.version else self.title

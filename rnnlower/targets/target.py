@@ -4,6 +4,7 @@ A file consists of claims. Each is a table with its `source` (whose documentatio
 version) and, where nobody has said it, ``guess = true``::
 
     title = "What the runtime is called"
+    engine = "openvino"           # which of `rnnlower engines` it is; left out: none
 
     [opset]                       # versions of the default domain that it takes
     range = [7, 20]
@@ -175,7 +176,7 @@ class Tried(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A runtime; the fields are the tables of its file."""
+    """A runtime; the fields are the tables of its file. ``engine`` is what runs models on it, if anything."""
 
     name: str
     title: str
@@ -187,6 +188,7 @@ class Target:
     limits: Sequence[Limit] = ()
     recurrent: Sequence[RecurrentRule] = ()
     tried: Tried | None = None
+    engine: str = ""
 
     @property
     def profile(self) -> str:
@@ -265,7 +267,7 @@ _LISTS = {"limits": Limit, "recurrent": RecurrentRule}
 def _parse(name: str, data: Mapping[str, Any]) -> Target:
     fields: dict[str, Any] = {"title": name}
     for key, value in data.items():
-        if key == "title":
+        if key in ("title", "engine"):
             fields[key] = _of_type(value, str, key)
         elif key in _TABLES:
             fields[key] = _claim(_TABLES[key], value, key)
@@ -273,7 +275,9 @@ def _parse(name: str, data: Mapping[str, Any]) -> Target:
             rows = enumerate(_of_type(value, list, key))
             fields[key] = [_claim(_LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
-            raise ValueError(f"unknown key {key!r}; known are {', '.join(('title', *_TABLES, *_LISTS))}")
+            raise ValueError(
+                f"unknown key {key!r}; known are {', '.join(('title', 'engine', *_TABLES, *_LISTS))}"
+            )
     if missing := _TABLES.keys() - fields.keys() - {"tried"}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)

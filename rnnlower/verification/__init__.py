@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rnnlower.verification.driver import verify
-from rnnlower.verification.result import OutputComparison, VerificationResult
+from rnnlower.verification.result import OutputComparison, RuntimeTrial, VerificationResult
 
-__all__ = ["OutputComparison", "VerificationResult", "verify"]
+__all__ = ["OutputComparison", "RuntimeTrial", "VerificationResult", "verify"]

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from rnnlower import wording
 from rnnlower.arguments import integer
+from rnnlower.engines.known import Engine, find_engine
+from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
@@ -23,9 +25,9 @@ from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.thresholds import largest_threshold
 from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
-from rnnlower.verification.interface import feedable_inputs, interface_problems
+from rnnlower.verification.interface import feedable_inputs, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold
-from rnnlower.verification.result import VerificationResult
+from rnnlower.verification.result import RuntimeTrial, VerificationResult
 from rnnlower.verification.running import Runner
 from rnnlower.verification.streaming import state_pairs
 from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
@@ -44,6 +46,9 @@ class _Options:
     inputs: GivenInputs | None
     states: Mapping[str, str] | None
     progress: Progress
+    atol: float | None
+    rtol: float | None
+    also_on: Engine | None
 
 
 def verify(
@@ -58,6 +63,8 @@ def verify(
     states: Mapping[str, str] | None = None,
     semantics: Semantics = "ort",
     engine: EngineName | None = None,
+    on: str | None = None,
+    also_on: str | None = None,
     progress: Progress | None = None,
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs by name.
@@ -75,13 +82,17 @@ def verify(
             out: found by name and shape. Some of the generated trials go on with such states.
         semantics: what the reference's recurrent operators mean where the ONNX text and onnxruntime differ.
         engine: run both models on this one; left out, each on onnxruntime if that has kernels for it.
+        on: run the candidate on this runtime instead: a name of ``rnnlower.engines()``, or
+            ``"cmd:PROGRAM {model} {inputs} {outputs}"``.
+        also_on: run the candidate on this runtime, too, and on the same inputs.
         progress: called with ``"reference"`` or ``"candidate"``, the runs done and the runs in all.
 
     Returns:
         A result that is truthy when every output of every trial is equal.
 
     Raises:
-        UnverifiableError: no engine runs one of the models, or no generated inputs suit the reference.
+        UnverifiableError: no engine runs one of the models, the runtime asked for does not run the candidate,
+            or no generated inputs suit the reference.
         InvalidModelError: a model cannot be read.
         OptionError: an option is out of range, or the given inputs do not fit.
     """
@@ -103,15 +114,23 @@ def verify(
             f"{wording.option('trials')} counts generated inputs, {wording.option('inputs')} gives others",
             remedy="leave out one of the two",
         )
-    options = _Options(trials, seed, inputs, states, progress or (lambda role, done, total: None))
+    if on is not None and engine is not None:
+        raise OptionError(
+            f"{wording.option('engine')} says where both models run, {wording.option('on')} where one does",
+            remedy="leave out one of the two",
+        )
+    tell = progress or (lambda role, done, total: None)
+    other = None if also_on is None else find_engine(also_on)
+    options = _Options(trials, seed, inputs, states, tell, atol, rtol, other)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
         runner = Runner(*models, semantics, engine)
-        return _verify(runner, Judge(runner, atol, rtol), options)
+        return _verify(runner if on is None else runner.on(find_engine(on)), options)
 
 
-def _verify(runner: Runner, judge: Judge, options: _Options) -> VerificationResult:
+def _verify(runner: Runner, options: _Options) -> VerificationResult:
+    judge = Judge(runner, options.atol, options.rtol)
     problems, runnable = interface_problems(runner.reference.proto, runner.candidate.proto)
     if not runnable:
         return _result(runner, judge, [], problems)
@@ -121,6 +140,19 @@ def _verify(runner: Runner, judge: Judge, options: _Options) -> VerificationResu
         raise
     except VerificationError as error:
         return _result(runner, judge, [], [*problems, str(error)])
+    result = _compared(runner, finished, problems, options)
+    if options.also_on is None or not result:
+        return result
+    if options.also_on.is_here and options.also_on.name == runner.engines["candidate"]:
+        return _tried_on(options.also_on, result)
+    other = _compared(runner.on(options.also_on), finished, [], options)
+    return replace(result, equal=other.equal, on=other.on, skipped=other.skipped)
+
+
+def _compared(
+    runner: Runner, finished: list[Trial], problems: list[str], options: _Options
+) -> VerificationResult:
+    judge = Judge(runner, options.atol, options.rtol)
     pairs, failures = _run_candidate(runner, finished, options.progress)
     judged = [Judged(trial, outputs, judge.compare(trial, outputs)) for trial, outputs in pairs]
     return _result(runner, judge, judge.look_again(judged, options.seed), problems + failures)
@@ -130,7 +162,7 @@ def _result(runner: Runner, judge: Judge, judged: list[Judged], problems: list[s
     outputs = tuple(judge.merged(judged).values())
     same = bool(outputs) and all(output.equal for output in outputs)
     engines = dict(runner.engines)
-    return VerificationResult(
+    result = VerificationResult(
         equal=same and not problems,
         engines=engines,
         trials=len(judged),
@@ -142,6 +174,14 @@ def _result(runner: Runner, judge: Judge, judged: list[Judged], problems: list[s
         problems=tuple(problems),
         first_difference=None if same else judge.where_it_begins(judged),
     )
+    return result if runner.runtime is None else _tried_on(runner.runtime, result)
+
+
+def _tried_on(runtime: Engine, result: VerificationResult) -> VerificationResult:
+    """The result, with itself as what the runtime made of the candidate."""
+    problem = "; ".join(result.problems) or None
+    trial = RuntimeTrial.of(runtime, result.trials > 0, result.equal, result.outputs, problem)
+    return replace(result, on=trial, versions={**result.versions, runtime.name: runtime.version or ""})
 
 
 def _version(engine: str) -> str:
@@ -208,23 +248,55 @@ def _run_candidate(
     accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
     pairs: list[tuple[Trial, dict[str, Any]]] = []
     failures = []
+    if runner.runtime is not None:
+        finished = _without_overrides(runner, finished)
     try:
         with runner.open(runner.candidate) as run:
             for done, trial in enumerate(finished):
                 progress("candidate", done, len(finished))
                 pairs.append((trial, run({k: v for k, v in trial.feeds.items() if k in accepted})))
+    except EngineError as error:
+        on = None
+        if runner.runtime is not None:
+            on = RuntimeTrial.of(runner.runtime, problem=str(error)).to_dict()
+        raise UnverifiableError(str(error), on=on) from error
     except LacksKernelError as error:
         raise UnverifiableError(f"no engine runs the candidate: {brief(error)}") from error
     except LoadError as error:
         failures.append(f"the candidate does not load: {brief(error)}")
     except RunError as error:
         failures.append(f"the candidate does not run where the reference does: {brief(error)}")
+    if runner.runtime is not None:
+        failures += _other_names(runner, pairs)
     if runner.engines.get("candidate") == NumpyEngine.name:
         # What NumPy evaluates may still break the ONNX specification (the reference may do so, too).
         complaints = [_checker_complaint(model) for model in (runner.reference, runner.candidate)]
         if complaints[1] and not complaints[0]:
             failures.append(f"the candidate is no valid model: {complaints[1]}")
     return pairs, failures
+
+
+def _without_overrides(runner: Runner, finished: list[Trial]) -> list[Trial]:
+    """The trials that leave inputs at their default values: runtimes take those for constants."""
+    required = {value.name for value in required_inputs(runner.candidate.proto.graph)}
+    accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
+    left = [trial for trial in finished if accepted.intersection(trial.feeds) <= required]
+    if runner.runtime is not None and len(left) < len(finished):
+        count = len(finished) - len(left)
+        runner.note(
+            f"{count} trials feed inputs that have a default value: not tried on {runner.runtime.label}"
+        )
+    return left
+
+
+def _other_names(runner: Runner, pairs: list[tuple[Trial, dict[str, Any]]]) -> list[str]:
+    """What a runtime calls otherwise than the model does, or leaves out."""
+    expected = [value.name for value in runner.candidate.proto.graph.output]
+    found = list(dict.fromkeys(name for _, outputs in pairs for name in outputs))
+    missing = [name for name in expected if any(name not in outputs for _, outputs in pairs)]
+    return [f"there is no output {name!r}" for name in missing] + [
+        f"there is an output {name!r} that the model lacks" for name in found if name not in expected
+    ]
 
 
 def _checker_complaint(model: HeldModel) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["OutputComparison", "VerificationResult"]
+if TYPE_CHECKING:
+    from rnnlower.engines.known import Engine
+
+__all__ = ["OutputComparison", "RuntimeTrial", "VerificationResult"]
 
 
 def _number(value: float) -> float | None:
@@ -75,6 +78,52 @@ class OutputComparison:
 
 
 @dataclass(frozen=True)
+class RuntimeTrial:
+    """The candidate on another runtime, on the same inputs.
+
+    ``engine`` is its name, ``label`` its title with its version; ``ran`` tells whether it ran the candidate,
+    ``problem`` why not, or what is wrong beside the ``outputs``.
+    """
+
+    engine: str
+    label: str
+    version: str | None
+    ran: bool = False
+    equal: bool = False
+    outputs: tuple[OutputComparison, ...] = ()
+    problem: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        runtime: Engine,
+        ran: bool = False,
+        equal: bool = False,
+        outputs: tuple[OutputComparison, ...] = (),
+        problem: str | None = None,
+    ) -> RuntimeTrial:
+        """What became of the candidate on ``runtime``."""
+        return cls(runtime.name, runtime.label, runtime.version, ran, equal, outputs, problem)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value of ``on`` in JSON; only types that JSON knows."""
+        return {
+            "engine": self.engine,
+            "version": self.version,
+            "ran": self.ran,
+            "equal": self.equal,
+            "outputs": [output.to_dict() for output in self.outputs],
+            "problem": self.problem,
+        }
+
+    def __str__(self) -> str:
+        if not self.ran:
+            return f"{self.problem}: not tried"
+        verdict = "equal" if self.equal else "DIFFERENT"
+        return f"tried on {self.label}: {verdict}{f', {self.problem}' if self.problem else ''}"
+
+
+@dataclass(frozen=True)
 class VerificationResult:
     """Truthy when the two models agree on every trial.
 
@@ -83,7 +132,8 @@ class VerificationResult:
     differences that no single output shows (an output that is missing, a model that does not run).
     ``first_difference`` describes the first inner value that both models name and that differs. ``states``
     are the outputs that some trials fed back, and the inputs that they went to. ``versions`` are those of
-    the engines; ``tolerances`` hold ``atol`` and ``rtol`` as given, ``None`` for those by type.
+    the engines; ``tolerances`` hold ``atol`` and ``rtol`` as given, ``None`` for those by type. ``on`` tells
+    of the runtime on which the candidate ran, where one was asked for.
     """
 
     equal: bool
@@ -96,6 +146,7 @@ class VerificationResult:
     states: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     tolerances: Mapping[str, float | None] = field(default_factory=dict)
+    on: RuntimeTrial | None = None
 
     def __bool__(self) -> bool:
         return self.equal
@@ -113,12 +164,14 @@ class VerificationResult:
             "states": dict(self.states),
             "versions": dict(self.versions),
             "tolerances": dict(self.tolerances),
+            "on": None if self.on is None else self.on.to_dict(),
         }
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else "different"
         lines = [f"{verdict} after {self.trials} trials"]
         lines += [f"  {text}" for text in (*self.problems, *map(str, self.outputs))]
+        lines += [f"  {self.on}"] if self.on else []
         lines += [f"  begins with {self.first_difference}"] if self.first_difference else []
         lines += [f"  skipped: {text}" for text in self.skipped]
         return "\n".join(lines)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
 
+from rnnlower.engines.known import Engine as Runtime
+from rnnlower.engines.opened import open_on
 from rnnlower.engines.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.engine_choice import (
     Engine,
@@ -52,10 +55,17 @@ class Runner:
         self.notes: list[str] = []
         self.states: dict[str, str] = {}
         self.empty_inputs = False
+        self.runtime: Runtime | None = None
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
         self._optimized = small[0] if small and not _is_quantized(reference, candidate) else None
+
+    def on(self, runtime: Runtime) -> Runner:
+        """The same, but that the candidate runs on another runtime."""
+        other = copy.copy(self)
+        other.engines, other.notes, other.runtime = dict(self.engines), [*self.notes], runtime
+        return other
 
     def note(self, text: str) -> None:
         """Add a note, once."""
@@ -72,6 +82,11 @@ class Runner:
         Raises:
             LoadError: no engine takes the model.
         """
+        if model.role == "candidate" and self.runtime is not None:
+            self.engines[model.role] = self.runtime.name
+            with closing(open_on(self.runtime, model.with_data())) as opened:
+                yield opened.run
+            return
         engine: Engine
         engine, notes = open_engine(
             model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from rnnlower.cli.options import (
     Json,
     Model,
     Nodes,
+    On,
     Opset,
     Output,
     Quiet,
@@ -33,7 +35,15 @@ from rnnlower.cli.options import (
     parse_shapes,
     verification_settings,
 )
-from rnnlower.cli.running import exit_codes, finish, say, size_on_disk, write
+from rnnlower.cli.running import (
+    exit_codes,
+    finish,
+    installed_runtime,
+    own_runtime,
+    say,
+    size_on_disk,
+    write,
+)
 
 __all__ = ["LOWERINGS"]
 
@@ -57,6 +67,7 @@ def _lower(
     rtol: Rtol = None,
     inputs: Inputs = None,
     state: States = None,
+    on: On = None,
     external_data: ExternalData = "auto",
     json_: Json = False,
     quiet: Quiet = False,
@@ -80,17 +91,26 @@ def _lower(
         strict=strict,
     )
     check_external_data(external_data)
-    settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state)
+    settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state, on)
+    absent = None
+    if runtime := settings.pop("on", None):
+        installed_runtime(runtime)
+    elif verify and on is None and options.target is not None:
+        runtime, absent = own_runtime(options.target.engine)
     with progress("reading", quiet) as tell:
         lowered = read_model(model)
         source_size = size_on_disk(model, lowered)
         lowering = lower_model(lowered, options, tell)
     for note in lowering.notes:
         say(f"rnnlower: note: {note}", quiet)
-    settings |= {"semantics": semantics}
+    settings |= {"semantics": semantics, "also_on": runtime}
     verification, written = write(lowered, output, model, settings if verify else None, external_data, quiet)
+    if verification is not None and verification.on is None:
+        verification = dataclasses.replace(verification, on=absent)
+    verified = {} if verification is None else verification.to_dict()
     result = lowering.to_dict() | {
-        "verification": None if verification is None else verification.to_dict(),
+        "verification": verified or None,
+        "on": verified.get("on"),
         "output": str(output) if verification is None or verification else None,
     }
     if not json_ and not quiet:

@@ -11,6 +11,7 @@ from rnnlower.cli.options import (
     Atol,
     Inputs,
     Json,
+    On,
     Quiet,
     Rtol,
     Seed,
@@ -23,6 +24,7 @@ from rnnlower.cli.options import (
 from rnnlower.cli.running import (
     emit_result,
     exit_codes,
+    installed_runtime,
     other_comparison,
     tell_difference,
     verify_files,
@@ -58,6 +60,7 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    on: On = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -66,7 +69,9 @@ def verify(
     from rnnlower.cli import tables
     from rnnlower.cli.progress import progress
 
-    settings = verification_settings(True, trials, seed, atol, rtol, inputs, state)
+    settings = verification_settings(True, trials, seed, atol, rtol, inputs, state, on)
+    if "on" in settings:
+        installed_runtime(settings["on"])
     settings |= {"semantics": semantics, "engine": engine}
     with progress("verifying", quiet) as tell:
         result = verify_files(reference, candidate, settings, tell)

@@ -49,6 +49,8 @@ class Judge:
             for node in facts.recurrent
             if node.elem_type
         ]
+        if runner.runtime is not None:
+            self._coarse.append(np.dtype(runner.runtime.precision))
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
         """The tolerance for values of ``dtype`` (None for what is no array) that ``feeds`` lead to."""

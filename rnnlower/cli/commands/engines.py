@@ -1,0 +1,25 @@
+"""`rnnlower engines`."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from rnnlower.cli.options import Json
+from rnnlower.cli.running import exit_codes
+
+__all__ = ["engines"]
+
+
+@exit_codes
+def engines(json_: Json = False) -> None:
+    """List what can run models here, for --on: what is installed, and what installs the rest."""
+    from rnnlower.cli import tables
+    from rnnlower.engines.known import engines as known
+
+    found = known()
+    if json_:
+        typer.echo(json.dumps({"engines": [engine.to_dict() for engine in found]}))
+    else:
+        tables.print_engines(found)

@@ -1,0 +1,144 @@
+"""`--on`: the result runs on another runtime before it is written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from support.cli_helpers import rnnlower, save
+from support.commands import board
+from support.configs import Config
+from support.target_files import MINIMAL, write
+
+MODEL = Config(Y_h="graph", Y_c="graph").build()
+NUDGED = """
+import onnx
+model = onnx.load(model)
+for tensor in model.graph.initializer:
+    array = onnx.numpy_helper.to_array(tensor).copy()
+    if array.ndim > 1 and array.dtype == np.float32:
+        array.flat[np.abs(array).argmax()] *= 1.05
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+model = model.SerializeToString()
+"""
+OTHER_NAME = "outputs['Z'] = outputs.pop('Y')"
+FAULTS = {
+    "a wrong weight": {"model": NUDGED},
+    "a flipped direction": {"outputs": "outputs['Y'] = outputs['Y'][::-1]"},
+    "another shape": {"outputs": "outputs['Y'] = outputs['Y'][:, 0]"},
+    "another dtype": {"outputs": "outputs['Y'] = outputs['Y'].astype(np.float64)"},
+    "another name": {"outputs": OTHER_NAME},
+    "an output missing": {"outputs": "del outputs['Y_h']"},
+}
+WORDS = {
+    "another shape": "shape [",
+    "another dtype": "dtype float32 against float64",
+    "another name": "there is no output 'Y'; there is an output 'Z' that the model lacks",
+    "an output missing": "there is no output 'Y_h'",
+}
+
+
+def lowering(folder: Path, strategy: str, on: str, *more: object) -> list[object]:
+    return [strategy, save(MODEL, folder), "-o", folder / "out.onnx", "--trials=1", "--on", on, *more]
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
+def test_equal_there(tmp_path: Path, strategy: str) -> None:
+    on = board(tmp_path)
+    result = rnnlower(*lowering(tmp_path, strategy, on, "--json")).json
+    assert (tmp_path / "out.onnx").exists()
+    assert result["on"] == result["verification"]["on"]
+    outputs = result["on"].pop("outputs")
+    assert result["on"] == {"engine": on, "version": None, "ran": True, "equal": True, "problem": None}
+    assert [output["name"] for output in outputs] == ["Y", "Y_h", "Y_c"]
+    assert result["verification"]["engines"]["candidate"] == "onnxruntime"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_different_there(tmp_path: Path, fault: str) -> None:
+    run = rnnlower(*lowering(tmp_path, "unroll", board(tmp_path, **FAULTS[fault])), code=1)
+    assert not (tmp_path / "out.onnx").exists()
+    assert "onnxruntime" in run.stdout
+    assert f"tried on the command {sys.executable}: DIFFERENT" in run.stdout
+    assert "out.onnx was not written" in run.stderr
+    assert WORDS.get(fault, "DIFFERENT at [") in run.stdout
+
+
+def test_a_runtime_that_cannot_run_it(tmp_path: Path) -> None:
+    arguments = lowering(tmp_path, "scan", board(tmp_path, model="sys.exit('no Scan here')"), "--json")
+    run = rnnlower(*arguments, code=4)
+    assert f"the command {sys.executable} ended with exit status 1: no Scan here" in run.stderr
+    assert not run.json["on"]["ran"]
+    assert "no Scan here" in run.json["on"]["problem"]
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_runtime_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RNNLOWER_PYTHON_OPENVINO", str(tmp_path / "nowhere"))
+    run = rnnlower(*lowering(tmp_path, "unroll", "openvino"), code=4)
+    assert "OpenVINO is not installed" in run.stderr
+    assert "pip install openvino" in run.stderr
+    arguments = ["lower", save(MODEL, tmp_path), "-o", tmp_path / "out.onnx", "--target=openvino"]
+    run = rnnlower(*arguments, "--trials=1")
+    assert "OpenVINO is not installed: not tried" in run.stdout
+    assert rnnlower(*arguments, "--json").json["on"]["ran"] is False
+    assert rnnlower(*arguments, "--json", "--on=none").json["on"] is None
+    assert rnnlower(*arguments, "--json", "--no-verify").json["on"] is None
+
+
+def test_lower_tries_the_targets_own_runtime(tmp_path: Path) -> None:
+    arguments = ["lower", save(MODEL, tmp_path), "-o", tmp_path / "out.onnx", "--json", "--trials=1"]
+    assert rnnlower(*arguments, "--target=onnxruntime").json["on"]["engine"] == "onnxruntime"
+    target = write(tmp_path, {**MINIMAL, "ops": "absent = []"})
+    target.write_text(f'engine = """{board(tmp_path)}"""\n{target.read_text()}')
+    assert rnnlower(*arguments, "--target", target).json["on"]["equal"]
+    board(tmp_path, model=NUDGED)
+    assert rnnlower(*arguments, "--target", target, code=1).json["output"] is None
+    assert rnnlower(*arguments, "--target", target, "--on=none").json["on"] is None
+
+
+def test_verify_runs_the_candidate_there(tmp_path: Path) -> None:
+    files = save(MODEL, tmp_path, "a.onnx"), save(MODEL, tmp_path, "b.onnx")
+    on = board(tmp_path)
+    result = rnnlower("verify", *files, "--trials=1", "--on", on, "--json").json
+    assert result["equal"]
+    assert result["engines"] == {"reference": "onnxruntime", "candidate": on}
+    assert result["on"]["ran"]
+    board(tmp_path, model=NUDGED)
+    run = rnnlower("verify", *files, "--trials=1", "--on", on, code=1)
+    assert "DIFFERENT: 1 set of inputs" in run.stdout
+    assert rnnlower("verify", *files, "--trials=1", "--on=none", "--json").json["on"] is None
+    run = rnnlower("verify", *files, "--on", on, "--engine=onnxruntime", code=2)
+    assert "leave out one" in run.stderr
+
+
+def test_a_given_tolerance_counts_there_too(tmp_path: Path) -> None:
+    on = board(tmp_path, outputs="outputs['Y'] = outputs['Y'] + np.float32(1e-3)")
+    rnnlower(*lowering(tmp_path, "unroll", on), code=1)
+    rnnlower(*lowering(tmp_path, "unroll", on, "--atol=2e-3"))
+
+
+def test_inputs_with_a_default_are_not_fed_there(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 14]> g (float[2] x, float[2] scale = {1, 2}) => (float[2] y) '
+        "{ y = Mul (x, scale) }"
+    )
+    files = save(model, tmp_path, "a.onnx"), save(model, tmp_path, "b.onnx")
+    result = rnnlower("verify", *files, "--trials=2", "--on", board(tmp_path), "--json").json
+    assert result["equal"]
+    assert any("feed inputs that have a default value: not tried on" in text for text in result["skipped"])
+
+
+def test_no_verification_and_a_runtime_contradict(tmp_path: Path) -> None:
+    arguments = ["unroll", save(MODEL, tmp_path), "-o", tmp_path / "out.onnx", "--no-verify"]
+    run = rnnlower(*arguments, "--on=tract", code=2)
+    assert "--on says how to verify" in run.stderr
+
+
+def test_the_list(tmp_path: Path) -> None:
+    assert "onnxruntime" in rnnlower("engines").stdout
+    listed = {engine["name"]: engine for engine in rnnlower("engines", "--json").json["engines"]}
+    assert listed["onnxruntime"]["installed"]
+    assert listed["rknn"]["install"] == "pip install rknn-toolkit2"
