@@ -152,7 +152,8 @@ class VerificationResult:
         return self.equal
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``verify --json`` prints; only types that JSON knows."""
+        """What ``verify --json`` prints; only types that JSON knows. ``on`` is there where it was asked for."""
+        on = {} if self.on is None else {"on": self.on.to_dict()}
         return {
             "equal": self.equal,
             "engines": dict(self.engines),
@@ -164,7 +165,7 @@ class VerificationResult:
             "states": dict(self.states),
             "versions": dict(self.versions),
             "tolerances": dict(self.tolerances),
-            "on": None if self.on is None else self.on.to_dict(),
+            **on,
         }
 
     def __str__(self) -> str:

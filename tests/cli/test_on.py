@@ -84,8 +84,8 @@ def test_a_runtime_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mon
     run = rnnlower(*arguments, "--trials=1")
     assert "OpenVINO is not installed: not tried" in run.stdout
     assert rnnlower(*arguments, "--json").json["on"]["ran"] is False
-    assert rnnlower(*arguments, "--json", "--on=none").json["on"] is None
-    assert rnnlower(*arguments, "--json", "--no-verify").json["on"] is None
+    assert "on" not in rnnlower(*arguments, "--json", "--on=none").json
+    assert "on" not in rnnlower(*arguments, "--json", "--no-verify").json
 
 
 def test_lower_tries_the_targets_own_runtime(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_lower_tries_the_targets_own_runtime(tmp_path: Path) -> None:
     assert rnnlower(*arguments, "--target", target).json["on"]["equal"]
     board(tmp_path, model=NUDGED)
     assert rnnlower(*arguments, "--target", target, code=1).json["output"] is None
-    assert rnnlower(*arguments, "--target", target, "--on=none").json["on"] is None
+    assert "on" not in rnnlower(*arguments, "--target", target, "--on=none").json
 
 
 def test_verify_runs_the_candidate_there(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_verify_runs_the_candidate_there(tmp_path: Path) -> None:
     board(tmp_path, model=NUDGED)
     run = rnnlower("verify", *files, "--trials=1", "--on", on, code=1)
     assert "DIFFERENT: 1 set of inputs" in run.stdout
-    assert rnnlower("verify", *files, "--trials=1", "--on=none", "--json").json["on"] is None
+    assert "on" not in rnnlower("verify", *files, "--trials=1", "--on=none", "--json").json
     run = rnnlower("verify", *files, "--on", on, "--engine=onnxruntime", code=2)
     assert "leave out one" in run.stderr
 

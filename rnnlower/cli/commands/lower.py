@@ -110,7 +110,7 @@ def _lower(
     verified = {} if verification is None else verification.to_dict()
     result = lowering.to_dict() | {
         "verification": verified or None,
-        "on": verified.get("on"),
+        **({"on": verified["on"]} if "on" in verified else {}),
         "output": str(output) if verification is None or verification else None,
     }
     if not json_ and not quiet:
