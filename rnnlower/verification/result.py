@@ -152,7 +152,7 @@ class VerificationResult:
         return self.equal
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``verify --json`` prints; only types that JSON knows. ``on`` is there where it was asked for."""
+        """What ``verify --json`` prints; only types that JSON knows; ``on`` only where it was asked for."""
         on = {} if self.on is None else {"on": self.on.to_dict()}
         return {
             "equal": self.equal,
