@@ -222,6 +222,26 @@ OPTIONS = [
     Case("a folder with other files", f"{SCAN} --inputs broken"),
     Case("an .npz file that is not there", f"{SCAN} --inputs inputs.npz"),
 ]
+SETTING = text(17, "int64[2] n, float[2, K] X, bool on, float16 h, string s", "Y = Identity (X)")
+SETS = [
+    Case("--set", f"{SCAN} --set X"),
+    Case("a value that is none", f"{SCAN} --set X=one"),
+    Case("two values", f"{SCAN} --set X=1 --set X=2"),
+    Case("an array without a key", f"{SCAN} --set X=@good.npz"),
+    Case("an array that is not there", f"{SCAN} --set X=@good.npz:Z"),
+    Case("a file that is not there", f"{SCAN} --set X=@values.npz:X"),
+    Case("a file that is no archive", f"{SCAN} --set X=@plain.npz:X"),
+    Case("an input that is not there", f"{SCAN} --set sr=16000"),
+    Case("a number of another kind", f"{SCAN} --set n=1.5", model=SETTING),
+    Case("a number for a boolean", f"{SCAN} --set on=1", model=SETTING),
+    Case("a number that the type cannot hold", f"{SCAN} --set h=1e6", model=SETTING),
+    Case("rows of different lengths", f"{SCAN} --set X=[[1,2],[3]]", model=SETTING),
+    Case("text", f"{SCAN} --set s=1", model=SETTING),
+    Case("another shape", f"{SCAN} --set n=[1,2,3]", model=SETTING),
+    Case("a number where the shape is open", f"{SCAN} --set X=0", model=SETTING),
+    Case("an input of the training", f"{SCAN} --set X=0", training(node("Neg", ["X"], ["negative"]))),
+    Case("another value among the inputs", f"{SCAN} --dim T=2 --set X=2 --inputs good.npz"),
+]
 CONVERSION = [
     Case("what replaces the node is newer", f"{SCAN} --opset 7"),
     Case(
@@ -313,6 +333,7 @@ CASES = {
     "Quantized recurrent nodes": QUANTIZED,
     "Lengths": LENGTHS,
     "Options": OPTIONS,
+    "Inputs that are set": SETS,
     "Targets": TARGETS,
     "The file of a target": TARGET_FILES,
     "Conversion": CONVERSION,
@@ -341,6 +362,8 @@ CALLS = [
     Case("a size that is no number", 'rnnlower.unroll(model, dims={"T": "5"})'),
     Case("sizes without names", 'rnnlower.unroll(model, dims=["T"])'),
     Case("a shape that is no list", 'rnnlower.unroll(model, input_shapes={"X": 5})'),
+    Case("values without names", 'rnnlower.unroll(model, sets=["X"])'),
+    Case("values of a pass without names", 'SetInputsPass(["X"])'),
     Case("a pattern that is not in a list", 'rnnlower.unroll(model, nodes="lstm*")'),
     Case("the unroll factor", "rnnlower.scan(model, unroll_factor=0)"),
     Case("the opset", "rnnlower.convert(model, opset=0)"),

@@ -16,6 +16,7 @@ from refusal_models import (
     lens,
     node,
     overridable,
+    rename_input,
     set_attribute,
     some_steps,
     then,
@@ -87,7 +88,7 @@ TARGETS = [
     Case(
         "the rest of the model",
         f"{LOWER} primitive --strict",
-        then(STATIC, insert(node("Round", ["X"], ["rounded"], name="rounding"))),
+        then(STATIC, rename_input(0, "rounded"), insert(node("Round", ["X"], ["rounded"], name="rounding"))),
     ),
     Case("the profile has no such operator", f"{LOWER} sonnx", STATIC, cell("GRU")),
     Case(

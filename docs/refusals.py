@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 import rnnlower
 from rnnlower.cli.app import app
-from rnnlower.passes import InlineFunctionsPass, LowerRecurrentPass
+from rnnlower.passes import InlineFunctionsPass, LowerRecurrentPass, SetInputsPass
 
 __all__ = ["PAGE", "page", "versions"]
 
@@ -125,7 +125,7 @@ def run(case: Case) -> tuple[int, str]:
 def call(case: Case) -> str:
     """The error that an expression raises."""
     names = {"rnnlower": rnnlower, "ir": ir, "model": _changed(case)}
-    passes = {each.__name__: each for each in (InlineFunctionsPass, LowerRecurrentPass)}
+    passes = {each.__name__: each for each in (InlineFunctionsPass, LowerRecurrentPass, SetInputsPass)}
     with _folder(case):
         try:
             eval(case.command, names | passes)

@@ -8,36 +8,51 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rnnlower.passes.conform_sonnx import ConformSonnxPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass
+    from rnnlower.passes.fold_constants import FoldConstantsPass
     from rnnlower.passes.fold_weights import FoldWeightsPass
     from rnnlower.passes.freeze_dims import FreezeDimsPass
     from rnnlower.passes.infer_types import InferTypesPass
     from rnnlower.passes.inline_functions import InlineFunctionsPass
     from rnnlower.passes.legacy_constants import LegacyConstantsPass
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+    from rnnlower.passes.remove_noops import RemoveNoopsPass
+    from rnnlower.passes.remove_unused import RemoveUnusedPass
+    from rnnlower.passes.set_inputs import SetInputsPass
     from rnnlower.passes.static_shapes import StaticShapesPass
+    from rnnlower.passes.take_branches import TakeBranchesPass
 
 __all__ = [
     "ConformSonnxPass",
     "ConvertOpsetPass",
+    "FoldConstantsPass",
     "FoldWeightsPass",
     "FreezeDimsPass",
     "InferTypesPass",
     "InlineFunctionsPass",
     "LegacyConstantsPass",
     "LowerRecurrentPass",
+    "RemoveNoopsPass",
+    "RemoveUnusedPass",
+    "SetInputsPass",
     "StaticShapesPass",
+    "TakeBranchesPass",
 ]
 
 _HOMES = {
     "ConformSonnxPass": "conform_sonnx",
     "ConvertOpsetPass": "convert_opset",
+    "FoldConstantsPass": "fold_constants",
     "FoldWeightsPass": "fold_weights",
     "FreezeDimsPass": "freeze_dims",
     "InferTypesPass": "infer_types",
     "InlineFunctionsPass": "inline_functions",
     "LegacyConstantsPass": "legacy_constants",
     "LowerRecurrentPass": "lower_recurrent",
+    "RemoveNoopsPass": "remove_noops",
+    "RemoveUnusedPass": "remove_unused",
+    "SetInputsPass": "set_inputs",
     "StaticShapesPass": "static_shapes",
+    "TakeBranchesPass": "take_branches",
 }
 
 

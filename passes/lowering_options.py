@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.arguments import check_strings, integer
@@ -37,6 +38,9 @@ class LoweringOptions:
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         semantics: Which reading wins where the text and onnxruntime differ.
         target: The runtime that the result is for.
+        sets: Values of graph inputs that become constants.
+        fold: Whether decided branches are taken and constants folded; ``None``: for a target, and where
+            inputs or sizes are given.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
     """
 
@@ -49,10 +53,21 @@ class LoweringOptions:
     semantics: Semantics = "ort"
     target: Target | None = None
     strict: bool = False
+    sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fold: bool | None = None
+
+    @property
+    def folds(self) -> bool:
+        """Whether branches are taken and constants are folded."""
+        if self.fold is not None:
+            return self.fold
+        return self.strategy == "target" or bool(self.sets or self.dims or self.input_shapes)
 
     def __post_init__(self) -> None:
         if self.nodes is not None:
             check_strings("nodes", self.nodes)
+        if not isinstance(self.sets, Mapping):
+            raise OptionError(f"sets is {self.sets!r}; it must be a dictionary")
         if integer("unroll factor", self.unroll_factor) < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
         check_semantics(self.semantics)
@@ -76,6 +91,7 @@ class LoweringReport:
         notes: What the user should know beside it.
         target: The name of the runtime that the result is for, if it is for one.
         kept: Recurrent nodes that this runtime runs soundly as they are.
+        sets: The inputs that were set, with their values as the model holds them.
     """
 
     nodes: Sequence[LoweredNode]
@@ -85,6 +101,7 @@ class LoweringReport:
     notes: Sequence[str] = ()
     target: str | None = None
     kept: Sequence[KeptNode] = ()
+    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON knows it; reasons, where a target is the reason."""
@@ -102,6 +119,7 @@ class LoweringReport:
             "ops_before": dict(self.ops_before),
             "ops_after": dict(self.ops_after),
             "notes": list(self.notes),
+            **({"sets": {name: array.tolist() for name, array in self.sets.items()}} if self.sets else {}),
         } | of_target
 
 

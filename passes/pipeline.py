@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
@@ -23,11 +24,13 @@ from rnnlower.passes.lengths import with_static_lengths
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, LoweringReport, count_ops
 from rnnlower.passes.opset_moves import inline, move, reach
+from rnnlower.passes.set_inputs import SetInputsPass
+from rnnlower.passes.simplify import simplify
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import find_suspicions
 from rnnlower.targets import Target
-from rnnlower.targets.fit import find_misfits
+from rnnlower.targets.fit import find_misfits, runs_op
 from rnnlower.targets.plan import (
     KeptNode,
     choose_plan,
@@ -64,6 +67,7 @@ class _Work:
         lowered: What became of the nodes.
         kept: The nodes that the target runs as they are.
         notes: What the user should know beside it.
+        sets: The inputs that were set, with their values.
     """
 
     model: ir.Model
@@ -78,6 +82,7 @@ class _Work:
     lowered: list[LoweredNode] = dataclasses.field(default_factory=list)
     kept: list[KeptNode] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def target(self) -> Target:
@@ -127,6 +132,7 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
         work.notes,
         None if options.target is None else options.target.name,
         work.kept,
+        work.sets,
     )
 
 
@@ -183,6 +189,20 @@ def _freeze(work: _Work) -> None:
     FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model)
 
 
+def _set_inputs(work: _Work) -> None:
+    setting = SetInputsPass(work.options.sets)
+    setting(work.model)
+    work.sets = setting.values
+
+
+def _simplify(work: _Work) -> None:
+    target = work.options.target
+    work.notes += simplify(work.model, lambda node: target is not None and not runs_op(target, node))
+    here = {node for node, _ in walk(work.model.graph)}
+    work.unreachable += [located for located in work.nodes if located.node not in here]
+    work.nodes = [located for located in work.nodes if located.node in here]
+
+
 def _open_to_target(work: _Work) -> None:
     # Before, integer constants have to be written in ways that a target need not have.
     work.model.ir_version = max(work.model.ir_version, _FREE_INITIALIZERS_IR)
@@ -216,7 +236,9 @@ def _raise_opset(work: _Work) -> None:
 
 
 def _inline_functions(work: _Work) -> None:
-    work.notes += inline(work.model, _is_selected)
+    target = work.options.target
+    in_the_way = work.options.folds and target is not None and not target.ops.functions
+    work.notes += inline(work.model, (lambda node: True) if in_the_way else _is_selected)
     opset = default_opset(work.model)
     work.nodes = [
         dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
@@ -236,9 +258,10 @@ def _fold_weights(work: _Work) -> None:
 
 
 def _fix_lengths(work: _Work) -> None:
-    work.nodes, work.unreachable, work.impossible = with_static_lengths(
+    work.nodes, unreachable, work.impossible = with_static_lengths(
         work.model, work.nodes, work.options.target, work.options.semantics
     )
+    work.unreachable += unreachable
 
 
 def _plan(work: _Work) -> None:
@@ -353,11 +376,13 @@ PIPELINE: Sequence[Step] = (
     Step(_select, "Nodes have the names that `inspect` shows only before anything moves."),
     Step(_freeze, "What follows is easier to tell where sizes are numbers."),
     Step(_tell_suspicions, "Names are still those that the user knows, and fixed sizes excuse some."),
+    Step(_set_inputs, "A value fills the shape that is now known.", lambda options: bool(options.sets)),
     Step(_open_to_target, "A model that the target takes in no form is refused first.", _has_target),
     Step(_raise_opset, "A model too old for what is written here moves to the first opset that suffices."),
     Step(
         _inline_functions, "Only a call knows the attributes, shapes and constants of a node in a function."
     ),
+    Step(_simplify, "What never runs need not be lowered, nor fit.", lambda options: options.folds),
     Step(
         _keep_native, "A node's types and sizes, now known, decide whether the target runs it.", _has_target
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -36,6 +37,8 @@ def unroll(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     nodes: Sequence[str] | None = None,
     semantics: Semantics = "ort",
+    sets: Mapping[str, Any] | None = None,
+    fold: bool | None = None,
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites LSTM, GRU and RNN nodes into straight-line primitive ops.
 
@@ -46,6 +49,9 @@ def unroll(
         input_shapes: Shapes of graph inputs, by name.
         nodes: Shell wildcards; only nodes whose name matches one are rewritten.
         semantics: Which reading wins where the ONNX text and onnxruntime differ, ``ort`` or ``spec``.
+        sets: Values of graph inputs, by name: numbers, lists or arrays. These inputs become constants.
+        fold: Fold constants and take the branches of Ifs that are decided; ``None``: where `sets`, `dims` or
+            `input_shapes` is given, and for a target.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -53,9 +59,10 @@ def unroll(
         UnsupportedModelError: A node asks for what is refused, or has no static sequence length.
         OpsetError: The model cannot be moved to the opset.
     """
-    return _lower(
-        model, LoweringOptions("unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics)
+    options = LoweringOptions(
+        "unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics, sets=sets or {}, fold=fold
     )
+    return _lower(model, options)
 
 
 def scan(
@@ -67,6 +74,8 @@ def scan(
     nodes: Sequence[str] | None = None,
     unroll_factor: int = 1,
     semantics: Semantics = "ort",
+    sets: Mapping[str, Any] | None = None,
+    fold: bool | None = None,
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites each LSTM, GRU and RNN node into primitive ops around one Scan.
 
@@ -75,7 +84,17 @@ def scan(
 
     The other arguments and the errors are those of `unroll`; the sequence length may be dynamic.
     """
-    options = LoweringOptions("scan", opset, dims or {}, input_shapes or {}, nodes, unroll_factor, semantics)
+    options = LoweringOptions(
+        "scan",
+        opset,
+        dims or {},
+        input_shapes or {},
+        nodes,
+        unroll_factor,
+        semantics,
+        sets=sets or {},
+        fold=fold,
+    )
     return _lower(model, options)
 
 
@@ -88,12 +107,24 @@ def loop(
     nodes: Sequence[str] | None = None,
     unroll_factor: int = 1,
     semantics: Semantics = "ort",
+    sets: Mapping[str, Any] | None = None,
+    fold: bool | None = None,
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites each LSTM, GRU and RNN node into primitive ops around one Loop.
 
     The arguments and the errors are those of `scan`.
     """
-    options = LoweringOptions("loop", opset, dims or {}, input_shapes or {}, nodes, unroll_factor, semantics)
+    options = LoweringOptions(
+        "loop",
+        opset,
+        dims or {},
+        input_shapes or {},
+        nodes,
+        unroll_factor,
+        semantics,
+        sets=sets or {},
+        fold=fold,
+    )
     return _lower(model, options)
 
 
@@ -108,6 +139,8 @@ def lower(
     nodes: Sequence[str] | None = None,
     unroll_factor: int = 1,
     semantics: Semantics = "ort",
+    sets: Mapping[str, Any] | None = None,
+    fold: bool | None = None,
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites the LSTM, GRU and RNN nodes that a runtime lacks or gets wrong into ops that it has.
 
@@ -131,6 +164,8 @@ def lower(
         semantics,
         find_target(target),
         strict,
+        sets or {},
+        fold,
     )
     return _lower(model, options)
 

@@ -7,7 +7,7 @@ import contextvars
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["call", "command_line_words", "dims", "input_shapes", "option", "several"]
+__all__ = ["call", "command_line_words", "dims", "input_shapes", "option", "sets", "several"]
 
 # Python's words where nobody asks for others: the command line does, as it is the outer of the two.
 _in_python: contextvars.ContextVar[bool] = contextvars.ContextVar("in_python", default=True)
@@ -48,6 +48,13 @@ def input_shapes(shapes: Mapping[str, Sequence[object]]) -> str:
         return "input_shapes={" + ", ".join(entries) + "}"
     written = [_quoted(f"{name}:" + ",".join(map(str, shape))) for name, shape in shapes.items()]
     return " ".join(f"--input-shape {each}" for each in written)
+
+
+def sets(name: str) -> str:
+    """The option that gives an input a value: `--set sr=VALUE`, or `sets={"sr": VALUE}`."""
+    if _in_python.get():
+        return f'sets={{"{name}": VALUE}}'
+    return "--set " + _quoted(f"{name}=VALUE")
 
 
 def several(options: Sequence[str]) -> str:

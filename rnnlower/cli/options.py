@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
+import zipfile
+import zlib
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -13,6 +16,7 @@ __all__ = [
     "Atol",
     "Dims",
     "ExternalData",
+    "Fold",
     "InputShapes",
     "Inputs",
     "Json",
@@ -25,6 +29,7 @@ __all__ = [
     "Rtol",
     "Seed",
     "Semantics",
+    "Sets",
     "States",
     "Strict",
     "TargetName",
@@ -34,6 +39,7 @@ __all__ = [
     "Verify",
     "check_external_data",
     "parse_dims",
+    "parse_sets",
     "parse_shapes",
     "parse_states",
     "verification_settings",
@@ -67,6 +73,25 @@ InputShapes = Annotated[
         "--input-shape",
         metavar="NAME:2,3,4",
         help="Fix a graph input's shape; repeatable.",
+        show_default=False,
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
+        "repeatable.",
+        show_default=False,
+    ),
+]
+Fold = Annotated[
+    bool | None,
+    typer.Option(
+        "--fold/--no-fold",
+        help="Fold constants and take the branches of Ifs that are decided. Left out: for `lower`, and where "
+        "--set, --dim or --input-shape is given.",
         show_default=False,
     ),
 ]
@@ -168,6 +193,54 @@ def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
             raise OptionError(f"--input-shape {option!r} is not NAME:2,3,4, as in --input-shape X:16,1,80")
         _set_once(shapes, name, [int(part) for part in parts], "--input-shape")
     return shapes
+
+
+def parse_sets(options: list[str] | None) -> dict[str, Any]:
+    sets: dict[str, Any] = {}
+    for option in options or ():
+        name, separator, text = option.partition("=")
+        if not separator or not name or not text:
+            raise OptionError(f"--set {option!r} is not NAME=VALUE, as in --set sr=16000")
+        if name in sets:
+            raise OptionError(f"--set gives {name!r} two values: leave out one")
+        sets[name] = _read_array(text[1:], option) if text.startswith("@") else _parse_value(text, option)
+    return sets
+
+
+def _parse_value(text: str, option: str) -> Any:
+    import json
+
+    words = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+    try:
+        value = words[text] if text in words else json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, int | float | list):
+        raise OptionError(
+            f"--set {option!r}: {text!r} is no number, true, false, list as [1,2], or @FILE.npz:KEY"
+        )
+    return value
+
+
+def _read_array(place: str, option: str) -> Any:
+    import numpy as np
+
+    path, separator, key = place.rpartition(":")
+    if not separator or not path or not key:
+        raise OptionError(f"--set {option!r} is not NAME=@FILE.npz:KEY")
+    try:
+        archive = np.load(path)
+        if isinstance(archive, np.ndarray):
+            raise OptionError(f"--set {option!r}: {path} holds one array; write an .npz with np.savez")
+        with archive:
+            if key not in archive.files:
+                known = ", ".join(archive.files) or "nothing"
+                raise OptionError(f"--set {option!r}: {path} has no {key!r}; it has {known}")
+            return archive[key]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"--set {option!r}: cannot read {path}: {error or type(error).__name__}") from error
 
 
 def parse_states(options: list[str] | None) -> dict[str, str] | None:

@@ -23,7 +23,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
 
-__all__ = ["Misfit", "find_misfits", "native_misfits", "profile_notes"]
+__all__ = ["Misfit", "find_misfits", "native_misfits", "profile_notes", "runs_op"]
 
 Reason = tuple[str, Claim]
 
@@ -151,6 +151,13 @@ def _native_reasons(located: Located, target: Target, semantics: Semantics) -> l
         )
         for key, what in broken
     ]
+
+
+def runs_op(target: Target, node: ir.Node) -> bool:
+    """Whether the target has a node's operator at all."""
+    if node.domain:
+        return target.has_foreign(node.domain, node.op_type)
+    return node.op_type in target.op_types or any(node.op_type in rule.ops for rule in target.recurrent)
 
 
 def _of_model(model: ir.Model, target: Target) -> list[Misfit]:

@@ -21,7 +21,7 @@ from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
-from rnnlower.verification.inputs.given import GivenInputs, read_inputs
+from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_inputs, read_sets
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.thresholds import largest_threshold
 from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
@@ -65,6 +65,7 @@ def verify(
     engine: EngineName | None = None,
     on: str | None = None,
     also_on: str | None = None,
+    sets: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs by name.
@@ -85,6 +86,7 @@ def verify(
         on: run the candidate on this runtime instead: a name of ``rnnlower.engines()``, or
             ``"cmd:PROGRAM {model} {inputs} {outputs}"``.
         also_on: run the candidate on this runtime, too, and on the same inputs.
+        sets: values of inputs that the reference always gets; the candidate may lack these inputs.
         progress: called with ``"reference"`` or ``"candidate"``, the runs done and the runs in all.
 
     Returns:
@@ -125,13 +127,15 @@ def verify(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
-        runner = Runner(*models, semantics, engine)
+        runner = Runner(*models, semantics, engine, read_sets(sets or {}, models[0].proto.graph))
         return _verify(runner if on is None else runner.on(find_engine(on)), options)
 
 
 def _verify(runner: Runner, options: _Options) -> VerificationResult:
     judge = Judge(runner, options.atol, options.rtol)
-    problems, runnable = interface_problems(runner.reference.proto, runner.candidate.proto)
+    problems, runnable = interface_problems(runner.reference.proto, runner.candidate.proto, runner.sets)
+    for name, array in runner.sets.items():
+        runner.note(f"input {name!r} is set: the reference was fed {brief_value(array)}")
     if not runnable:
         return _result(runner, judge, [], problems)
     try:
@@ -195,13 +199,13 @@ def _version(engine: str) -> str:
 def _run_reference(runner: Runner, options: _Options) -> list[Trial]:
     """The trials: inputs, given or generated, and the reference's outputs on them."""
     graph = runner.reference.proto.graph
-    given = None if options.inputs is None else read_inputs(options.inputs, graph)
+    given = None if options.inputs is None else read_inputs(options.inputs, graph, runner.sets)
     try:
         if given is None:
             return _run_generated(runner, options)
         runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
         finished = []
-        branches = BranchWatch(runner.reference)
+        branches = BranchWatch(runner.reference, runner.sets)
         with runner.open(branches.model) as run:
             for number, feeds in enumerate(given):
                 options.progress("reference", number, len(given))
@@ -218,13 +222,13 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
     graph, facts = runner.reference.proto.graph, runner.reference_facts
     threshold = max(facts.threshold, largest_threshold(runner.candidate.proto))
     maker = input_maker(
-        graph, runner.candidate.proto.graph, replace(facts, threshold=threshold), options.seed
+        graph, runner.candidate.proto.graph, replace(facts, threshold=threshold), options.seed, runner.sets
     )
     states = state_pairs(graph, facts, options.states)
     overrides = Overrides(runner.reference, runner.candidate.proto, options.seed)
     count = options.trials or maker.natural_trials
     runner.empty_inputs = maker.plan.has_empty_inputs
-    branches = BranchWatch(runner.reference)
+    branches = BranchWatch(runner.reference, runner.sets)
     with runner.open(branches.model) as run:
         finished, skipped = generate_trials(
             branches.watched(run),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx
 
 __all__ = ["feedable_inputs", "interface_problems", "overridable_inputs", "required_inputs"]
@@ -28,15 +30,20 @@ def overridable_inputs(model: onnx.ModelProto) -> list[str]:
     return [value.name for value in feedable_inputs(model) if value.name not in required]
 
 
-def interface_problems(reference: onnx.ModelProto, candidate: onnx.ModelProto) -> tuple[list[str], bool]:
-    """Differences between the models' inputs and outputs; whether both can take the same inputs at all."""
+def interface_problems(
+    reference: onnx.ModelProto, candidate: onnx.ModelProto, sets: Collection[str] = ()
+) -> tuple[list[str], bool]:
+    """Differences between the models' inputs and outputs; whether both can take the same inputs at all.
+
+    The candidate may lack the inputs of which `sets` are the names.
+    """
     problems, runnable = [], True
     theirs = {value.name: value for value in candidate.graph.input}
     ours = {value.name for value in reference.graph.input}
     lasting, defaults = feedable_inputs(reference), overridable_inputs(reference)
     for value in lasting:
         other = theirs.get(value.name)
-        if other is None and value.name in defaults:
+        if other is None and (value.name in defaults or value.name in sets):
             # Who never fed it misses nothing: told, but no difference.
             continue
         if other is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -42,15 +42,22 @@ class Runner:
     """The two models, what is known of them, and the engines that ran them.
 
     ``empty_inputs`` is to be set before the first run if inputs are of zero length; ``notes`` collects what
-    the result should tell; ``states`` are the outputs that were fed back, and the inputs they went to.
+    the result should tell; ``sets`` are values of inputs that every run gets where the model still has the
+    input; ``states`` are the outputs that were fed back, and the inputs they went to.
     """
 
     def __init__(
-        self, reference: HeldModel, candidate: HeldModel, semantics: Semantics, forced: EngineName | None
+        self,
+        reference: HeldModel,
+        candidate: HeldModel,
+        semantics: Semantics,
+        forced: EngineName | None,
+        sets: Mapping[str, Array] | None = None,
     ) -> None:
         self.reference, self.candidate = reference, candidate
         self.reference_facts = gather_facts(reference.proto)
         self.candidate_facts = facts_of_candidate(candidate.proto)
+        self.sets = dict(sets or {})
         self.engines: dict[str, str] = {}
         self.notes: list[str] = []
         self.states: dict[str, str] = {}
@@ -82,10 +89,12 @@ class Runner:
         Raises:
             LoadError: no engine takes the model.
         """
+        accepted = {value.name for value in model.proto.graph.input}
+        fixed = {name: array for name, array in self.sets.items() if name in accepted}
         if model.role == "candidate" and self.runtime is not None:
             self.engines[model.role] = self.runtime.name
             with closing(open_on(self.runtime, model.with_data())) as opened:
-                yield opened.run
+                yield lambda feeds: opened.run(feeds | fixed)
             return
         engine: Engine
         engine, notes = open_engine(
@@ -105,6 +114,7 @@ class Runner:
 
         def run(feeds: dict[str, Array]) -> dict[str, Any]:
             nonlocal engine
+            feeds = feeds | fixed
             try:
                 return engine.run(feeds)
             except (LacksKernelError, RunError) as error:
@@ -127,7 +137,7 @@ class Runner:
             return None
         precise = self.engines["reference"] != NumpyEngine.name
         try:
-            return NumpyEngine(self.reference, self._semantics, precise).run(feeds)
+            return NumpyEngine(self.reference, self._semantics, precise).run(feeds | self.sets)
         except (LoadError, RunError):
             return None
 

@@ -11,6 +11,7 @@ from rnnlower.cli.options import (
     Atol,
     Dims,
     ExternalData,
+    Fold,
     Inputs,
     InputShapes,
     Json,
@@ -23,6 +24,7 @@ from rnnlower.cli.options import (
     Rtol,
     Seed,
     Semantics,
+    Sets,
     States,
     Strict,
     TargetName,
@@ -32,6 +34,7 @@ from rnnlower.cli.options import (
     Verify,
     check_external_data,
     parse_dims,
+    parse_sets,
     parse_shapes,
     verification_settings,
 )
@@ -57,6 +60,8 @@ def _lower(
     opset: Opset = None,
     dim: Dims = None,
     input_shape: InputShapes = None,
+    set_: Sets = None,
+    fold: Fold = None,
     node: Nodes = None,
     unroll_factor: UnrollFactor = 1,
     semantics: Semantics = "ort",
@@ -89,6 +94,8 @@ def _lower(
         semantics=semantics,  # type: ignore[arg-type]  # LoweringOptions checks it
         target=find_target(target) if target else None,
         strict=strict,
+        sets=parse_sets(set_),
+        fold=fold,
     )
     check_external_data(external_data)
     settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state, on)
@@ -103,7 +110,7 @@ def _lower(
         lowering = lower_model(lowered, options, tell)
     for note in lowering.notes:
         say(f"rnnlower: note: {note}", quiet)
-    settings |= {"semantics": semantics, "also_on": runtime}
+    settings |= {"semantics": semantics, "sets": lowering.sets, "also_on": runtime}
     verification, written = write(lowered, output, model, settings if verify else None, external_data, quiet)
     if verification is not None and verification.on is None:
         verification = dataclasses.replace(verification, on=absent)

@@ -18,30 +18,69 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.errors import OptionError
 
-__all__ = ["GivenInputs", "read_inputs"]
+__all__ = ["GivenInputs", "brief_value", "read_inputs", "read_sets"]
 
 Array = NDArray[Any]
 GivenInputs: TypeAlias = "Mapping[str, Array] | str | os.PathLike[str]"
 
 
-def read_inputs(given: GivenInputs, graph: onnx.GraphProto) -> list[dict[str, Array]]:
+def read_inputs(
+    given: GivenInputs, graph: onnx.GraphProto, sets: Mapping[str, Array] | None = None
+) -> list[dict[str, Array]]:
     """The sets of inputs in ``given``, checked against the inputs of ``graph``.
 
     A dictionary and an .npz file hold one set: arrays under the inputs' names, or under ``in::NAME``;
     entries ``out::NAME`` are left aside. A folder holds ``input_0.pb``, ``input_1.pb`` ... in the order of
-    the inputs, or several folders ``test_data_set_N`` that do.
+    the inputs, or several folders ``test_data_set_N`` that do. Inputs that are in ``sets`` may be left out.
 
     Raises:
-        OptionError: unreadable, an unknown or missing name, a wrong dtype or rank.
+        OptionError: unreadable, an unknown or missing name, a wrong dtype or rank, another value than the one
+            that is set.
     """
+    fixed = sets or {}
     initialized = {tensor.name for tensor in graph.initializer}
     values = [value for value in graph.input if value.name not in initialized]
     if isinstance(given, Mapping):
-        sets = [dict(given)]
+        found = [dict(given)]
     else:
         path = Path(given)
-        sets = _read_folder(path, values) if path.is_dir() else [_read_npz(path)]
-    return [_checked(entries, graph, {value.name for value in values}) for entries in sets]
+        found = _read_folder(path, values) if path.is_dir() else [_read_npz(path)]
+    required = {value.name for value in values} - fixed.keys()
+    checked = [_checked(entries, graph, required) for entries in found]
+    for entries in checked:
+        for name in fixed.keys() & entries.keys():
+            if not np.array_equal(entries[name], fixed[name]):
+                raise OptionError(
+                    f"input {name!r} is set to {brief_value(fixed[name])}, and the inputs given hold "
+                    f"{brief_value(entries[name])}: leave out one of the two"
+                )
+    return checked
+
+
+def read_sets(sets: Mapping[str, Any], graph: onnx.GraphProto) -> dict[str, Array]:
+    """The values of inputs that are set, in the inputs' types; a number fills a shape that is static.
+
+    Raises:
+        OptionError: an unknown name, a wrong dtype or rank.
+    """
+    types = {value.name: value.type.tensor_type for value in graph.input}
+    arrays = {}
+    for name, value in sets.items():
+        array = np.asarray(value)
+        tensor = types.get(name)
+        if not isinstance(value, np.ndarray) and tensor is not None and tensor.elem_type:
+            array = array.astype(tensor_dtype_to_np_dtype(tensor.elem_type))
+            sizes = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value")]
+            if array.ndim == 0 and len(sizes) == len(tensor.shape.dim):
+                array = np.full(sizes, array)
+        arrays[name] = array
+    return _checked(arrays, graph, set())
+
+
+def brief_value(array: Array) -> str:
+    """A value in a message."""
+    text = repr(array.tolist())
+    return text if len(text) <= 60 else f"{array.dtype}{list(array.shape)}"
 
 
 def _read_npz(path: Path) -> dict[str, Array]:

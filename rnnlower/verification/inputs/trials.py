@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +47,21 @@ class Trial:
 
 
 def input_maker(
-    reference: onnx.GraphProto, candidate: onnx.GraphProto, facts: Facts, seed: int
+    reference: onnx.GraphProto,
+    candidate: onnx.GraphProto,
+    facts: Facts,
+    seed: int,
+    sets: Collection[str] = (),
 ) -> InputMaker:
     """What makes inputs that both graphs declare; ``facts`` are the reference's.
+
+    Inputs of which `sets` are the names get their values elsewhere.
 
     Raises:
         VerificationError: the declared shapes contradict each other.
         UnverifiableError: an input's rank is unknown, or it is no tensor.
     """
-    values = required_inputs(reference)
+    values = [value for value in required_inputs(reference) if value.name not in sets]
     for value in values:
         if value.type.WhichOneof("value") not in (None, "tensor_type"):
             raise UnverifiableError(
@@ -81,7 +87,7 @@ def input_maker(
         seed,
         parameters,
         facts.threshold,
-        facts.reshapes,
+        {name: data for name, data in facts.reshapes.items() if name in own and data in own},
         next(iter(features), 1),
         facts.has_computed_sizes,
     )

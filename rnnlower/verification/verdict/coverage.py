@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +50,12 @@ def _branches(
 class BranchWatch:
     """Sees which branches the Ifs take that values of the main graph decide.
 
-    ``model`` is the model with these conditions as outputs, which `watched` takes away again.
+    ``model`` is the model with these conditions as outputs, which `watched` takes away again; ``sets`` are
+    values of inputs that every run gets.
     """
 
-    def __init__(self, model: HeldModel) -> None:
+    def __init__(self, model: HeldModel, sets: Mapping[str, Array] | None = None) -> None:
+        self._sets = dict(sets or {})
         graph = model.proto.graph
         given = {value.name for value in (*graph.input, *graph.output)}
         values = given.union(*(node.output for node in graph.node))
@@ -73,7 +75,7 @@ class BranchWatch:
 
         def noting(feeds: dict[str, Array]) -> dict[str, Any]:
             outputs = run(feeds)
-            values = feeds | outputs
+            values = self._sets | feeds | outputs
             for branch in self._branches:
                 if all(bool(np.ravel(values[name])[0]) == value for name, value in branch.way):
                     self._ran.add(branch.way)

@@ -1,0 +1,143 @@
+"""What is the same in every run becomes an initializer.
+
+Before (with ``X`` of a static shape)::
+
+    s = Shape(X)                  # float[2, 12] X
+    n = Gather(s, 0)
+    t = Concat(n, [3], [4])
+    y = Reshape(X, t)
+
+After::
+
+    y = Reshape(X, t)             # int64[3] t = {2, 3, 4}, an initializer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+import onnx_ir as ir
+
+from rnnlower.files import unmodelled
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import default_opset, subgraphs_of, value_names, walk
+
+__all__ = ["FoldConstantsPass"]
+
+_SLACK_BYTES = 1024
+# Constant-1 holds floating-point tensors only.
+_TYPED_CONSTANT = 9
+
+
+class FoldConstantsPass(ir.passes.InPlacePass):
+    """Replaces what follows from constants and static sizes by initializers of the main graph.
+
+    A constant that is larger than what it replaces (DequantizeLinear of int8 weights, an expanded mask, a
+    weight that something else reads too) stays computed, so that files do not grow.
+
+    Args:
+        unwanted: Nodes that are folded however large the result is, since they cannot stay.
+    """
+
+    def __init__(self, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> None:
+        super().__init__()
+        self._unwanted = unwanted
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        constants = Knowledge(model).computed()
+        nodes = [
+            node
+            for node, _ in walk(model.graph)
+            if node.outputs
+            and all(out in constants for out in node.outputs)
+            and next(subgraphs_of(node), None) is None
+        ]
+        trained = unmodelled.names_in_training(model)
+        budget = _Budget(nodes)
+        pool = InitializerPool(model, NameSource(_names_that_stay(model, constants)))
+        modified = False
+        # From the last to the first: what only folded nodes read goes with them.
+        for node in reversed(nodes):
+            needed = [out for out in node.outputs if out.uses() or out.is_graph_output()]
+            if node.graph is None or not needed or any(out.name in trained for out in node.outputs):
+                continue
+            size = sum(constants[out].nbytes for out in needed)
+            if not self._unwanted(node) and not budget.allows(node, size):
+                continue
+            for out in needed:
+                tensor = constant_of(out) or ir.Tensor(constants[out], dtype=out.dtype)
+                modified |= _replace(out, tensor, pool, default_opset(model))
+        return ir.passes.PassResult(model, modified)
+
+
+def _names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> list[str]:
+    """Names that no folded value leaves behind; an initializer may have one that does."""
+    counts = value_names(model)
+    values = {out.name: out for node, _ in walk(model.graph) for out in node.outputs}
+    return [name for name in counts if counts[name] > 1 or values.get(name) not in constants]
+
+
+class _Budget:
+    """The bytes that folding frees: those of constants that folded nodes alone read, each counted once."""
+
+    def __init__(self, nodes: list[ir.Node]) -> None:
+        foldable = set(nodes)
+        self._left: dict[ir.Value, int] = {}
+        self._sources: dict[ir.Node, frozenset[ir.Value]] = {}
+        for node in nodes:
+            found: set[ir.Value] = set()
+            for value in (*_read(node), *node.outputs):
+                tensor = constant_of(value)
+                if tensor is None:
+                    found |= self._sources.get(value.producer(), frozenset())  # type: ignore[arg-type]
+                elif value.producer() is node or _is_freed(value, tensor, foldable):
+                    self._left[value] = tensor.nbytes
+                    found.add(value)
+            self._sources[node] = frozenset(found)
+
+    def allows(self, node: ir.Node, size: int) -> bool:
+        """Whether so many bytes may be stored in the place of the node."""
+        if size <= _SLACK_BYTES:
+            return True
+        sources = [value for value in self._sources[node] if self._left[value]]
+        if size > sum(self._left[value] for value in sources) + _SLACK_BYTES:
+            return False
+        for value in sources:
+            paid = min(size, self._left[value])
+            self._left[value] -= paid
+            size -= paid
+        return True
+
+
+def _is_freed(value: ir.Value, tensor: ir.TensorProtocol, foldable: set[ir.Node]) -> bool:
+    return tensor.nbytes > _SLACK_BYTES and all(user in foldable for user, _ in value.uses())
+
+
+def _read(node: ir.Node) -> Iterator[ir.Value]:
+    if node.op_type not in ("Shape", "Size"):
+        yield from (value for value in node.inputs if value is not None)
+
+
+def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, opset: int) -> bool:
+    """Puts a constant in the place of a node's output; what a graph gives stays a node's output."""
+    node = out.producer()
+    assert node is not None
+    assert node.graph is not None
+    name = str(out.name)
+    if out.is_graph_output():
+        if node.op_type == "Constant" or (opset < _TYPED_CONSTANT and not tensor.dtype.is_floating_point()):
+            return False
+        constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}/Constant")
+        node.graph.insert_before(node, constant)
+        new = constant.outputs[0]
+        new.type, new.shape = out.type, out.shape
+        out.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.name, out.name = name, None
+    else:
+        out.replace_all_uses_with(pool.of(tensor, name))
+    remove_orphans([out])
+    return True

@@ -1,0 +1,74 @@
+"""What nothing reads.
+
+Before::
+
+    <opset_import: ["" : 17, "com.microsoft" : 1]>
+    main(float[2] x) => (float[2] y) <float[9] old> {
+        a = Neg(x)
+        y = Abs(x)
+    }
+
+After::
+
+    <opset_import: ["" : 17]>
+    main(float[2] x) => (float[2] y) {
+        y = Abs(x)
+    }
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.files import unmodelled
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.walk import walk
+
+__all__ = ["RemoveUnusedPass"]
+
+
+class RemoveUnusedPass(ir.passes.InPlacePass):
+    """Removes dead nodes and initializers, uncalled functions, and imports of unused domains.
+
+    Inputs and outputs of the graph stay, and so does what the model's training reads.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        trained = unmodelled.names_in_training(model)
+        modified = False
+        for node, _ in reversed(list(walk(model.graph))):
+            if node.graph is not None and not any(out.name in trained for out in node.outputs):
+                remove_orphans(node.outputs)
+                modified |= node.graph is None
+        for graph in (model.graph, *model.graph.subgraphs()):
+            before = len(graph.initializers)
+            remove_orphans(value for value in graph.initializers.values() if value.name not in trained)
+            modified |= len(graph.initializers) < before
+        modified |= _remove_functions(model)
+        modified |= _remove_imports(model)
+        return ir.passes.PassResult(model, modified)
+
+
+def _remove_functions(model: ir.Model) -> bool:
+    called = {node.op_identifier() for node, _ in walk(model.graph)}
+    pending = [model.functions[key] for key in called if key in model.functions]
+    while pending:
+        inner = {node.op_identifier() for node, _ in walk(pending.pop())} - called
+        pending += [model.functions[key] for key in inner if key in model.functions]
+        called |= inner
+    uncalled = [key for key in model.functions if key not in called]
+    for key in uncalled:
+        del model.functions[key]
+    return bool(uncalled)
+
+
+def _remove_imports(model: ir.Model) -> bool:
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    used = {"", *(node.domain for graph in graphs for node, _ in walk(graph))}
+    rest = unmodelled.find(model)
+    if rest is not None and rest.training_info:
+        return False
+    unused = [domain for domain in model.opset_imports if domain not in used]
+    for domain in unused:
+        del model.opset_imports[domain]
+    return bool(unused)

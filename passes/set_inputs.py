@@ -1,0 +1,152 @@
+"""Graph inputs that the user gives a value once and for all.
+
+Before::
+
+    main(float[1, 512] x, int64 sr) => (float[1, 1] y)
+
+After ``SetInputsPass({"sr": 16000})``::
+
+    main(float[1, 512] x) => (float[1, 1] y)
+    <int64 sr = {16000}>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.errors import OptionError
+from rnnlower.files import unmodelled
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import value_names
+from rnnlower.passes.freeze_dims import FreezeDimsPass
+
+__all__ = ["SetInputsPass"]
+
+
+class SetInputsPass(ir.passes.InPlacePass):
+    """Turns graph inputs into initializers that hold the given values, in the inputs' types and shapes.
+
+    A number fills every element. Where the shape is open, an array fixes it.
+
+    Args:
+        sets: Values by the input's name: numbers, lists or arrays.
+
+    Attributes:
+        values: The values as the model now holds them, by name.
+
+    Raises:
+        OptionError: `sets` is no dictionary.
+    """
+
+    def __init__(self, sets: Mapping[str, Any]) -> None:
+        super().__init__()
+        if not isinstance(sets, Mapping):
+            raise OptionError(f"sets is {sets!r}; it must be a dictionary")
+        self._sets = sets
+        self.values: dict[str, np.ndarray] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Sets the inputs.
+
+        Raises:
+            OptionError: A name that the model does not have, or a value of another type or shape.
+        """
+        inputs = {value.name: value for value in model.graph.inputs}
+        for name, given in self._sets.items():
+            if name not in inputs:
+                known = ", ".join(str(known) for known in inputs) or "none"
+                raise OptionError(f"the model has no input named {name!r} to be set; it has {known}")
+            if name in unmodelled.names_in_training(model):
+                raise OptionError(f"input {name!r} cannot be set: the model's training reads it")
+            array = _in_type(inputs[name], given)
+            self.values[name] = _in_shape(model, inputs[name], array)
+        for name, array in self.values.items():
+            _make_initializer(model, inputs[name], array)
+        return ir.passes.PassResult(model, modified=bool(self.values))
+
+
+def _in_type(value: ir.Value, given: Any) -> np.ndarray:
+    """The given value as an array of the input's type."""
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
+        raise OptionError(f"input {value.name!r} cannot be set: it is no tensor of numbers of a known type")
+    dtype = value.type.dtype.numpy()
+    wanted = _wanted(value)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise OptionError(f"input {value.name!r} cannot be {given!r}: rows of different lengths") from error
+    is_float = value.type.dtype.is_floating_point()
+    fits = {"b": dtype == np.bool_, "i": dtype != np.bool_, "u": dtype != np.bool_}
+    if array.size == 0:
+        return array.astype(dtype)
+    if not fits.get(array.dtype.kind, is_float and array.dtype.kind in "fV"):
+        raise OptionError(f"input {value.name!r} cannot be {_brief(given)}: it takes {wanted}")
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype)
+        before, after = array.astype(np.float64), converted.astype(np.float64)
+    # A float rounds what it is given; it does not overflow.
+    exact = np.isfinite(after) | ~np.isfinite(before) if is_float else before == after
+    if not exact.all():
+        raise OptionError(f"input {value.name!r} cannot hold {_brief(given)}: it takes {wanted}")
+    return converted
+
+
+def _wanted(value: ir.Value) -> str:
+    assert value.dtype is not None
+    if value.dtype == ir.DataType.BOOL:
+        return "true or false"
+    if value.dtype.is_floating_point():
+        return f"numbers of type {value.dtype.numpy()}"
+    if not value.dtype.is_integer():
+        return f"values of type {value.dtype.numpy()}"
+    limits = np.iinfo(value.dtype.numpy())
+    return f"integers from {limits.min} to {limits.max}"
+
+
+def _in_shape(model: ir.Model, value: ir.Value, array: np.ndarray) -> np.ndarray:
+    """The array in the input's shape, which it fixes where it is open."""
+    if value.shape is None:
+        return array
+    declared = [dim if isinstance(dim, int) and dim >= 0 else None for dim in value.shape]
+    if array.ndim == 0 and None not in declared:
+        return np.full([size for size in declared if size is not None], array)
+    agrees = all(size in (None, own) for size, own in zip(declared, array.shape, strict=False))
+    if array.ndim != len(declared) or not agrees:
+        shape = ", ".join(str(dim) for dim in value.shape)
+        options = wording.several([wording.option("dim"), wording.option("input-shape")])
+        open_ = f" once its sizes are fixed ({options})" if None in declared else ""
+        raise OptionError(
+            f"input {value.name!r} has the shape [{shape}], and the value given {list(array.shape)}: "
+            f"give an array of that shape, or one number{open_}, which fills it"
+        )
+    FreezeDimsPass(input_shapes={str(value.name): array.shape})(model)
+    return array
+
+
+def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> None:
+    graph = model.graph
+    if value.is_graph_output():
+        # An output stays the output of a node, under its name.
+        identity = ir.node("Identity", [value])
+        graph.insert_before(next(iter(graph)), identity) if len(graph) else graph.append(identity)
+        out = identity.outputs[0]
+        out.type, out.shape = value.type, value.shape
+        for index, each in enumerate(graph.outputs):
+            if each is value:
+                graph.outputs[index] = out
+        out.name, value.name = value.name, NameSource(value_names(model)).like(f"{value.name}_set")
+    graph.inputs.remove(value)
+    graph.initializers.pop(str(value.name), None)
+    value.shape = ir.Shape(array.shape)
+    value.const_value = ir.Tensor(array, dtype=value.dtype, name=value.name)
+    graph.register_initializer(value)
+
+
+def _brief(given: Any) -> str:
+    text = repr(given.tolist() if isinstance(given, np.ndarray) else given)
+    return text if len(text) <= 60 else f"{text[:57]}..."

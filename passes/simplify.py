@@ -1,0 +1,35 @@
+"""A model as far as inputs that are set, sizes that are fixed and constants determine it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.walk import walk
+from rnnlower.passes.fold_constants import FoldConstantsPass
+from rnnlower.passes.remove_noops import RemoveNoopsPass
+from rnnlower.passes.remove_unused import RemoveUnusedPass
+from rnnlower.passes.take_branches import TakeBranchesPass
+
+__all__ = ["simplify"]
+
+
+def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> list[str]:
+    """Takes the branches that are decided, folds what is constant, removes what nothing needs; gives notes.
+
+    Args:
+        model: The model, which is changed.
+        unwanted: Nodes that are folded however large the result is, since they cannot stay.
+    """
+    # A folded constant may decide the shape that decides an If.
+    TakeBranchesPass()(model)
+    FoldConstantsPass(unwanted)(model)
+    RemoveNoopsPass()(model)
+    RemoveUnusedPass()(model)
+    return [
+        f"If {node.name or node.outputs[0].name!r} stays: {reason}"
+        for node, _ in walk(model.graph)
+        if node.op_type == "If" and not node.domain and (reason := decided_by(model, node.inputs[0]))
+    ]

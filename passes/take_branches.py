@@ -1,0 +1,51 @@
+"""Branches of Ifs whose condition is known, in the place of the Ifs.
+
+Before::
+
+    <bool yes = {1}>
+    y = If (yes) <then_branch = p () => (a) { a = Neg(x) }, else_branch = q () => (b) { b = Abs(x) }>
+
+After::
+
+    y = Neg(x)
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.splicing import splice
+from rnnlower.graph.walk import subgraphs_of, walk
+
+__all__ = ["TakeBranchesPass"]
+
+
+class TakeBranchesPass(ir.passes.InPlacePass):
+    """Replaces every If whose condition follows from constants and static sizes by its branch, at any depth.
+
+    Attributes:
+        taken: The branch of each such If, by the If's name or that of its first output.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[str, str] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if any(node.op_type == "If" and not node.domain for node, _ in walk(model.graph)):
+            self._take(model, Knowledge(model), model.graph)
+        return ir.passes.PassResult(model, modified=bool(self.taken))
+
+    def _take(self, model: ir.Model, knowledge: Knowledge, graph: ir.Graph) -> None:
+        for node in list(graph):
+            taken = knowledge.condition(node) if node.op_type == "If" and not node.domain else None
+            if taken is None:
+                for inner in subgraphs_of(node):
+                    self._take(model, knowledge, inner)
+                continue
+            name = "then_branch" if taken else "else_branch"
+            self.taken[node.name or str(node.outputs[0].name)] = name
+            branch = node.attributes[name].as_graph()
+            self._take(model, knowledge, branch)
+            splice(model, node, branch)

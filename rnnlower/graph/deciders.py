@@ -1,0 +1,61 @@
+"""Which inputs of a model a value depends on, and the options that would settle it."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.graph.open_sizes import is_open, open_sizes
+from rnnlower.graph.walk import subgraphs_of, walk
+
+__all__ = ["decided_by"]
+
+_READS_SHAPE = ("Shape", "Size")
+
+
+def decided_by(model: ir.Model, value: ir.Value | None) -> str:
+    """Which inputs decide a value, with the options that set them; ``""``: none does.
+
+    Values that a body computes for itself lead to the inputs of the node that holds it.
+    """
+    data, sizes = _inputs_behind(model, value)
+    inputs = list(model.graph.inputs)
+    parts = [
+        f"input {each.name!r} decides it" + (f": {wording.sets(str(each.name))}" if _is_setting(each) else "")
+        for each in inputs
+        if each in data
+    ]
+    for each in inputs:
+        if each in sizes and is_open(each):
+            parts.append(f"the sizes of input {each.name!r} decide it: {open_sizes([each])}")
+    return "; ".join(parts)
+
+
+def _is_setting(value: ir.Value) -> bool:
+    """Whether an input may be one that a user sets once and for all, rather than data."""
+    exact = value.dtype is not None and not value.dtype.is_floating_point()
+    return exact or (value.shape is not None and all(dim == 1 for dim in value.shape))
+
+
+def _inputs_behind(model: ir.Model, value: ir.Value | None) -> tuple[set[ir.Value], set[ir.Value]]:
+    """The graph inputs whose data a value depends on, and those of which it depends on the shape alone."""
+    data: set[ir.Value] = set()
+    sizes: set[ir.Value] = set()
+    owners = {graph: node for node, _ in walk(model.graph) for graph in subgraphs_of(node)}
+    met: set[tuple[ir.Value, bool]] = set()
+    pending = [(value, False)]
+    while pending:
+        this, of_shape = pending.pop()
+        if this is None or (this, of_shape) in met:
+            continue
+        met.add((this, of_shape))
+        node = this.producer()
+        if node is None:
+            (sizes if of_shape else data).add(this)
+            owner = owners.get(this.graph)  # type: ignore[arg-type]
+            pending += [(used, of_shape) for used in (owner.inputs if owner is not None else ())]
+            continue
+        reads_shape = of_shape or (node.op_type in _READS_SHAPE and not node.domain)
+        pending += [(used, reads_shape) for used in node.inputs]
+        pending += [(out, of_shape) for graph in subgraphs_of(node) for out in graph.outputs]
+    return data, sizes

@@ -1,0 +1,76 @@
+"""Subgraphs in the place of the node that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import value_names, walk
+
+__all__ = ["replace_outputs", "splice"]
+
+
+def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
+    """Puts the nodes of a node's subgraph without inputs in the place of the node.
+
+    The node's outputs keep their names where these are names of graph outputs.
+    """
+    outer = node.graph
+    assert outer is not None
+    _make_names_unique(model, graph)
+    inner, results = list(graph), list(graph.outputs)
+    for name, value in list(graph.initializers.items()):
+        graph.initializers.pop(name)
+        outer.register_initializer(value)
+    graph.outputs.clear()
+    graph.remove(inner)
+    outer.insert_before(node, inner)
+    replace_outputs(node, results)
+
+
+def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
+    """Replaces a node by values that are there before it; names and places of graph outputs stay."""
+    graph = node.graph
+    assert graph is not None
+    for old, result in zip(node.outputs, results, strict=True):
+        new = result
+        if old.is_graph_output() and (not _is_made_in(graph, result) or result.is_graph_output()):
+            identity = ir.node("Identity", [result], name=f"{old.name}/Identity")
+            graph.insert_before(node, identity)
+            new = identity.outputs[0]
+            new.type, new.shape = old.type, old.shape
+        keeps_name = old.is_graph_output()
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if keeps_name:
+            # What a graph gives has the declared type and shape.
+            new.type, new.shape = old.type or new.type, old.shape or new.shape
+            new.name, old.name = old.name, None
+    inputs = [value for value in node.inputs if value is not None]
+    graph.remove(node, safe=True)
+    for inner in (inner for attribute in node.attributes.values() for inner in _nodes_of(attribute)):
+        for index in range(len(inner.inputs)):
+            inner.replace_input_with(index, None)
+    remove_orphans(inputs)
+
+
+def _is_made_in(graph: ir.Graph, value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.graph is graph
+
+
+def _nodes_of(attribute: ir.Attr) -> list[ir.Node]:
+    if attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
+        return []
+    return [node for node, _ in walk(attribute.as_graph())]
+
+
+def _make_names_unique(model: ir.Model, graph: ir.Graph) -> None:
+    """Renames what has the name of a value elsewhere: branches may share one, outer and inner graphs not."""
+    taken = value_names(model)
+    names = NameSource(taken)
+    for value in (*graph.initializers.values(), *(out for node in graph for out in node.outputs)):
+        if value.name and taken[value.name] > 1:
+            value.name = names.like(value.name)

@@ -1,0 +1,111 @@
+"""--set and --fold on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.cli_helpers import rnnlower, save
+
+import rnnlower as library
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[T, 1, 3] X, int64 sr) => (float[T, 1, 1, 4] Y)
+    <float[1, 4, 3] W = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2},
+     float[1, 4, 4] R = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6},
+     int64 high = {16000}>
+    {
+        c = Equal (sr, high)
+        x = If (c) <then_branch = p () => (float[T, 1, 3] a) { a = Neg (X) },
+                    else_branch = q () => (float[T, 1, 3] b) { b = Abs (X) }>
+        Y = RNN <hidden_size = 4> (x, W, R)
+    }
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(onnx.parser.parse_model(MODEL), tmp_path)
+
+
+def ops(path: Path) -> set[str]:
+    return {node.op_type for node in onnx.load(path).graph.node}
+
+
+@pytest.mark.parametrize("command", ["unroll --dim T=3", "scan", "loop", "lower --target openvino"])
+def test_the_if_goes_with_the_input(model: Path, tmp_path: Path, command: str) -> None:
+    out = tmp_path / "out.onnx"
+    name, *options = command.split()
+    run = rnnlower(name, model, "-o", out, *options, "--set", "sr=8000", "--json")
+    assert run.json["verification"]["equal"]
+    assert run.json["sets"] == {"sr": 8000}
+    assert "input 'sr' is set: the reference was fed 8000" in run.json["verification"]["skipped"]
+    assert [value.name for value in onnx.load(out).graph.input] == ["X"]
+    assert "Abs" in ops(out)
+    assert "If" not in ops(out) or name != "unroll"
+
+
+def test_a_wrong_branch_is_noticed(model: Path) -> None:
+    candidate = library.unroll(str(model), dims={"T": 3}, sets={"sr": 16000})
+    assert library.verify(model, candidate, sets={"sr": 16000})
+    assert not library.verify(model, candidate, sets={"sr": 8000})
+    assert "no input 'sr'" in library.verify(model, candidate).problems[0]
+
+
+def test_without_folding_the_if_stays(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    rnnlower("scan", model, "-o", out, "--set", "sr=8000", "--no-fold")
+    assert "If" in ops(out)
+    rnnlower("scan", model, "-o", out)
+    assert "If" in ops(out)
+
+
+def test_what_decides_an_if_is_told(model: Path, tmp_path: Path) -> None:
+    run = rnnlower("lower", model, "-o", tmp_path / "out.onnx", "--target", "openvino")
+    assert "If 'x' stays: input 'sr' decides it: --set sr=VALUE" in run.stderr
+
+
+def test_values_from_a_file(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "v.npz", rate=np.int64(16000), X=np.ones((2, 1, 3), np.float32))
+    out = tmp_path / "out.onnx"
+    rnnlower("scan", model, "-o", out, "--set", f"sr=@{tmp_path / 'v.npz'}:rate")
+    assert "Neg" in ops(out)
+    rnnlower("scan", model, "-o", out, "--set", f"X=@{tmp_path / 'v.npz'}:X")
+    assert [value.name for value in onnx.load(out).graph.input] == ["sr"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("sr", "not NAME=VALUE"),
+        ("sr=", "not NAME=VALUE"),
+        ("sr=high", "no number"),
+        ("sr=[1", "no number"),
+        ('sr="16000"', "no number"),
+        ("sr=null", "no number"),
+        ("sr=1.5", "takes integers"),
+        ("sr=true", "takes integers"),
+        ("sr=99999999999999999999", "takes integers"),
+        ("sr=[16000]", "shape []"),
+        ("rate=16000", "no input named 'rate'"),
+        ("sr=@no.npz:a", "cannot read no.npz"),
+        ("sr=@no.npz", "not NAME=@FILE.npz:KEY"),
+    ],
+)
+def test_bad_values_are_refused_and_nothing_is_written(
+    model: Path, tmp_path: Path, value: str, message: str
+) -> None:
+    out = tmp_path / "out.onnx"
+    run = rnnlower("scan", model, "-o", out, "--set", value, code=2)
+    assert message in run.stderr
+    assert not out.exists()
+
+
+def test_a_condition_that_is_itself_an_input(tmp_path: Path) -> None:
+    text = MODEL.replace("int64 sr)", "bool c)").replace("c = Equal (sr, high)", "")
+    model = save(onnx.parser.parse_model(text), tmp_path, "condition.onnx")
+    run = rnnlower("scan", model, "-o", tmp_path / "out.onnx", "--set", "c=false", "--json")
+    assert run.json["verification"]["equal"]

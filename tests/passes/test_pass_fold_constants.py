@@ -1,0 +1,151 @@
+"""FoldConstantsPass, RemoveNoopsPass and RemoveUnusedPass."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import rnnlower
+from rnnlower.graph.walk import walk
+from rnnlower.passes import FoldConstantsPass, RemoveNoopsPass, RemoveUnusedPass
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
+
+
+def run(text: str, *passes: ir.passes.InPlacePass) -> ir.Model:
+    source = onnx.parser.parse_model(HEADER + text)
+    own = ir.from_proto(source)
+    for each in passes:
+        each(own)
+    result = ir.to_proto(own)
+    onnx.checker.check_model(result, full_check=True)
+    assert rnnlower.verify(source, result)
+    assert [value.name for value in own.graph.outputs] == [value.name for value in source.graph.output]
+    return own
+
+
+def ops(own: ir.Model) -> list[str]:
+    return [node.op_type for node, _ in walk(own.graph)]
+
+
+def test_before_and_after() -> None:
+    own = run(
+        """
+        main (float[2, 12] x) => (float[2, 3, 4] y) <int64[1] zero = {0}>
+        {
+            s = Shape (x)
+            n = Gather (s, zero)
+            three = Constant <value_ints = [3]> ()
+            four = Constant <value = int64[1] {4}> ()
+            t = Concat <axis = 0> (n, three, four)
+            y = Reshape (x, t)
+        }
+        """,
+        FoldConstantsPass(),
+    )
+    assert ops(own) == ["Reshape"]
+    assert own.graph.initializers["t"].const_value.numpy().tolist() == [2, 3, 4]  # type: ignore[union-attr]
+
+
+def test_a_graph_output_stays_the_output_of_a_node() -> None:
+    own = run(
+        "main (float[2, 3] x) => (int64[2] s, float[2, 3] y) { s = Shape (x)  y = Neg (x) }",
+        FoldConstantsPass(),
+    )
+    assert ops(own) == ["Constant", "Neg"]
+
+
+LARGE = "int64[2] big = {100, 100}, float[100, 100] w"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kept"),
+    [
+        ("m = Expand (one, big)  y = Add (x, m)", ["Expand", "Add"]),
+        ("t = Transpose (w)  y = Add (x, t)", ["Add"]),
+        ("t = Transpose (w)  u = Add (x, w)  y = Add (u, t)", ["Transpose", "Add", "Add"]),
+        ("t = Transpose (w)  u = Neg (w)  v = Add (x, t)  y = Add (u, v)", ["Transpose", "Add", "Add"]),
+    ],
+    ids=["expanded", "transposed", "read twice", "folded twice"],
+)
+def test_a_file_does_not_grow(nodes: str, kept: list[str]) -> None:
+    weights = ", ".join(map(str, range(100))) + ", 0" * 9900
+    own = run(
+        f"main (float[100, 100] x) => (float[100, 100] y) <int64[2] big = {{100, 100}}, float one = {{1}}, "
+        f"float[100, 100] w = {{{weights}}}> {{ {nodes} }}",
+        FoldConstantsPass(),
+        RemoveUnusedPass(),
+    )
+    assert ops(own) == kept
+
+
+def test_what_cannot_stay_is_folded_whatever_its_size() -> None:
+    own = run(
+        "main (float[100, 100] x) => (float[100, 100] y) <int64[2] big = {100, 100}, float one = {1}> "
+        "{ m = Expand (one, big)  y = Add (x, m) }",
+        FoldConstantsPass(lambda node: node.op_type == "Expand"),
+    )
+    assert ops(own) == ["Add"]
+
+
+def test_weights_in_integers_stay_in_integers() -> None:
+    own = run(
+        """
+        main (float[2] x) => (float[2] y) <int8[2] q = {1, 2}, float scale = {0.5}>
+        { w = DequantizeLinear (q, scale)  y = Mul (x, w) }
+        """,
+        FoldConstantsPass(),
+    )
+    assert ops(own) == ["DequantizeLinear", "Mul"]
+
+
+def test_constants_in_bodies_go_to_the_main_graph() -> None:
+    own = run(
+        """
+        main (float[3, 2] x, float[2] h) => (float[2] y)
+        {
+            y = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] o) {
+                two = Constant <value = float {2}> ()
+                four = Add (two, two)
+                f = Mul (e, four)
+                o = Add (s, f)
+            }> (h, x)
+        }
+        """,
+        FoldConstantsPass(),
+    )
+    assert ops(own) == ["Scan", "Mul", "Add"]
+    assert "four" in own.graph.initializers
+
+
+def test_noops() -> None:
+    own = run(
+        """
+        main (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) <int64[2] s = {2, 3}, int64[2] last = {-1, 3}>
+        {
+            a = Cast <to = 1> (x)
+            b = Reshape (a, s)
+            c = Identity (b)
+            y = Abs (c)
+            d = Reshape (y, last)
+            z = Identity (x)
+        }
+        """,
+        RemoveNoopsPass(),
+        RemoveUnusedPass(),
+    )
+    assert ops(own) == ["Abs", "Identity"]
+
+
+def test_what_nothing_reads_goes() -> None:
+    own = run(
+        """
+        main (float[2] x) => (float[2] y) <float[3] old = {1, 2, 3}, float[3] older = {1, 2, 3}>
+        { a = Add (old, older)  b = Neg (a)  y = Abs (x) }
+        """,
+        RemoveUnusedPass(),
+    )
+    assert ops(own) == ["Abs"]
+    assert not own.graph.initializers
+    assert own.opset_imports == {"": 17}
