@@ -23,7 +23,7 @@ from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.knowledge import Knowledge
-from rnnlower.graph.names import NameSource
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, value_names, walk
 
 __all__ = ["FoldConstantsPass"]
@@ -74,11 +74,13 @@ class FoldConstantsPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified)
 
 
-def _names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> list[str]:
+def _names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
     """Names that no folded value leaves behind; an initializer may have one that does."""
     counts = value_names(model)
-    values = {out.name: out for node, _ in walk(model.graph) for out in node.outputs}
-    return [name for name in counts if counts[name] > 1 or values.get(name) not in constants]
+    outputs = [out for node, _ in walk(model.graph) for out in node.outputs]
+    return names_in(model) - {
+        str(out.name) for out in outputs if out in constants and counts[str(out.name)] == 1
+    }
 
 
 class _Budget:

@@ -21,8 +21,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import unmodelled
-from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import value_names
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 
 __all__ = ["SetInputsPass"]
@@ -139,7 +138,7 @@ def _make_initializer(model: ir.Model, value: ir.Value, array: np.ndarray) -> No
         for index, each in enumerate(graph.outputs):
             if each is value:
                 graph.outputs[index] = out
-        out.name, value.name = value.name, NameSource(value_names(model)).like(f"{value.name}_set")
+        out.name, value.name = value.name, NameSource(names_in(model)).fresh(f"{value.name}_set")
     graph.inputs.remove(value)
     graph.initializers.pop(str(value.name), None)
     value.shape = ir.Shape(array.shape)

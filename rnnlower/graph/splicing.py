@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.cleanup import remove_orphans
-from rnnlower.graph.names import NameSource
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import value_names, walk
 
 __all__ = ["replace_outputs", "splice"]
@@ -70,7 +70,7 @@ def _nodes_of(attribute: ir.Attr) -> list[ir.Node]:
 def _make_names_unique(model: ir.Model, graph: ir.Graph) -> None:
     """Renames what has the name of a value elsewhere: branches may share one, outer and inner graphs not."""
     taken = value_names(model)
-    names = NameSource(taken)
+    names = NameSource(names_in(model))
     for value in (*graph.initializers.values(), *(out for node in graph for out in node.outputs)):
         if value.name and taken[value.name] > 1:
-            value.name = names.like(value.name)
+            value.name = names.fresh(value.name)
