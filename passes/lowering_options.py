@@ -16,6 +16,7 @@ from rnnlower.graph.walk import walk
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.lowering.requirements import FIRST_OPSET
 from rnnlower.recurrent.node import Semantics, check_semantics
+from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
 from rnnlower.targets.plan import KeptNode, check_opset
 
@@ -90,6 +91,7 @@ class LoweringReport:
         ops_after: The same of the result.
         notes: What the user should know beside it.
         target: The name of the runtime that the result is for, if it is for one.
+        warnings: What the result may not do that the user expects of it.
         kept: Recurrent nodes that this runtime runs soundly as they are.
         sets: The inputs that were set, with their values as the model holds them.
     """
@@ -102,6 +104,7 @@ class LoweringReport:
     target: str | None = None
     kept: Sequence[KeptNode] = ()
     sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    warnings: Sequence[Suspicion] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON knows it; reasons, where a target is the reason."""
@@ -120,6 +123,7 @@ class LoweringReport:
             "ops_after": dict(self.ops_after),
             "notes": list(self.notes),
             **({"sets": {name: array.tolist() for name, array in self.sets.items()}} if self.sets else {}),
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
         } | of_target
 
 

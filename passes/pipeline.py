@@ -26,9 +26,10 @@ from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, Loweri
 from rnnlower.passes.opset_moves import inline, move, reach
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
+from rnnlower.recurrent.caveats import forgotten_states, other_recurrences
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.suspicions import find_suspicions
+from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
 from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits, runs_op
 from rnnlower.targets.plan import (
@@ -68,6 +69,7 @@ class _Work:
         kept: The nodes that the target runs as they are.
         notes: What the user should know beside it.
         sets: The inputs that were set, with their values.
+        warnings: What the result may not do that the user expects of it.
     """
 
     model: ir.Model
@@ -83,6 +85,7 @@ class _Work:
     kept: list[KeptNode] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    warnings: list[Suspicion] = dataclasses.field(default_factory=list)
 
     @property
     def target(self) -> Target:
@@ -133,6 +136,7 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
         None if options.target is None else options.target.name,
         work.kept,
         work.sets,
+        work.warnings,
     )
 
 
@@ -223,8 +227,8 @@ def _read(work: _Work) -> None:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
-def _tell_suspicions(work: _Work) -> None:
-    work.notes += map(str, find_suspicions(work.model))
+def _warn(work: _Work) -> None:
+    work.warnings += [*find_suspicions(work.model), *other_recurrences(work.model)]
 
 
 def _raise_opset(work: _Work) -> None:
@@ -262,6 +266,14 @@ def _fix_lengths(work: _Work) -> None:
         work.model, work.nodes, work.options.target, work.options.semantics
     )
     work.unreachable += unreachable
+
+
+def _warn_of_forgotten_states(work: _Work) -> None:
+    kept = {(node.path, node.name) for node in work.kept}
+    found = [each for each in find_recurrent(work.model) if (each.path, each.name) in kept]
+    nodes = [*work.nodes, *found]
+    lengths = [(located, parse_recurrent(located, work.options.semantics).seq_length) for located in nodes]
+    work.warnings += forgotten_states(lengths)
 
 
 def _plan(work: _Work) -> None:
@@ -375,7 +387,7 @@ def _may_waste_factor(options: LoweringOptions) -> bool:
 PIPELINE: Sequence[Step] = (
     Step(_select, "Nodes have the names that `inspect` shows only before anything moves."),
     Step(_freeze, "What follows is easier to tell where sizes are numbers."),
-    Step(_tell_suspicions, "Names are still those that the user knows, and fixed sizes excuse some."),
+    Step(_warn, "Names are still those that the user knows, and fixed sizes excuse some."),
     Step(_set_inputs, "A value fills the shape that is now known.", lambda options: bool(options.sets)),
     Step(_open_to_target, "A model that the target takes in no form is refused first.", _has_target),
     Step(_raise_opset, "A model too old for what is written here moves to the first opset that suffices."),
@@ -390,6 +402,7 @@ PIPELINE: Sequence[Step] = (
     Step(_conform, "A profile keeps the recurrent nodes, and changes how they are written.", _has_profile),
     Step(_fold_weights, "Weights that are cut and joined from constants can be packed anew.", _emits),
     Step(_fix_lengths, "Straight lines need the number of steps.", _needs_lengths),
+    Step(_warn_of_forgotten_states, "Whether a node runs one step shows once lengths are numbers."),
     Step(_plan, "Strategy and opset are chosen from all that is now known of a node.", _emits),
     Step(_reach_forms, "The forms of the plans must exist before they are emitted.", _emits),
     Step(_lower_nodes, "Everything before was for this.", _emits),

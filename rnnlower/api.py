@@ -1,7 +1,7 @@
 """The public functions.
 
 A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are.
-What the commands print as notes is logged here, at level INFO.
+What the commands print as notes is logged here at level INFO, and warnings at WARNING.
 """
 
 from __future__ import annotations
@@ -221,7 +221,10 @@ def inspect(model: ModelLike) -> list[RecurrentNode]:
 def _lower(model: ModelLike, options: LoweringOptions) -> onnx.ModelProto | ir.Model:
     own = load_model(model)
     with paused_collection():
-        _log(lower_model(own, options).notes)
+        report = lower_model(own, options)
+        _log(report.notes)
+        for warning in report.warnings:
+            logger.warning("%s", warning)
         return own if isinstance(model, ir.Model) else to_proto(own)
 
 

@@ -10,12 +10,14 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import Located, origin
 from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.recurrent.caveats import other_recurrences
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
 
-__all__ = ["RecurrentNode", "inspect_model"]
+__all__ = ["RecurrentNode", "find_warnings", "inspect_model"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,11 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
     """
     InferTypesPass()(model)
     return [_describe(located) for located in find_recurrent(model)]
+
+
+def find_warnings(model: ir.Model) -> list[Suspicion]:
+    """What a user should know about the model's recurrence; `inspect_model` has seen the model."""
+    return [*find_suspicions(model), *other_recurrences(model)]
 
 
 def _describe(located: Located) -> RecurrentNode:

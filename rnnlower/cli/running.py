@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from rnnlower.cli.progress import Tell
     from rnnlower.engines.known import Engine
+    from rnnlower.recurrent.suspicions import Suspicion
     from rnnlower.verification import RuntimeTrial, VerificationResult
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "size_on_disk",
     "tell_difference",
     "verify_files",
+    "warn",
     "write",
 ]
 
@@ -227,6 +229,12 @@ def own_runtime(name: str) -> tuple[str | None, RuntimeTrial | None]:
     if engine.installed:
         return name, None
     return None, RuntimeTrial.of(engine, problem=f"{engine.title} is not installed")
+
+
+def warn(suspicions: Iterable[Suspicion]) -> None:
+    """Prints warnings, under -q too: silence would be taken for assent."""
+    for suspicion in suspicions:
+        typer.echo(f"rnnlower: warning: {suspicion}", err=True)
 
 
 def say(text: str, quiet: bool) -> None:

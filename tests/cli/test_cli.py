@@ -17,7 +17,7 @@ MODELS = Path(generate.__file__).parent
 STATIC = MODELS / "lstm14_states.onnx"
 DYNAMIC = MODELS / "lstm14_dynamic.onnx"
 
-LOWERING_KEYS = {"nodes", "opset", "ops_before", "ops_after", "notes", "verification", "output"}
+LOWERING_KEYS = {"nodes", "opset", "ops_before", "ops_after", "notes", "warnings", "verification", "output"}
 NODE_KEYS = {"name", "op_type", "path", "direction", "strategy", "steps", "emitted_ops"}
 VERIFICATION_KEYS = {"equal", "engines", "trials", "outputs", "skipped"}
 OUTPUT_KEYS = {"name", "max_abs", "max_rel", "max_ulp", "equal"}

@@ -1,4 +1,4 @@
-"""What `inspect` warns of, and what every lowering notes: exporters' faults, unknown recurrent operators."""
+"""What `inspect` and every lowering warn of: exporters' faults, unknown recurrent operators."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_a_gru_of_pytorch_without_linear_before_reset(path):
     assert "rnnlower: warning: GRU node 'cell': linear_before_reset is 0" in text.stderr
 
 
-def test_every_lowering_notes_it(path, tmp_path):
+def test_every_lowering_warns_of_it(path, tmp_path):
     onnx.save(model(), path)
     for strategy in ("unroll", "scan", "loop"):
         run = rnnlower(strategy, path, "-o", tmp_path / "out.onnx", "--no-verify")
-        assert "rnnlower: note: GRU node 'cell': linear_before_reset is 0" in run.stderr
+        assert "rnnlower: warning: GRU node 'cell': linear_before_reset is 0" in run.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from rnnlower.cli.options import Json, Model
-from rnnlower.cli.running import emit, exit_codes, say
+from rnnlower.cli.running import emit, exit_codes, warn
 
 __all__ = ["inspect"]
 
@@ -16,19 +16,16 @@ def inspect(model: Model, json_: Json = False) -> None:
     """List the recurrent nodes."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
-    from rnnlower.inspection import inspect_model
-    from rnnlower.recurrent.suspicions import find_suspicions
+    from rnnlower.inspection import find_warnings, inspect_model
 
     loaded = read_model(model)
     nodes = inspect_model(loaded)
-    suspicions = find_suspicions(loaded)
+    warnings = find_warnings(loaded)
+    warn(warnings)
     if json_:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
-        result["warnings"] = [dataclasses.asdict(suspicion) for suspicion in suspicions]
-        emit(json.dumps(result))
+        emit(json.dumps(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]}))
     else:
         tables.print_inspection(loaded, nodes)
-    for suspicion in suspicions:
-        say(f"rnnlower: warning: {suspicion}", json_)

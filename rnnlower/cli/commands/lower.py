@@ -45,6 +45,7 @@ from rnnlower.cli.running import (
     own_runtime,
     say,
     size_on_disk,
+    warn,
     write,
 )
 
@@ -110,6 +111,7 @@ def _lower(
         lowering = lower_model(lowered, options, tell)
     for note in lowering.notes:
         say(f"rnnlower: note: {note}", quiet)
+    warn(lowering.warnings)
     settings |= {"semantics": semantics, "sets": lowering.sets, "also_on": runtime}
     verification, written = write(lowered, output, model, settings if verify else None, external_data, quiet)
     if verification is not None and verification.on is None:

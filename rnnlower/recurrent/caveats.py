@@ -1,0 +1,131 @@
+"""Recurrence that a lowering cannot see: cells written out as a Loop or Scan, and states between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.walk import Located, subgraphs_of, walk
+from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.recurrent.suspicions import Suspicion
+
+__all__ = ["forgotten_states", "other_recurrences"]
+
+_PRODUCTS = frozenset(
+    (
+        *("Conv", "DynamicQuantizeMatMul", "Einsum", "FusedMatMul", "Gemm", "MatMul", "MatMulInteger"),
+        *("MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearMatMul"),
+    )
+)
+# They read the shape of a value, not what is in it.
+_SHAPE_READERS = frozenset(["Shape", "Size"])
+_STATES = {"initial_h": "Y_h", "initial_c": "Y_c"}
+
+
+def other_recurrences(model: ir.Model) -> list[Suspicion]:
+    """The Loop and Scan nodes of the model that are cells written out: a state goes through a product."""
+    graphs: list[tuple[ir.Graph | ir.Function, str]] = [(model.graph, "")]
+    graphs += [(f, f"function:{f.domain}::{f.name}") for f in model.functions.values()]
+    found = []
+    for graph, path in graphs:
+        for node, where in walk(graph, path):
+            states = list(_multiplied_states(node))
+            if states:
+                name = node.name or next((out.name for out in node.outputs if out.name), "") or node.op_type
+                found.append(_written_out(node, f"{where}/{name}" if where else name, states))
+    return found
+
+
+def _written_out(node: ir.Node, name: str, states: list[str]) -> Suspicion:
+    carried = f"state{'s' if len(states) > 1 else ''} {', '.join(map(repr, states))}"
+    return Suspicion(
+        f"{node.op_type} node {name!r}",
+        "it is a recurrence in another form, and stays as it is",
+        f"its body carries the {carried} through a product from step to step, "
+        "as exporters write cells that they have no LSTM, GRU or RNN for",
+        f"run the result where {node.op_type} is known, or export the layer as an LSTM, GRU or RNN node",
+    )
+
+
+def _multiplied_states(node: ir.Node) -> Iterator[str]:
+    """The states of a Loop or Scan whose next value comes from a product with the last one."""
+    if node.domain or node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
+        return
+    body = node.attributes["body"].as_graph()
+    if node.op_type == "Loop":
+        pairs = zip(body.inputs[2:], body.outputs[1:], strict=False)
+    else:
+        count = len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+        pairs = zip(body.inputs[:count], body.outputs[:count], strict=False)
+    for before, after in pairs:
+        if after in _behind_products(body, before):
+            yield before.name or ""
+
+
+def _behind_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
+    """The values of a body that depend on a product with the state."""
+    touched, behind = {state}, set[ir.Value]()
+    for node in body:
+        reads = {value for value in node.inputs if value is not None} | _captured(node)
+        products = {
+            node.op_type,
+            *(inner.op_type for graph in subgraphs_of(node) for inner, _ in walk(graph)),
+        }
+        if reads & touched:
+            touched |= {*node.outputs}
+            if reads & behind or products & _PRODUCTS:
+                behind |= {*node.outputs}
+    return behind
+
+
+def _captured(node: ir.Node) -> set[ir.Value]:
+    inner = (each for graph in subgraphs_of(node) for each, _ in walk(graph))
+    return {value for each in inner for value in each.inputs if value is not None}
+
+
+def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspicion]:
+    """The nodes of one time step that begin anew in each call; given with the number of their steps."""
+    return [
+        _forgetful(located)
+        for located, steps in nodes
+        if steps == 1 and located.node.domain == "" and not _gets_state(located.node)
+    ]
+
+
+def _forgetful(located: Located) -> Suspicion:
+    names = OUTPUT_NAMES if located.node.op_type == "LSTM" else OUTPUT_NAMES[:2]
+    written = dict(zip(names, (value.name for value in located.node.outputs), strict=False))
+    states = [output for output in _STATES.values() if output in names]
+    named = [f"{output} {written[output]!r}" if written.get(output) else output for output in states]
+    return Suspicion(
+        located.label,
+        "it runs one time step and forgets",
+        f"no input sets its state, and the new one ({' and '.join(named)}) is lost between calls",
+        f"`{wording.call('stream')}` makes the states inputs and outputs of the model",
+    )
+
+
+def _gets_state(node: ir.Node) -> bool:
+    inputs = dict(zip(INPUT_NAMES, node.inputs, strict=False))
+    return any(_holds_data(inputs.get(name)) for name in _STATES)
+
+
+def _holds_data(value: ir.Value | None) -> bool:
+    """Whether what is in a graph input, or in a body's, reaches the value: not its shape alone."""
+    seen: set[ir.Value] = set()
+    pending = [] if value is None else [value]
+    while pending:
+        this = pending.pop()
+        producer = this.producer()
+        if this in seen or constant_of(this) is not None:
+            continue
+        seen.add(this)
+        if producer is None:
+            return True
+        if producer.op_type not in _SHAPE_READERS:
+            pending += [each for each in producer.inputs if each is not None]
+            pending += _captured(producer)
+    return False
