@@ -47,25 +47,42 @@ __all__ = [
 
 _Value = TypeVar("_Value")
 
+MODEL, LOWERING, VERIFICATION, OUTPUT = "Model", "Lowering", "Verification", "Output"
+"""The panels of --help."""
+
 Model = Annotated[
-    pathlib.Path, typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False)
+    pathlib.Path,
+    typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False, rich_help_panel=MODEL),
 ]
 Output = Annotated[
     pathlib.Path,
     typer.Option(
-        "-o", "--output", help="Where the result goes; MODEL itself is allowed.", show_default=False
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="Where the result goes; MODEL itself is allowed.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
     ),
 ]
 Opset = Annotated[
     int | None,
     typer.Option(
+        metavar="N",
         help="Default-domain opset of the result; left out: the source's, raised as far as needed.",
         show_default=False,
+        rich_help_panel=LOWERING,
     ),
 ]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=N", help="Fix a symbolic dimension; repeatable.", show_default=False),
+    typer.Option(
+        "--dim",
+        metavar="NAME=N",
+        help="Fix a symbolic dimension; repeatable.",
+        show_default=False,
+        rich_help_panel=MODEL,
+    ),
 ]
 InputShapes = Annotated[
     list[str] | None,
@@ -74,6 +91,7 @@ InputShapes = Annotated[
         metavar="NAME:2,3,4",
         help="Fix a graph input's shape; repeatable.",
         show_default=False,
+        rich_help_panel=MODEL,
     ),
 ]
 Sets = Annotated[
@@ -102,11 +120,19 @@ Nodes = Annotated[
         metavar="PATTERN",
         help="Only nodes whose name matches (shell wildcards); repeatable.",
         show_default=False,
+        rich_help_panel=LOWERING,
     ),
 ]
-UnrollFactor = Annotated[int, typer.Option(min=1, metavar="K", help="Time steps in an iteration.")]
+UnrollFactor = Annotated[
+    int, typer.Option(min=1, metavar="K", help="Time steps in an iteration.", rich_help_panel=LOWERING)
+]
 Semantics = Annotated[
-    str, typer.Option(metavar="ort|spec", help="Who is right where the ONNX text and onnxruntime differ.")
+    str,
+    typer.Option(
+        metavar="ort|spec",
+        help="Who is right where the ONNX text and onnxruntime differ.",
+        rich_help_panel=LOWERING,
+    ),
 ]
 TargetName = Annotated[
     str,
@@ -115,32 +141,66 @@ TargetName = Annotated[
         metavar="NAME|FILE",
         help="The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
         show_default=False,
+        rich_help_panel=LOWERING,
     ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Fail if ops of the rest of the model do not fit the target.")
+    bool,
+    typer.Option(
+        "--strict",
+        help="Fail if ops of the rest of the model do not fit the target.",
+        rich_help_panel=LOWERING,
+    ),
 ]
 Verify = Annotated[
-    bool, typer.Option("--verify/--no-verify", help="Run source and result and compare before writing.")
+    bool,
+    typer.Option(
+        "--verify/--no-verify",
+        help="Run source and result and compare before writing.",
+        rich_help_panel=VERIFICATION,
+    ),
 ]
-Trials = Annotated[int | None, typer.Option(min=1, help="Sets of generated inputs.", show_default=False)]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Sets of generated inputs.", show_default=False, rich_help_panel=VERIFICATION
+    ),
+]
 # None where it is not given: a default would look like a choice.
-Seed = Annotated[int | None, typer.Option(help="Seed of the generated inputs.", show_default="0")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Seed of the generated inputs.", show_default="0", rich_help_panel=VERIFICATION
+    ),
+]
 Atol = Annotated[
     float | None,
     typer.Option(
-        min=0.0, help="Absolute tolerance; left out: by type, or 0 beside --rtol.", show_default=False
+        min=0.0,
+        metavar="A",
+        help="Absolute tolerance; left out: by type, or 0 beside --rtol.",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
     ),
 ]
 Rtol = Annotated[
     float | None,
     typer.Option(
-        min=0.0, help="Relative tolerance; left out: by type, or 0 beside --atol.", show_default=False
+        min=0.0,
+        metavar="R",
+        help="Relative tolerance; left out: by type, or 0 beside --atol.",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
     ),
 ]
 Inputs = Annotated[
     pathlib.Path | None,
-    typer.Option(help="Compare on these inputs: an .npz file or a test-data folder.", show_default=False),
+    typer.Option(
+        metavar="PATH",
+        help="Compare on these inputs: an .npz file or a test-data folder.",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
+    ),
 ]
 States = Annotated[
     list[str] | None,
@@ -149,6 +209,7 @@ States = Annotated[
         metavar="OUT=IN",
         help="Feed this output back into that input in a next call; repeatable. Left out: by name and shape.",
         show_default=False,
+        rich_help_panel=VERIFICATION,
     ),
 ]
 On = Annotated[
@@ -162,11 +223,29 @@ On = Annotated[
     ),
 ]
 ExternalData = Annotated[
-    str, typer.Option(metavar="auto|always|never", help="Whether tensors go into a file of their own.")
+    str,
+    typer.Option(
+        metavar="auto|always|never",
+        help="Whether tensors go into a file of their own.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of the tables.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but errors.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="One JSON object on stdout instead of the tables.", rich_help_panel=OUTPUT),
+]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print nothing but warnings and errors.", rich_help_panel=OUTPUT)
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "-v",
+        "--verbose",
+        help="Print more: all ops, the errors in all measures, the time of each phase.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 
 
 def _set_once(found: dict[str, _Value], name: str, value: _Value, option: str) -> None:
