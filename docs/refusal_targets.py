@@ -42,6 +42,11 @@ def own(more: str = "", **tables: str) -> str:
     return "".join(rows) + more
 
 
+def limit(attributes: str) -> str:
+    """A limit of Resize."""
+    return f'[[limits]]\nops = ["Resize"]\nattributes = {attributes}\nsource = "me"\n'
+
+
 TARGETS = [
     Case("no such target", f"{LOWER} tensorflow"),
     Case("no such target", "check model.onnx --target tensorflow"),
@@ -110,6 +115,15 @@ TARGET_FILES = [
     Case("an empty source", f"{LOWER} own.toml", target=own('[[limits]]\nops = ["Add"]\nsource = ""\n')),
     Case("a value of another type", f"{LOWER} own.toml", target=own(shapes="static = 1")),
     Case("a value that is unknown", f"{LOWER} own.toml", target=own(control_flow='ops = ["While"]')),
+    Case("an operator that is unknown", f"{LOWER} own.toml", target=own(ops='allowed = ["Matmul"]')),
+    Case("an attribute that is unknown", f"{LOWER} own.toml", target=own(limit('{ mod = ["linear"] }'))),
+    Case("an attribute without a list", f"{LOWER} own.toml", target=own(limit('{ mode = "linear" }'))),
+    Case("an attribute of another type", f"{LOWER} own.toml", target=own(limit("{ mode = [1] }"))),
+    Case(
+        "a number too small",
+        f"{LOWER} own.toml",
+        target=own('[[limits]]\nops = ["Split"]\nmax_outputs = 1\nsource = "me"\n'),
+    ),
     Case("a range of opsets", f"{LOWER} own.toml", target=own(opset="range = [9, 7]")),
     Case("what there is and what is not", f"{LOWER} own.toml", target=own(ops="domains = []")),
 ]

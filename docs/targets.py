@@ -79,7 +79,13 @@ def _section(target: Target) -> list[str]:
         "tried": "" if target.tried is None else target.tried.version,
     }
     rows = [(name, says.get(name), claim) for name, claim in target.claims()]
-    limits = iter([*(_limit(limit) for limit in target.limits), *(_rule(rule) for rule in target.recurrent)])
+    limits = iter(
+        [
+            *(_limit(limit) for limit in target.limits),
+            *(_rule(rule) for rule in target.recurrent),
+            *(caution.text for caution in target.cautions),
+        ]
+    )
     for name, said, claim in rows:
         text = next(limits) if said is None else said
         source = claim.source + (" **Guess**" if claim.guess else "")
@@ -89,10 +95,10 @@ def _section(target: Target) -> list[str]:
 
 def _limit(limit: object) -> str:
     """The keys of a limit or rule that say something."""
-    skipped = ("ops", "source", "guess", "otherwise", "wrong")
+    skipped = ("ops", "source", "guess", "otherwise", "wrong", "remedy")
     given = {key: value for key, value in vars(limit).items() if key not in skipped}
     return "; ".join(
-        f"{key} {_words(value)}" for key, value in given.items() if value not in (None, (), {}, False)
+        f"{key} {_words(value)}" for key, value in given.items() if value not in (None, (), {}, False, "")
     )
 
 

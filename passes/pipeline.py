@@ -34,6 +34,7 @@ from rnnlower.targets import Target
 from rnnlower.targets.fit import find_misfits, runs_op
 from rnnlower.targets.plan import (
     KeptNode,
+    cautions,
     choose_plan,
     dialect,
     require_emitted_fit,
@@ -277,7 +278,7 @@ def _warn_of_forgotten_states(work: _Work) -> None:
 
 
 def _plan(work: _Work) -> None:
-    options = work.options
+    options, nodes = work.options, []
     for located in work.nodes:
         node = parse_recurrent(located, options.semantics)
         if options.target is None:
@@ -285,8 +286,11 @@ def _plan(work: _Work) -> None:
         else:
             require_known(options.target, node, located)
             plan = choose_plan(options.target, node, options.unroll_factor)
+        nodes.append(node)
         work.plans[located.node] = plan
         work.needs[located] = opset_needs(node, plan.strategy, plan.unroll_factor)
+    if options.target is not None:
+        work.notes += cautions(options.target, nodes)
     for located in work.impossible:
         work.plans[located.node] = Plan("unroll", reason="it cannot run")
         work.needs[located] = {"NonZero-9": 9}

@@ -18,6 +18,7 @@ class Dialect:
         constant: By operator the inputs that must be constants.
         onnxruntime: Whether onnxruntime runs it as it is, so that the forms it runs fastest are wanted.
         apart: Whether each direction of a node of static length gets a Scan or Loop of its own.
+        split_outputs: Most outputs of a Split; ``None``: any number.
     """
 
     name: str
@@ -25,3 +26,4 @@ class Dialect:
     constant: Mapping[str, frozenset[int]]
     onnxruntime: bool = False
     apart: bool = False
+    split_outputs: int | None = None

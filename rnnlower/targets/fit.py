@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,53 +14,19 @@ from rnnlower.graph.constants import constant_of
 from rnnlower.graph.inference import guarded
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.quiet import quiet_libraries
-from rnnlower.graph.walk import Located, default_opset, forget_negative_sizes, op_types, walk
+from rnnlower.graph.walk import default_opset, forget_negative_sizes, op_types, walk
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
-from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
-from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, RecurrentRule, Target
+from rnnlower.targets.misfits import Misfit
+from rnnlower.targets.native import natives_of_model
+from rnnlower.targets.repeats import repeated_by
+from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target
 
-__all__ = ["Misfit", "find_misfits", "native_misfits", "profile_notes", "runs_op"]
+__all__ = ["Misfit", "find_misfits", "profile_notes", "runs_op"]
 
 Reason = tuple[str, Claim]
-
-_VERDICTS = {
-    "refused": "{target} refuses {what}",
-    "wrong": "{target} gets {what} silently wrong",
-    "unknown": "whether {target} gets {what} right is not known",
-}
-
-
-_SIZES = {"batch": "batch size", "time": "sequence length"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Misfit:
-    """Something in a model that a target does not run.
-
-    Attributes:
-        path: Where the node lives, as in `inspect`.
-        name: The node's name, or else that of its first output; an input's name.
-        op_type: The node's operator; ``(input)`` for a graph input, ``(model)`` for the model.
-        reason: What does not fit.
-        remedy: What to do about it; ``""`` where nothing is known.
-        source: Who says so.
-        guess: Whether nobody does.
-    """
-
-    path: str
-    name: str
-    op_type: str
-    reason: str
-    remedy: str
-    source: str
-    guess: bool
-
-    def __str__(self) -> str:
-        place = f"{self.path}/{self.name}" if self.path else self.name
-        return f"{self.op_type} {place!r}: {self.reason}" + (" (a guess)" if self.guess else "")
 
 
 def find_misfits(
@@ -80,43 +45,20 @@ def find_misfits(
     """
     check_semantics(semantics)
     found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
-    recurrent = {located.node: located for located in find_recurrent(model)}
+    natives = {} if emitted else natives_of_model(model, target, semantics)
     for node, twin, path in _nodes(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
         name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
-        if node in recurrent:
-            found += native_misfits(recurrent[node], target, semantics)
+        if node in natives:
+            found += natives[node]
             continue
         reasons = _of_node(twin, target, default_opset(model), node.op_identifier() in model.functions)
         found += [
-            Misfit(path, name, _op_name(node), text, "", claim.source, claim.guess) for text, claim in reasons
+            Misfit(path, name, _op_name(node), text, getattr(claim, "remedy", ""), claim.source, claim.guess)
+            for text, claim in reasons
         ]
     return found
-
-
-def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Misfit]:
-    """Why the target does not run a recurrent node soundly as it is; nothing if it does."""
-    found = _of_profile(located, target)
-    if found is None:
-        remedy = wording.call("lower", target=target.name)
-        found = [(text, remedy, claim) for text, claim in _native_reasons(located, target, semantics)]
-    return [
-        Misfit(located.path, located.name, located.node.op_type, text, remedy, claim.source, claim.guess)
-        for text, remedy, claim in found
-    ]
-
-
-def _of_profile(located: Located, target: Target) -> list[tuple[str, str, Claim]] | None:
-    """What a node has against the target's profile; ``None``: it has none."""
-    rule = next((rule for rule in target.recurrent if rule.profile), None)
-    if rule is None:
-        return None
-    return [
-        (f"{departure.subject} {departure.what}", departure.remedy, rule)
-        for departure in departures(located)
-        if departure.level == "error"
-    ]
 
 
 def profile_notes(model: ir.Model, target: Target) -> list[str]:
@@ -128,28 +70,6 @@ def profile_notes(model: ir.Model, target: Target) -> list[str]:
         for located in find_recurrent(model)
         for departure in departures(located)
         if departure.level == "note"
-    ]
-
-
-def _native_reasons(located: Located, target: Target, semantics: Semantics) -> list[Reason]:
-    rules = [rule for rule in target.recurrent if located.node.op_type in rule.ops]
-    if not rules:
-        return [(f"{target.name} has no {_op_name(located.node)}", target.ops)]
-    if any(attribute.is_ref() for attribute in located.node.attributes.values()):
-        return [("its attributes depend on the function's caller", rules[0])]
-    node = parse_recurrent(located, semantics, lenient=True)
-    judged = [(rule, list(_broken(rule, node, semantics, located.path))) for rule in rules]
-    if not all(broken for _, broken in judged):
-        return []
-    rule, broken = min(judged, key=lambda pair: len(pair[1]))
-    return [
-        (
-            _VERDICTS["wrong" if key in rule.wrong else rule.otherwise].format(
-                target=target.name, what=f"{node.op_type} with {what}"
-            ),
-            rule,
-        )
-        for key, what in broken
     ]
 
 
@@ -255,6 +175,10 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         rank = 0 if value is None or value.shape is None else len(value.shape)
         if limit.max_rank is not None and value is not None and rank > limit.max_rank:
             yield f"{value.name} has rank {rank}, above {limit.max_rank}"
+    if limit.max_outputs is not None and len(node.outputs) > limit.max_outputs:
+        yield f"it has {len(node.outputs)} outputs, more than {limit.max_outputs}"
+    if op_type := repeated_by(first, limit.alone_behind, alone=True):
+        yield f"its input is what {op_type} repeats, and nothing else reads that"
     for name, allowed in limit.attributes.items():
         if name in node.attributes and _plain(node.attributes[name].value) not in allowed:
             given = _plain(node.attributes[name].value)
@@ -279,63 +203,3 @@ def _plain(value: Any) -> Any:
 
 def _alternatives(values: Sequence[Any]) -> str:
     return " or ".join(repr(value) for value in values) if values else "absent"
-
-
-def _broken(
-    rule: RecurrentRule, node: ResolvedNode, semantics: Semantics, path: str
-) -> Iterator[tuple[str, str]]:
-    """What about a recurrent node a rule does not allow: the key of `wrong`, and words."""
-    if rule.semantics is not None and semantics not in rule.semantics:
-        yield "semantics", wording.option("semantics", semantics)
-    if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
-        yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
-    if 0 in (node.seq_length, node.batch_size):
-        yield "empty", "no time steps or no rows"
-    for name, size in (("batch", node.batch_size), ("time", node.seq_length)):
-        if name in rule.static and size is None:
-            yield name, f"a {_SIZES[name]} that is not a number"
-    if rule.directions is not None and node.direction not in rule.directions:
-        yield node.direction, f"direction {node.direction}"
-    for name in node.inputs:
-        if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
-            yield name, f"input {name}"
-    for name in rule.needs:
-        if name not in node.inputs and name not in node.node.attributes:
-            yield name, f"no {name}"
-    if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
-        yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
-    if not rule.nested and path:
-        yield "nested", "a place in a body"
-    for name in rule.constant:
-        if name in node.inputs and constant_of(node.inputs[name]) is None:
-            yield name, f"an input {name} that is not a constant"
-    for name, allowed in rule.attributes.items():
-        value = _attribute(node, name)
-        if value is not None and value not in allowed:
-            yield name, f"attribute {name} = {value}"
-    yield from _broken_activations(rule, node)
-
-
-def _broken_activations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tuple[str, str]]:
-    names = [[activation.name for activation in functions] for functions in node.activations]
-    used = sorted({name for functions in names for name in functions})
-    own = all(functions == list(node.cell.activations) for functions in names)
-    allowed = rule.activations
-    if allowed is not None and not ({*used} <= {*allowed} or ("default" in allowed and own)):
-        yield "activations", f"activations {', '.join(used)}"
-    if rule.same_activations and len(set(node.activations)) > 1:
-        yield "activations", "different activations for its directions"
-
-
-def _attribute(node: ResolvedNode, name: str) -> Any:
-    """The value that counts: the given one, or the default of the operator's text."""
-    resolved = {
-        "layout": node.layout,
-        "input_forget": int(node.input_forget),
-        "linear_before_reset": int(node.linear_before_reset),
-        "clip": node.clip,
-    }
-    if name in resolved:
-        return resolved[name]
-    attribute = node.node.attributes.get(name)
-    return None if attribute is None else _plain(attribute.value)

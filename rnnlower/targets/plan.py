@@ -14,11 +14,14 @@ from rnnlower.lowering import cost
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.replacing import Plan
 from rnnlower.recurrent.node import ResolvedNode, Semantics
-from rnnlower.targets.fit import find_misfits, native_misfits
+from rnnlower.targets.fit import find_misfits
+from rnnlower.targets.misfits import Misfit
+from rnnlower.targets.native import native_misfits, native_rule
 from rnnlower.targets.target import Target
 
 __all__ = [
     "KeptNode",
+    "cautions",
     "check_opset",
     "choose_plan",
     "dialect",
@@ -54,6 +57,10 @@ def dialect(target: Target) -> Dialect:
         constant,
         onnxruntime=target.name == "onnxruntime",
         apart=target.control_flow.apart,
+        split_outputs=min(
+            (limit.max_outputs for limit in target.limits if limit.max_outputs and "Split" in limit.ops),
+            default=None,
+        ),
     )
 
 
@@ -107,9 +114,16 @@ def sort_out_native(
         if native_misfits(located, target, semantics):
             lowered.append(located)
         else:
-            reason = "it conforms" if target.profile else f"{target.name} runs it soundly"
+            reason = "it conforms" if target.profile else _why_kept(located, target, semantics)
             kept.append(KeptNode(located.name, located.node.op_type, located.path, reason))
     return lowered, kept
+
+
+def _why_kept(located: Located, target: Target, semantics: Semantics) -> str:
+    rule = native_rule(located, target, semantics)
+    if rule is not None and rule.tried and target.tried is not None:
+        return f"{target.name} {target.tried.version} ran this form right at {rule.tried}"
+    return f"{target.name} says that it takes this form, which was not tried"
 
 
 def wants_numbers(target: Target) -> bool:
@@ -154,11 +168,29 @@ def _facts(node: ResolvedNode) -> cost.NodeFacts:
     )
 
 
+def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
+    """What is known against the lowered forms of the nodes."""
+    return [
+        f"target {target.name}: {caution.text} ({caution.source})"
+        for caution in target.cautions
+        if any(
+            node.op_type in caution.ops
+            and (not caution.open or None in [sizes[name] for name in caution.open])
+            for node in nodes
+            for sizes in ({"batch": node.batch_size, "time": node.seq_length},)
+        )
+    ]
+
+
 def require_emitted_fit(model: ir.Model, target: Target) -> None:
     """Refuses a result of which an emitted node does not fit: the data and the forms disagree."""
     misfits = find_misfits(model, target, emitted=True)
     if misfits:
         raise UnsupportedModelError(
             f"what the lowering emits does not all fit target {target.name}: "
-            + "; ".join(dict.fromkeys(str(misfit) for misfit in misfits[:10]))
+            + "; ".join(dict.fromkeys(_with_remedy(misfit) for misfit in misfits[:10]))
         )
+
+
+def _with_remedy(misfit: Misfit) -> str:
+    return f"{misfit}; {misfit.remedy}" if misfit.remedy else str(misfit)

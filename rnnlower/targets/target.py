@@ -39,6 +39,9 @@ version) and, where nobody has said it, ``guess = true``::
     max_rank = 4                  # of the first input and the first output
     attributes = { mode = ["linear"] }
     versions = [11, 13]           # of the operator, each by the opset that brought it
+    max_outputs = 9               # how many outputs a node may have; a Split into more is written as a tree
+    alone_behind = ["Expand"]     # operators that must not repeat an axis of 1 for the first input alone
+    remedy = "..."                # what to do about it
     source = "..."
 
     [[recurrent]]                 # recurrent nodes that it runs soundly; a key left out limits nothing
@@ -50,18 +53,30 @@ version) and, where nobody has said it, ``guess = true``::
     activations = ["default"]     # no others than the operator's own; or names of functions
     constant = ["W", "R"]         # inputs that must be constants if they are there
     static = ["batch", "time"]    # sizes of X that must be numbers
+    static_nested = ["time"]      # ... in bodies of If, Loop and Scan
+    static_with_states = ["batch"]  # ... where initial states are there and are no graph inputs
+    not_behind = ["Expand"]       # operators that must not repeat an axis of 1 to make X
+    min_input_size = 2            # least number of features of X
     semantics = ["ort"]           # the readings (--semantics) under which it is right
     same_activations = true       # whether those of both directions must be the same
-    needs = ["initial_h"]         # optional inputs and attributes without which it does not run
+    needs = ["initial_h", "Y_h"]  # optional inputs, outputs and attributes without which it does not run
+    not_empty = ["B", "Y"]        # inputs and outputs that must not be written as empty names
     most_inputs = 4               # how many inputs may be written, empty ones at the end included
     nested = true                 # whether it runs in bodies of If, Loop and Scan too
     wrong = ["layout", "reverse"] # inputs, attributes, directions, "activations" and "type" that it gets
     otherwise = "refused"         # silently wrong; others it refuses, or what becomes of them is "unknown"
+    tried = "batches of 1 and 2"  # sizes at which it was tried and right; left out: it was not tried
     source = "..."
 
     [[recurrent]]                 # or what a profile allows, whose rules are functions: "sonnx"
     ops = ["LSTM"]
     profile = "sonnx"
+    source = "..."
+
+    [[cautions]]                  # what is told of a node that was lowered
+    ops = ["GRU"]
+    open = ["batch"]              # only where one of these sizes of X is no number
+    text = "..."
     source = "..."
 
     [tried]                       # if it was tried here
@@ -84,6 +99,8 @@ from typing import Any
 import onnx
 
 from rnnlower.errors import OptionError
+from rnnlower.recurrent.operators import RECURRENT_OPS
+from rnnlower.targets.validation import CONTROL_FLOW, known_word, validate
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -91,11 +108,6 @@ else:
     import tomli as tomllib
 
 __all__ = ["CONTROL_FLOW", "Claim", "Limit", "RecurrentRule", "Target", "find_target", "target_names"]
-
-CONTROL_FLOW = ("If", "Loop", "Scan")
-RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
-OTHERWISE = ("refused", "unknown")
-SIZES = ("batch", "time")
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -147,6 +159,16 @@ class Limit(Claim):
     max_rank: int | None = None
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     versions: Sequence[int] | None = None
+    max_outputs: int | None = None
+    alone_behind: Sequence[str] = ()
+    remedy: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Caution(Claim):
+    ops: Sequence[str]
+    text: str
+    open: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,14 +181,20 @@ class RecurrentRule(Claim):
     activations: Sequence[str] | None = None
     constant: Sequence[str] = ()
     needs: Sequence[str] = ()
+    not_empty: Sequence[str] = ()
+    not_behind: Sequence[str] = ()
+    min_input_size: int | None = None
     most_inputs: int | None = None
     nested: bool = True
     static: Sequence[str] = ()
+    static_nested: Sequence[str] = ()
+    static_with_states: Sequence[str] = ()
     semantics: Sequence[str] | None = None
     same_activations: bool = False
     wrong: Sequence[str] = ()
     otherwise: str = "refused"
     profile: str = ""
+    tried: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,6 +215,7 @@ class Target:
     ops: Ops
     limits: Sequence[Limit] = ()
     recurrent: Sequence[RecurrentRule] = ()
+    cautions: Sequence[Caution] = ()
     tried: Tried | None = None
     engine: str = ""
 
@@ -203,7 +232,7 @@ class Target:
         else:
             standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
             ops = standard - {*(self.ops.absent or ()), *CONTROL_FLOW}
-        return frozenset((ops - {*RECURRENT}) | {*self.control_flow.ops})
+        return frozenset((ops - {*RECURRENT_OPS}) | {*self.control_flow.ops})
 
     @functools.cached_property
     def domains(self) -> frozenset[str]:
@@ -225,6 +254,7 @@ class Target:
         ]
         claims += [(f"limits of {', '.join(limit.ops)}", limit) for limit in self.limits]
         claims += [(f"native {', '.join(rule.ops)}", rule) for rule in self.recurrent]
+        claims += [(f"lowered {', '.join(caution.ops)}", caution) for caution in self.cautions]
         return claims + ([("tried", self.tried)] if self.tried is not None else [])
 
 
@@ -261,7 +291,7 @@ _TABLES = {
     "ops": Ops,
     "tried": Tried,
 }
-_LISTS = {"limits": Limit, "recurrent": RecurrentRule}
+_LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
 
 
 def _parse(name: str, data: Mapping[str, Any]) -> Target:
@@ -275,21 +305,18 @@ def _parse(name: str, data: Mapping[str, Any]) -> Target:
             rows = enumerate(_of_type(value, list, key))
             fields[key] = [_claim(_LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
-            raise ValueError(
-                f"unknown key {key!r}; known are {', '.join(('title', 'engine', *_TABLES, *_LISTS))}"
-            )
+            known_word(key, ("title", "engine", *_TABLES, *_LISTS), f"unknown key {key!r}")
     if missing := _TABLES.keys() - fields.keys() - {"tried"}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)
-    _validate(target)
+    validate(target)
     return target
 
 
 def _claim(kind: type[Claim], data: Any, where: str) -> Claim:
     known = {field.name: field for field in dataclasses.fields(kind)}
     for key, value in _of_type(data, dict, where).items():
-        if key not in known:
-            raise ValueError(f"{where} has an unknown key {key!r}; known are {', '.join(known)}")
+        known_word(key, tuple(known), f"{where} has an unknown key {key!r}")
         annotation = str(known[key].type)
         expected = next(
             type_ for word, type_ in _TYPES.items() if annotation.removeprefix("Sequence[").startswith(word)
@@ -316,26 +343,3 @@ def _of_type(value: Any, expected: type, where: str) -> Any:
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise ValueError(f"{where} is {value!r}; it must be of type {expected.__name__}")
     return value
-
-
-def _validate(target: Target) -> None:
-    first_last = target.opset.range
-    if len(first_last) != 2 or first_last[0] > first_last[1]:
-        raise ValueError(f"opset.range is {list(first_last)}; it must be [first, last]")
-    if (target.ops.allowed is None) == (target.ops.absent is None):
-        raise ValueError("ops must have either allowed or absent")
-    choices = [
-        (target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"),
-        *((rule.ops, RECURRENT, "recurrent.ops") for rule in target.recurrent),
-        ([target.control_flow.dynamic], ("Loop", "Scan"), "control_flow.dynamic"),
-        *((rule.static, SIZES, "recurrent.static") for rule in target.recurrent),
-        *(([rule.otherwise], OTHERWISE, "recurrent.otherwise") for rule in target.recurrent),
-        *(([rule.profile], ("", "sonnx"), "recurrent.profile") for rule in target.recurrent),
-    ]
-    for given, known, where in choices:
-        for item in given:
-            if item not in known:
-                raise ValueError(f"{where} names {item!r}; known are {', '.join(map(str, known))}")
-    for name, claim in target.claims():
-        if not claim.source.strip():
-            raise ValueError(f"{name} has an empty source")

@@ -63,6 +63,14 @@ def test_own_target_file(tmp_path: Path) -> None:
     assert target.op_types == {"Add", "MatMul"}
 
 
+def limit(op_type: str, *keys: str) -> str:
+    return "\n".join(["[[limits]]", f'ops = ["{op_type}"]', *keys, 'source = "me"', ""])
+
+
+def rule(*keys: str) -> str:
+    return "\n".join(["[[recurrent]]", 'ops = ["LSTM"]', *keys, 'source = "me"', ""])
+
+
 @pytest.mark.parametrize(
     ("tables", "more", "message"),
     [
@@ -80,6 +88,44 @@ def test_own_target_file(tmp_path: Path) -> None:
         ({}, '[[recurrent]]\nops = ["LSTM"]\notherwise = "maybe"\nsource = "me"\n', "names 'maybe'"),
         ({}, '[[recurrent]]\nops = ["Conv"]\nsource = "me"\n', "names 'Conv'"),
         ({}, "[opset", "own.toml"),
+        (
+            {"ops": 'allowed = ["Matmul"]'},
+            "",
+            "names 'Matmul', which is unknown; did you mean 'MatMul'?",
+        ),
+        ({"dtypes": 'allowed = ["float"]'}, "", "did you mean 'float64'?"),
+        (
+            {},
+            limit("Resize", 'attributes = { mode = "linear" }'),
+            ".mode is 'linear'; it must be a list",
+        ),
+        (
+            {},
+            limit("Resize", "attributes = { mode = [1] }"),
+            "has 1; the attribute is of type STRING",
+        ),
+        (
+            {},
+            limit("Resize", 'attributes = { mod = ["linear"] }'),
+            "attribute 'mod'; did you mean 'mode'?",
+        ),
+        ({}, limit("Rezise"), "limits[0].ops names 'Rezise', which is unknown; did you mean 'Resize'?"),
+        ({}, limit("Split", "max_outputs = 1"), "limits[0].max_outputs is 1; it must be at least 2"),
+        ({}, limit("Split", "constant = [-1]"), "limits[0].constant is -1; it must be at least 0"),
+        (
+            {},
+            rule('directions = ["forwards"]'),
+            "directions names 'forwards', which is unknown; did you mean 'forward'?",
+        ),
+        ({}, rule('inputs = ["initial_H"]'), "did you mean 'initial_h'?"),
+        ({}, rule('activations = ["tanh"]'), "did you mean 'Tanh'?"),
+        ({}, rule('wrong = ["revers"]'), "did you mean 'reverse'?"),
+        ({}, rule('needs = ["B", "seq_lens"]'), "did you mean 'sequence_lens'?"),
+        ({}, rule('dtypes = ["flaot32"]'), "did you mean 'float32'?"),
+        ({}, rule('semantics = ["onnx"]'), "names 'onnx'"),
+        ({}, rule("attributes = { layout = 0 }"), "recurrent[0].attributes.layout is 0; it must be a list"),
+        ({}, rule("attributes = { linear_before_rest = [0] }"), "did you mean 'linear_before_reset'?"),
+        ({}, rule('direction = ["forward"]'), "unknown key 'direction'; did you mean 'directions'?"),
     ],
 )
 def test_a_broken_target_file_is_refused(
@@ -174,7 +220,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
     ("ops", "reasons"),
     [
         ('allowed = ["Gelu", "com.acme.Odd"]', []),
-        ('allowed = ["Odd", "com.acme.Gelu"]', ["own has no com.acme.Odd"]),
+        ('allowed = ["Gelu", "com.acme.Gelu"]', ["own has no com.acme.Odd"]),
         ('absent = ["com.acme.Odd"]\ndomains = ["com.acme"]', ["own has no com.acme.Odd"]),
         ('absent = ["com.acme.Gelu"]\ndomains = ["com.acme"]', []),
         ('absent = ["com.acme.Gelu"]', ["own has no operators of domain com.acme"]),

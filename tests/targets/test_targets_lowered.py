@@ -256,7 +256,7 @@ def test_strategy_follows_the_control_flow(tmp_path: Path) -> None:
     [
         ("openvino", Config(x_dims="time", layout=1), ["Loop"]),
         ("openvino", Config(seq_length=300, layout=1), ["Scan"]),
-        ("openvino", Config(seq_length=300, sequence_lens="input"), ["LSTM"]),
+        ("openvino", Config(seq_length=300, sequence_lens="input"), ["Scan"]),
         ("openvino", Config(x_dims="batch", sequence_lens="input"), []),
         ("tract", Config(seq_length=300, direction="bidirectional", clip=0.3), ["Scan", "Scan"]),
         ("tract", Config(x_dims="time", direction="bidirectional", clip=0.3), ["Scan"]),

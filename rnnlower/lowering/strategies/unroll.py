@@ -63,7 +63,7 @@ def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
 
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     """The inputs of each step, ``[rows, width]``, by a tree of Splits."""
-    if time <= FAN_OUT:
+    if time <= _fan_out(e):
         yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.value(series.width)[0])
         return
     for part, steps in _stacked_parts(e, series.stacked(), time):
@@ -73,16 +73,22 @@ def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
 
 
 def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[ir.Value, int]]:
-    """Pieces of at most FAN_OUT steps, by splitting into at most FAN_OUT pieces at a time."""
-    if time <= FAN_OUT:
+    """Pieces of at most a fan-out of steps, by splitting into at most as many pieces at a time."""
+    fan_out = _fan_out(e)
+    if time <= fan_out:
         yield stacked, time
         return
-    size = FAN_OUT
-    while size * FAN_OUT < time:
-        size *= FAN_OUT
+    size = fan_out
+    while size * fan_out < time:
+        size *= fan_out
     sizes = [min(size, time - start) for start in range(0, time, size)]
     for part, steps in zip(e.split(stacked, sizes, axis=0), sizes, strict=True):
         yield from _stacked_parts(e, part, steps)
+
+
+def _fan_out(e: Emitter) -> int:
+    most = None if e.dialect is None else e.dialect.split_outputs
+    return FAN_OUT if most is None else min(FAN_OUT, most)
 
 
 def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:

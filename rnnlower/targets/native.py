@@ -1,0 +1,203 @@
+"""Whether a target runs a recurrent node as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.errors import OpsetError
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.graph.walk import Located
+from rnnlower.recurrent.finding import find_recurrent, is_recurrent
+from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.sonnx import departures
+from rnnlower.recurrent.typing import infer_input_types
+from rnnlower.targets.misfits import Misfit
+from rnnlower.targets.repeats import repeated_by
+from rnnlower.targets.target import Claim, RecurrentRule, Target
+
+__all__ = ["native_misfits", "native_rule", "natives_of_model"]
+
+_ORIGIN = "rnnlower.native"
+
+Reason = tuple[str, Claim]
+
+_VERDICTS = {
+    "refused": "{target} refuses {what}",
+    "wrong": "{target} gets {what} silently wrong",
+    "unknown": "whether {target} gets {what} right is not known",
+}
+
+
+_SIZES = {"batch": "batch size", "time": "sequence length"}
+
+
+def natives_of_model(model: ir.Model, target: Target, semantics: Semantics) -> dict[ir.Node, list[Misfit]]:
+    """Why the target does not run each of the model's recurrent nodes as it is; nothing where it does.
+
+    The nodes are judged by the types and sizes that follow from the model's inputs, those of functions where
+    they are called, as a lowering judges them. The model stays as it is.
+    """
+    found = find_recurrent(model)
+    copy = model.clone()
+    for located, twin in zip(found, find_recurrent(copy), strict=True):
+        twin.node.meta[_ORIGIN] = located
+    # Functions that import several opsets cannot be inlined before they are converted: judged where they are.
+    with contextlib.suppress(OpsetError):
+        inline_functions(copy, functions_with(copy, is_recurrent))
+    infer_input_types(copy)
+    judged: dict[ir.Node, list[Misfit]] = {located.node: [] for located in found}
+    for twin in find_recurrent(copy):
+        located = twin.node.meta[_ORIGIN]
+        place = dataclasses.replace(twin, name=located.name, path=located.path)
+        judged[located.node] += native_misfits(place, target, semantics)
+    return {node: list(dict.fromkeys(misfits)) for node, misfits in judged.items()}
+
+
+def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Misfit]:
+    """Why the target does not run a recurrent node, whose types and sizes are noted, as it is."""
+    found = _of_profile(located, target)
+    if found is None:
+        remedy = wording.call("lower", target=target.name)
+        found = [(text, remedy, claim) for text, claim in _native_reasons(located, target, semantics)]
+    return [
+        Misfit(located.path, located.name, located.node.op_type, text, remedy, claim.source, claim.guess)
+        for text, remedy, claim in found
+    ]
+
+
+def _of_profile(located: Located, target: Target) -> list[tuple[str, str, Claim]] | None:
+    """What a node has against the target's profile; ``None``: it has none."""
+    rule = next((rule for rule in target.recurrent if rule.profile), None)
+    if rule is None:
+        return None
+    return [
+        (f"{departure.subject} {departure.what}", departure.remedy, rule)
+        for departure in departures(located)
+        if departure.level == "error"
+    ]
+
+
+def _native_reasons(located: Located, target: Target, semantics: Semantics) -> list[Reason]:
+    rules = [rule for rule in target.recurrent if located.node.op_type in rule.ops]
+    if not rules:
+        name = ".".join(filter(None, (located.node.domain, located.node.op_type)))
+        return [(f"{target.name} has no {name}", target.ops)]
+    if any(attribute.is_ref() for attribute in located.node.attributes.values()):
+        return [("its attributes depend on the function's caller", rules[0])]
+    node = parse_recurrent(located, semantics, lenient=True)
+    judged = [(rule, list(_broken(rule, node, semantics, located.path))) for rule in rules]
+    rule, broken = min(judged, key=lambda pair: len(pair[1]))
+    return [
+        (
+            _VERDICTS["wrong" if key in rule.wrong else rule.otherwise].format(
+                target=target.name, what=f"{node.op_type} with {what}"
+            ),
+            rule,
+        )
+        for key, what in broken
+    ]
+
+
+def native_rule(located: Located, target: Target, semantics: Semantics) -> RecurrentRule | None:
+    """The rule by which the target runs a node, as it is, of which `native_misfits` finds nothing."""
+    node = parse_recurrent(located, semantics, lenient=True)
+    fitting = (rule for rule in target.recurrent if located.node.op_type in rule.ops and not rule.profile)
+    return next((rule for rule in fitting if not any(_broken(rule, node, semantics, located.path))), None)
+
+
+def _broken(
+    rule: RecurrentRule, node: ResolvedNode, semantics: Semantics, path: str
+) -> Iterator[tuple[str, str]]:
+    """What about a recurrent node a rule does not allow: the key of `wrong`, and words."""
+    if rule.semantics is not None and semantics not in rule.semantics:
+        yield "semantics", wording.option("semantics", semantics)
+    if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
+        yield "type", "an unknown type" if node.dtype is None else f"type {node.dtype.numpy()}"
+    if 0 in (node.seq_length, node.batch_size):
+        yield "empty", "no time steps or no rows"
+    yield from _broken_sizes(rule, node, path)
+    if op_type := repeated_by(node.inputs["X"], rule.not_behind):
+        yield "repeated", f"an X that {op_type} repeats"
+    if rule.directions is not None and node.direction not in rule.directions:
+        yield node.direction, f"direction {node.direction}"
+    for name in node.inputs:
+        if rule.inputs is not None and name not in ("X", "W", "R", *rule.inputs):
+            yield name, f"input {name}"
+    for name in rule.needs:
+        if name not in node.inputs and name not in node.outputs and name not in node.node.attributes:
+            yield name, f"no {name}"
+    for name in rule.not_empty:
+        if name in _left_empty(node):
+            yield name, f"an empty name for {name}"
+    if rule.most_inputs is not None and len(node.node.inputs) > rule.most_inputs:
+        yield "inputs", f"{len(node.node.inputs)} inputs written, empty ones included,"
+    if not rule.nested and path:
+        yield "nested", "a place in a body"
+    for name in rule.constant:
+        if name in node.inputs and constant_of(node.inputs[name]) is None:
+            yield name, f"an input {name} that is not a constant"
+    for name, allowed in rule.attributes.items():
+        value = _attribute(node, name)
+        if value is not None and value not in allowed:
+            yield name, f"attribute {name} = {value}"
+    yield from _broken_activations(rule, node)
+
+
+def _broken_sizes(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterator[tuple[str, str]]:
+    shape = node.inputs["X"].shape
+    given = all(node.inputs[name].is_graph_input() for name in node.state_names if name in node.inputs)
+    for name, axis in (("batch", 1 - node.layout), ("time", node.layout)):
+        size = None if shape is None else shape[axis]
+        if isinstance(size, int) and size >= 0:
+            continue
+        if name in rule.static:
+            yield name, f"a {_SIZES[name]} that is not a number"
+        elif path and name in rule.static_nested:
+            yield name, f"a {_SIZES[name]} that is not a number, in a body"
+        elif not given and name in rule.static_with_states:
+            yield name, f"a {_SIZES[name]} that is not a number, and initial states that are no graph inputs"
+    if rule.min_input_size is not None and (node.input_size or 0) < rule.min_input_size:
+        yield "input_size", f"input_size {'unknown' if node.input_size is None else node.input_size}"
+
+
+def _left_empty(node: ResolvedNode) -> set[str]:
+    """The inputs and outputs that are written as empty names."""
+    inputs = {name for name, value in zip(INPUT_NAMES, node.node.inputs, strict=False) if value is None}
+    return inputs | {
+        name for name, value in zip(OUTPUT_NAMES, node.node.outputs, strict=False) if not value.name
+    }
+
+
+def _broken_activations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tuple[str, str]]:
+    names = [[activation.name for activation in functions] for functions in node.activations]
+    used = sorted({name for functions in names for name in functions})
+    own = all(functions == list(node.cell.activations) for functions in names)
+    allowed = rule.activations
+    if allowed is not None and not ({*used} <= {*allowed} or ("default" in allowed and own)):
+        yield "activations", f"activations {', '.join(used)}"
+    if rule.same_activations and len(set(node.activations)) > 1:
+        yield "activations", "different activations for its directions"
+
+
+def _attribute(node: ResolvedNode, name: str) -> Any:
+    """The value that counts: the given one, or the default of the operator's text."""
+    resolved = {
+        "layout": node.layout,
+        "input_forget": int(node.input_forget),
+        "linear_before_reset": int(node.linear_before_reset),
+        "clip": node.clip,
+    }
+    if name in resolved:
+        return resolved[name]
+    attribute = node.node.attributes.get(name)
+    value = None if attribute is None else attribute.value
+    return list(value) if isinstance(value, tuple) else value

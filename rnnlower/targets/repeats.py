@@ -1,0 +1,45 @@
+"""Values that repeat another along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+__all__ = ["repeated_by"]
+
+_ARRANGING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def repeated_by(value: ir.Value | None, op_types: Collection[str], *, alone: bool = False) -> str:
+    """The operator, one of the given, that repeats an axis of size 1 to make the value; ``""`` for none.
+
+    What only arranges the elements anew may stand between. With `alone`, nothing else may read what stands
+    there.
+    """
+    while value is not None and value.producer() is not None:
+        producer = value.producer()
+        assert producer is not None
+        if alone and len(value.uses()) > 1:
+            return ""
+        if producer.domain == "" and producer.op_type in op_types:
+            return producer.op_type if _may_repeat_one(producer.inputs[0], value) else ""
+        if producer.domain or producer.op_type not in _ARRANGING:
+            return ""
+        value = producer.inputs[0]
+    return ""
+
+
+def _may_repeat_one(before: ir.Value | None, after: ir.Value) -> bool:
+    """Whether an axis of size 1 grows, as far as the shapes tell."""
+    if before is None or before.shape is None:
+        return True
+    sizes = list(before.shape)
+    if after.shape is None:
+        return 1 in sizes or not before.shape.is_static()
+    grown = list(after.shape)[len(after.shape) - len(sizes) :]
+    if len(after.shape) > len(sizes):
+        return True
+    return any(
+        old != new and (old == 1 or not isinstance(old, int)) for old, new in zip(sizes, grown, strict=True)
+    )

@@ -1,0 +1,177 @@
+"""The words that a target's file may use, and what must hold between them."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.recurrent.operators import (
+    ATTRIBUTE_TYPES,
+    DIRECTIONS,
+    INPUT_NAMES,
+    OUTPUT_NAMES,
+    SIGNATURES,
+    SPEC_PARAMETERS,
+)
+
+if TYPE_CHECKING:
+    from rnnlower.targets.target import Target
+
+__all__ = ["CONTROL_FLOW", "known_word", "validate"]
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+_MOST_LISTED = 24
+_SIZES = ("batch", "time")
+_RECURRENT = tuple(op_type for _, op_type in SIGNATURES)
+_OPTIONAL_INPUTS = INPUT_NAMES[3:]
+_DTYPES = (
+    *("bool", "string", "float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
+    *("int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16", "uint32"),
+    *("uint64", "float4e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    "float8_e8m0fnu",
+)
+_JUDGED = (
+    *(*_OPTIONAL_INPUTS, *OUTPUT_NAMES, *ATTRIBUTE_TYPES, *DIRECTIONS, *_SIZES),
+    *("type", "empty", "inputs", "nested", "semantics", "repeated", "input_size"),
+)
+_PLAIN: Mapping[ir.AttributeType, type | tuple[type, ...]] = {
+    ir.AttributeType.INT: int,
+    ir.AttributeType.FLOAT: (int, float),
+    ir.AttributeType.STRING: str,
+    ir.AttributeType.INTS: list,
+    ir.AttributeType.FLOATS: list,
+    ir.AttributeType.STRINGS: list,
+}
+
+
+def known_word(given: Any, known: Collection[str], problem: str) -> None:
+    """Refuses a word that is none of the known ones, in the words of `problem`, with the nearest of them.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    if given in known:
+        return
+    near = difflib.get_close_matches(str(given), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    words = f"; known are {', '.join(known)}" if len(known) <= _MOST_LISTED else ""
+    raise ValueError(problem + (hint or words))
+
+
+def validate(target: Target) -> None:
+    """Checks what the types of a file's values do not tell.
+
+    Raises:
+        ValueError: A word is unknown, a number out of range, or two keys contradict each other.
+    """
+    first_last = target.opset.range
+    if len(first_last) != 2 or not 1 <= first_last[0] <= first_last[1]:
+        raise ValueError(f"opset.range is {list(first_last)}; it must be [first, last]")
+    if (target.ops.allowed is None) == (target.ops.absent is None):
+        raise ValueError("ops must have either allowed or absent")
+    for words, known, where in _words(target):
+        for word in words:
+            known_word(word, known, f"{where} names {word!r}, which is unknown")
+    for where, attributes, types in _attributes(target):
+        for name, values in attributes.items():
+            known_word(name, tuple(types), f"{where} has an unknown attribute {name!r}")
+            _check_values(values, types[name], f"{where}.{name}")
+    for where, number, least in _numbers(target):
+        if number < least:
+            raise ValueError(f"{where} is {number}; it must be at least {least}")
+    for name, claim in target.claims():
+        if not claim.source.strip():
+            raise ValueError(f"{name} has an empty source")
+
+
+def _words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]]:
+    """Words, those that are known there, and the place."""
+    yield target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"
+    yield [target.control_flow.dynamic], ("Loop", "Scan"), "control_flow.dynamic"
+    yield target.dtypes.allowed, _DTYPES, "dtypes.allowed"
+    for name in ("allowed", "absent"):
+        named = getattr(target.ops, name) or ()
+        yield (op_type for op_type in named if "." not in op_type), _standard_ops(), f"ops.{name}"
+    for index, limit in enumerate(target.limits):
+        where = f"limits[{index}]"
+        yield limit.ops, _standard_ops(), f"{where}.ops"
+        yield limit.dtypes or (), _DTYPES, f"{where}.dtypes"
+        yield limit.alone_behind, _standard_ops(), f"{where}.alone_behind"
+    for index, caution in enumerate(target.cautions):
+        where = f"cautions[{index}]"
+        yield caution.ops, _RECURRENT, f"{where}.ops"
+        yield caution.open, _SIZES, f"{where}.open"
+    for index, rule in enumerate(target.recurrent):
+        where = f"recurrent[{index}]"
+        yield rule.ops, _RECURRENT, f"{where}.ops"
+        yield rule.dtypes or (), _DTYPES, f"{where}.dtypes"
+        yield rule.directions or (), tuple(DIRECTIONS), f"{where}.directions"
+        yield rule.inputs or (), _OPTIONAL_INPUTS, f"{where}.inputs"
+        yield rule.activations or (), ("default", *SPEC_PARAMETERS), f"{where}.activations"
+        yield rule.constant, INPUT_NAMES, f"{where}.constant"
+        yield rule.needs, (*_OPTIONAL_INPUTS, *OUTPUT_NAMES, *ATTRIBUTE_TYPES), f"{where}.needs"
+        yield rule.not_empty, (*_OPTIONAL_INPUTS, *OUTPUT_NAMES), f"{where}.not_empty"
+        yield rule.not_behind, _standard_ops(), f"{where}.not_behind"
+        for key in ("static", "static_nested", "static_with_states"):
+            yield getattr(rule, key), _SIZES, f"{where}.{key}"
+        yield rule.semantics or (), ("ort", "spec"), f"{where}.semantics"
+        yield rule.wrong, _JUDGED, f"{where}.wrong"
+        yield [rule.otherwise], ("refused", "unknown"), f"{where}.otherwise"
+        yield [rule.profile] if rule.profile else [], ("sonnx",), f"{where}.profile"
+
+
+def _attributes(
+    target: Target,
+) -> Iterator[tuple[str, Mapping[str, Sequence[Any]], Mapping[str, ir.AttributeType]]]:
+    """The places that speak of attributes, what they say, and the attributes that there are."""
+    for index, limit in enumerate(target.limits):
+        types: dict[str, ir.AttributeType] = {}
+        for op_type in limit.ops:
+            types |= _schema_attributes(op_type)
+        yield f"limits[{index}].attributes", limit.attributes, types
+    for index, rule in enumerate(target.recurrent):
+        yield f"recurrent[{index}].attributes", rule.attributes, ATTRIBUTE_TYPES
+
+
+def _numbers(target: Target) -> Iterator[tuple[str, int, int]]:
+    """Numbers with their places, and the least that they may be."""
+    for index, limit in enumerate(target.limits):
+        where = f"limits[{index}]"
+        yield from ((f"{where}.constant", number, 0) for number in limit.constant)
+        yield from ((f"{where}.versions", number, 1) for number in limit.versions or ())
+        yield f"{where}.max_rank", 0 if limit.max_rank is None else limit.max_rank, 0
+        # A tree of nodes with one output each would have no end.
+        yield f"{where}.max_outputs", 2 if limit.max_outputs is None else limit.max_outputs, 2
+    for index, rule in enumerate(target.recurrent):
+        where = f"recurrent[{index}]"
+        yield f"{where}.most_inputs", 3 if rule.most_inputs is None else rule.most_inputs, 3
+        yield f"{where}.min_input_size", rule.min_input_size or 1, 1
+
+
+def _check_values(values: Any, kind: ir.AttributeType, where: str) -> None:
+    if not isinstance(values, list):
+        raise ValueError(f"{where} is {values!r}; it must be a list of the values that are taken")
+    expected = _PLAIN.get(kind, object)
+    for value in values:
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise ValueError(f"{where} has {value!r}; the attribute is of type {kind.name}")
+
+
+@functools.cache
+def _standard_ops() -> tuple[str, ...]:
+    return tuple(sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}))
+
+
+def _schema_attributes(op_type: str) -> dict[str, ir.AttributeType]:
+    """The attributes of an operator, of all its versions."""
+    return {
+        name: ir.AttributeType[str(attribute.type).rpartition(".")[2]]
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.domain == "" and schema.name == op_type
+        for name, attribute in schema.attributes.items()
+    }

@@ -1,0 +1,96 @@
+"""What `check` lists and what `lower` lowers are the same nodes."""
+
+from __future__ import annotations
+
+import os
+
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.configs import Config, configs
+from support.target_files import MINIMAL, write
+
+import rnnlower
+from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.pipeline import lower_model
+from rnnlower.targets import find_target, target_names
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+BUDGET = settings(
+    max_examples=int(os.environ.get("RNNLOWER_EXAMPLES", "8")),
+    deadline=None,
+    derandomize="RNNLOWER_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def without_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    del model.graph.value_info[:]
+    return model
+
+
+Nodes = set[tuple[str, str]]
+
+
+def listed(model: onnx.ModelProto, target: str) -> Nodes:
+    return {
+        (each.path, each.name) for each in rnnlower.check(model, target=target) if each.op_type in RECURRENT
+    }
+
+
+def lowered_and_kept(
+    model: onnx.ModelProto, target: str
+) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    report = lower_model(ir.from_proto(model), LoweringOptions("target", target=find_target(target)))
+    lowered, kept = ({(each.path, each.name) for each in nodes} for nodes in (report.nodes, report.kept))
+    return lowered, kept
+
+
+@BUDGET
+@given(config=configs(), target=st.sampled_from(target_names()))
+def test_check_lists_what_lower_does_not_keep(config: Config, target: str) -> None:
+    model = without_types(config.build())
+    try:
+        lowered, kept = lowered_and_kept(model, target)
+    except rnnlower.RnnLowerError:
+        return
+    assert listed(model, target) == lowered, config
+    assert not kept & lowered
+
+
+def test_a_type_that_follows_from_the_inputs_is_known() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[2, 3, 4] x) => (float[3, 1, 2, 2] Y)
+        <float[1, 2, 4] W = {1, 1, 1, 1, 1, 1, 1, 1}, float[1, 2, 2] R = {1, 1, 1, 1}>
+        {
+            X = Transpose <perm = [1, 0, 2]> (x)
+            W2 = Identity (W)
+            R2 = Identity (R)
+            Y, Y_h = RNN <hidden_size = 2> (X, W2, R2)
+        }
+    """)
+    assert listed(model, "tract") == set()
+    assert lowered_and_kept(model, "tract") == (set(), {("", "RNN_0")})
+
+
+@pytest.mark.parametrize(("how", "fits"), [("initializer", True), ("initializer_input", False)])
+def test_an_initializer_that_may_be_overridden_is_no_constant(tmp_path, how: str, fits: bool) -> None:
+    target = write(
+        tmp_path,
+        MINIMAL | {"ops": "absent = []"},
+        '[[recurrent]]\nops = ["LSTM"]\nconstant = ["W"]\nsource = "me"\n',
+    )
+    model = Config(W=how).build()
+    assert (listed(model, str(target)) == set()) == fits
+    assert lowered_and_kept(model, str(target)) == (
+        (set(), {("", "LSTM_0")}) if fits else ({("", "LSTM_0")}, set())
+    )
+
+
+def test_a_node_of_a_function_is_judged_where_it_is_called() -> None:
+    model = Config(place="function", opset=17).build()
+    lowered, kept = lowered_and_kept(model, "onnxruntime")
+    assert (listed(model, "onnxruntime"), len(kept)) == (lowered, 1)

@@ -1,0 +1,101 @@
+"""What trying runtimes at real sizes has shown, as their targets have it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from support.configs import Config
+from support.judge import all_nodes, differences, recurrent_left, run
+
+import rnnlower
+from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.pipeline import lower_model
+from rnnlower.targets import find_target
+
+
+@pytest.mark.parametrize(
+    ("target", "kept", "lowered"),
+    [
+        ("opencv", {"op_type": "GRU", "Y_h": "unused"}, {"Y_h": "omitted"}),
+        ("opencv", {"Y_h": "graph"}, {"B": "empty"}),
+        ("opencv", {"Y_h": "graph", "Y_c": "graph"}, {"Y_h": "empty"}),
+        ("tract", {"op_type": "GRU", "linear_before_reset": 1}, {"input_size": 1}),
+        ("tract", {"op_type": "GRU"}, {"x_dims": "batch", "initial_h": "expanded"}),
+        ("tract", {"op_type": "RNN", "x_dims": "time"}, {"place": "if"}),
+        ("openvino", {"op_type": "GRU"}, {"hidden_size_given": False}),
+        ("openvino", {"op_type": "GRU"}, {"sequence_lens": "input"}),
+        ("openvino", {"op_type": "GRU", "initial_h": "input"}, {"initial_h": "expanded", "x_dims": "batch"}),
+        ("onnxruntime", {}, {"layout": 1}),
+    ],
+)
+def test_what_was_tried_and_right_is_kept_and_nothing_else(
+    target: str, kept: dict[str, object], lowered: dict[str, object]
+) -> None:
+    for fields, wanted in ((kept, 1), (kept | lowered, 0)):
+        model = Config(seq_length=50, batch_size=16, hidden_size=20, **fields).build()  # type: ignore[arg-type]
+        assert len(recurrent_left(rnnlower.lower(model, target=target))) == wanted, fields
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_qnn_runs_no_recurrent_node_that_was_tried(op_type: str) -> None:
+    assert recurrent_left(rnnlower.lower(Config(op_type=op_type).build(), target="ort-qnn")) == []
+
+
+@pytest.mark.parametrize("steps", [9, 10, 50, 200])
+def test_a_split_has_no_more_outputs_than_the_target_takes(steps: int) -> None:
+    config = Config(seq_length=steps, direction="bidirectional", Y_h="graph")
+    lowered = rnnlower.lower(config.build(), target="ort-webgpu")
+    assert max(len(node.output) for node in all_nodes(lowered) if node.op_type == "Split") <= 9
+    inputs = config.make_inputs(np.random.default_rng(0))
+    assert differences(config.expected(inputs), run(lowered, inputs), "float32") == []
+
+
+def repeated(op_type: str) -> onnx.ModelProto:
+    """A recurrent node whose X repeats one row along time, as in the decoder of an autoencoder."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
+    W, R = (", ".join(["0.1"] * (2 * gates * size)) for size in (3, 2))
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[2, 3] x) => (float[5, 1, 2, 2] Y)
+        <float[1, {2 * gates}, 3] W = {{{W}}}, float[1, {2 * gates}, 2] R = {{{R}}},
+         int64[1] axis = {{0}}, int64[3] shape = {{5, 2, 3}}>
+        {{
+            u = Unsqueeze (x, axis)
+            X = Expand (u, shape)
+            Y, Y_h = {op_type} <hidden_size = 2> (X, W, R)
+        }}
+    """)
+
+
+def test_tract_multiplies_no_single_time_what_is_repeated() -> None:
+    assert recurrent_left(rnnlower.lower(repeated("GRU"), target="tract")) == ["GRU"]
+    assert recurrent_left(rnnlower.lower(repeated("LSTM"), target="tract")) == []
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Expand repeats.*repetition as a Concat"):
+        rnnlower.lower(repeated("RNN"), target="tract")
+
+
+def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:
+    for target, reason in (
+        ("tract", "tract 0.23.9 ran this form right at batches of 1, 2, 3 and 16"),
+        ("ort-webnn", "ort-webnn says that it takes this form, which was not tried"),
+    ):
+        report = lower_model(
+            ir.from_proto(Config(op_type="GRU").build()),
+            LoweringOptions("target", target=find_target(target)),
+        )
+        assert [node.reason[: len(reason)] for node in report.kept] == [reason]
+
+
+def test_what_is_known_against_a_lowered_form_is_told() -> None:
+    for target, config, told in (
+        ("ort-qnn", Config(op_type="GRU"), True),
+        ("ort-qnn", Config(op_type="LSTM"), False),
+        ("tract", Config(op_type="GRU", x_dims="batch"), True),
+        ("tract", Config(op_type="GRU", clip=0.5), False),
+    ):
+        report = lower_model(
+            ir.from_proto(config.build()), LoweringOptions("target", target=find_target(target))
+        )
+        assert any(note.startswith(f"target {target}: ") for note in report.notes) == told
