@@ -23,10 +23,10 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.files import unmodelled
-from rnnlower.graph.analysis import inferred_copy
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import value_names, walk
+from rnnlower.recurrent.analysis import inferred_copy
 from rnnlower.recurrent.finding import is_recurrent
 
 __all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.analysis import bare_copy
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.inference import guarded
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.quiet import quiet_libraries
 from rnnlower.graph.walk import Located, op_types, value_names, walk
+from rnnlower.recurrent.analysis import bare_copy
 from rnnlower.recurrent.finding import find_recurrent
 
 __all__ = ["StaticShapesPass"]

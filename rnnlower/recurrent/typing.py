@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.analysis import inferred_copy
 from rnnlower.graph.walk import walk
+from rnnlower.recurrent.analysis import inferred_copy
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import MOST_INPUTS
 
