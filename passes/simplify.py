@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from rnnlower.graph.deciders import decided_by
 from rnnlower.graph.walk import walk
 from rnnlower.passes.fold_constants import FoldConstantsPass
+from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.remove_noops import RemoveNoopsPass
 from rnnlower.passes.remove_unused import RemoveUnusedPass
+from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.take_branches import TakeBranchesPass
 
-__all__ = ["simplify"]
+__all__ = ["settle", "simplify"]
+
+
+def settle(
+    model: ir.Model,
+    dims: Mapping[str, int] | None,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    sets: Mapping[str, Any] | None,
+    unwanted: Callable[[ir.Node], bool] = lambda node: False,
+) -> list[str]:
+    """Fixes sizes and sets inputs, and simplifies where there was any such; gives notes.
+
+    Raises:
+        OptionError: A size or value does not fit the model.
+    """
+    FreezeDimsPass(dims, input_shapes)(model)
+    if sets:
+        SetInputsPass(sets)(model)
+    return simplify(model, unwanted) if dims or input_shapes or sets else []
 
 
 def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> list[str]:

@@ -18,11 +18,11 @@ from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.quiet import paused_collection
 from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
+from rnnlower.passes.simplify import settle
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
-from rnnlower.targets.fit import Misfit, find_misfits
+from rnnlower.targets.fit import Misfit, find_misfits, runs_op
 
 __all__ = ["check", "convert", "inspect", "loop", "lower", "scan", "unroll"]
 
@@ -176,6 +176,7 @@ def check(
     target: str | os.PathLike[str],
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    sets: Mapping[str, Any] | None = None,
     semantics: Semantics = "ort",
 ) -> list[Misfit]:
     """What in the model a runtime does not run; nothing if all of it fits.
@@ -183,7 +184,7 @@ def check(
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         target: The name of a target, or the path of a .toml file that describes one.
-        dims, input_shapes: As for `unroll`.
+        dims, input_shapes, sets: As for `unroll`.
         semantics: The reading by which a native recurrent node has to be right.
 
     Raises:
@@ -191,8 +192,9 @@ def check(
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
     own = load_model(model)
-    FreezeDimsPass(dims, input_shapes)(own)
-    return find_misfits(own, find_target(target), semantics)
+    runtime = find_target(target)
+    settle(own, dims, input_shapes, sets, lambda node: not runs_op(runtime, node))
+    return find_misfits(own, runtime, semantics)
 
 
 def convert(model: ModelLike, *, opset: int) -> onnx.ModelProto | ir.Model:

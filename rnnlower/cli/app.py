@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,6 +17,7 @@ from rnnlower.cli.commands.inspect import inspect
 from rnnlower.cli.commands.lower import LOWERINGS
 from rnnlower.cli.commands.targets import targets
 from rnnlower.cli.commands.verify import verify
+from rnnlower.cli.help import Command, epilog, without_types
 from rnnlower.cli.running import emit_result
 from rnnlower.errors import OptionError
 
@@ -27,12 +29,17 @@ _LOWERING_HELP = {
     "loop": "Rewrite every recurrent node into primitive ops in one Loop; the length may be dynamic.",
 }
 
+_LOWER_HELP = "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has."
+
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """Of click, which typer brings under a name of its own."""
 
 
 class _Commands(TyperGroup):
     """The commands: wrong usage, too, is an object on stdout where --json is given."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return without_types(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         json_ = "--json" in ctx.args
@@ -78,15 +85,12 @@ def _root(
         raise typer.Exit
 
 
-for _strategy, _help in _LOWERING_HELP.items():
-    app.command(_strategy, help=_help)(LOWERINGS[_strategy])
-app.command(
-    "lower", help="Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has."
-)(LOWERINGS["target"])
-app.command()(convert)
-app.command()(verify)
-app.command()(inspect)
-app.command()(check)
-app.command()(targets)
-app.command()(engines)
-app.command()(bench)
+def _add(name: str, function: Callable[..., None], help_: str | None = None) -> None:
+    app.command(name, cls=Command, help=help_, epilog=epilog(name))(function)
+
+
+for _name, _help in _LOWERING_HELP.items():
+    _add(_name, LOWERINGS[_name], _help)
+_add("lower", LOWERINGS["target"], _LOWER_HELP)
+for _function in (convert, verify, inspect, check, targets, engines, bench):
+    _add(_function.__name__, _function)

@@ -13,6 +13,12 @@ import typer
 from rnnlower.errors import OptionError
 
 __all__ = [
+    "LOWERING",
+    "MEASURING",
+    "MODEL",
+    "OUTPUT",
+    "PANELS",
+    "VERIFICATION",
     "Atol",
     "Dims",
     "ExternalData",
@@ -47,12 +53,13 @@ __all__ = [
 
 _Value = TypeVar("_Value")
 
-MODEL, LOWERING, VERIFICATION, OUTPUT = "Model", "Lowering", "Verification", "Output"
-"""The panels of --help."""
+PANELS = ("Model", "Lowering", "Measuring", "Verification", "Output")
+"""The panels of --help, in their order."""
+MODEL, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS
 
 Model = Annotated[
     pathlib.Path,
-    typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False, rich_help_panel=MODEL),
+    typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False),
 ]
 Output = Annotated[
     pathlib.Path,
@@ -102,6 +109,7 @@ Sets = Annotated[
         help="Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
         "repeatable.",
         show_default=False,
+        rich_help_panel=MODEL,
     ),
 ]
 Fold = Annotated[
@@ -111,6 +119,7 @@ Fold = Annotated[
         help="Fold constants and take the branches of Ifs that are decided. Left out: for `lower`, and where "
         "--set, --dim or --input-shape is given.",
         show_default=False,
+        rich_help_panel=MODEL,
     ),
 ]
 Nodes = Annotated[
@@ -220,6 +229,7 @@ On = Annotated[
         help="Also run the result on this runtime: one of `rnnlower engines`, or "
         "'cmd:PROGRAM {model} {inputs} {outputs}'.",
         show_default=False,
+        rich_help_panel=VERIFICATION,
     ),
 ]
 ExternalData = Annotated[

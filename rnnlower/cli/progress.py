@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["Tell", "progress"]
+__all__ = ["Phases", "Tell", "progress"]
 
 _SECONDS = 1.0
 
@@ -19,13 +21,62 @@ class Tell(Protocol):
     def __call__(self, activity: str, done: int = 0, total: int = 0, /) -> None: ...
 
 
+class Phases:
+    """How long a command's activities take, for -v and --json; steps of one activity are one phase.
+
+    Args:
+        wanted: Whether they are printed.
+
+    Attributes:
+        seconds: The time of each phase so far.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self.seconds: dict[str, float] = {}
+        self._current, self._since = "", 0.0
+
+    def begin(self, activity: str) -> None:
+        """Ends the phase before; an activity's first word, and what a verification runs, is its phase."""
+        now = time.perf_counter()
+        if self._current:
+            self.seconds[self._current] = self.seconds.get(self._current, 0.0) + now - self._since
+        found = re.match(r"verifying: \w+|\w+|", activity)
+        self._current, self._since = found.group() if found else "", now
+
+    def rounded(self) -> dict[str, float]:
+        """The time of each phase, to the millisecond."""
+        return {name: round(seconds, 3) for name, seconds in self.seconds.items()}
+
+    def print(self) -> None:
+        """Prints them on stderr, if they are wanted."""
+        if self._wanted:
+            phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
+            print(f"rnnlower: {phases}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress(activity: str, quiet: bool, phases: Phases | None = None) -> Iterator[Tell]:
+    """Shows what is going on from the second second on; yields what tells of the next activity or step."""
+    phases = phases or Phases(False)
+    phases.begin(activity)
+    with _shown(activity, quiet) as show:
+
+        def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
+            phases.begin(activity)
+            show(activity, done, total)
+
+        yield tell
+    phases.begin("")
+
+
 def _silent(activity: str, done: int = 0, total: int = 0, /) -> None:
     pass
 
 
 @contextlib.contextmanager
-def progress(activity: str, quiet: bool) -> Iterator[Tell]:
-    """Shows what is going on from the second second on; yields what tells of the next activity or step."""
+def _shown(activity: str, quiet: bool) -> Iterator[Tell]:
+    """What tells the terminal, if there is one."""
     if quiet or not sys.stderr.isatty():
         yield _silent
         return

@@ -24,7 +24,7 @@ from rnnlower.wording import command_line_words
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rnnlower.cli.progress import Tell
+    from rnnlower.cli.progress import Phases, Tell
     from rnnlower.engines.known import Engine
     from rnnlower.recurrent.suspicions import Suspicion
     from rnnlower.verification import RuntimeTrial, VerificationResult
@@ -117,6 +117,7 @@ def write(
     settings: dict[str, Any] | None,
     external_data: str,
     quiet: bool,
+    phases: Phases,
 ) -> tuple[VerificationResult | None, int]:
     """Writes the model, unless the verification with these settings finds it different from the source.
 
@@ -125,7 +126,7 @@ def write(
     from rnnlower.cli.progress import progress
     from rnnlower.files.model_io import staged
 
-    with progress("writing", quiet) as tell, staged(model, output, external_data) as stage:
+    with progress("writing", quiet, phases) as tell, staged(model, output, external_data) as stage:
         if settings is None:
             stage.accept()
             return None, stage.size
@@ -156,11 +157,13 @@ def finish(
     sizes: tuple[int, int],
     json_: bool,
     quiet: bool,
+    phases: Phases,
 ) -> None:
     """Tells what became of the output, in JSON with all of the result, and ends accordingly."""
+    phases.print()
     error = None if verification is None or verification else _not_written(verification, output)
     if json_:
-        emit_result(result, error)
+        emit_result(result | {"seconds": phases.rounded()}, error)
     if error is not None:
         tell_difference(error, "--no-verify writes it all the same, to be looked into")
     say(f"rnnlower: wrote {output} ({sizes[1]:,} bytes; the source has {sizes[0]:,})", quiet or json_)

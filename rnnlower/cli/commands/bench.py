@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rnnlower.cli.options import (
+    LOWERING,
+    MEASURING,
+    OUTPUT,
     Dims,
     Inputs,
     InputShapes,
@@ -35,22 +38,49 @@ def bench(
     model: Model,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(metavar="unroll|scan|loop", help="Only this; repeatable.", show_default=False),
+        typer.Option(
+            metavar="unroll|scan|loop",
+            help="Only this; repeatable.",
+            show_default=False,
+            rich_help_panel=LOWERING,
+        ),
     ] = None,
     unroll_factor: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, metavar="K", help="Also K time steps in an iteration; repeatable.", show_default=False
+            min=1,
+            metavar="K",
+            help="Also K time steps in an iteration; repeatable.",
+            show_default=False,
+            rich_help_panel=LOWERING,
         ),
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=0, help="Threads of onnxruntime in an operator; 0: as many as it likes.")
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            rich_help_panel=MEASURING,
+            help="Threads of onnxruntime in an operator; 0: as many as it likes.",
+        ),
     ] = 1,
-    runs: Annotated[int, typer.Option(min=1, help="Timed runs of each form.")] = 50,
-    warmup: Annotated[int, typer.Option(min=0, help="Runs before those, in each session.")] = 3,
+    runs: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=MEASURING, help="Timed runs of each form.")
+    ] = 50,
+    warmup: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", rich_help_panel=MEASURING, help="Runs before those, in each session."
+        ),
+    ] = 3,
     plot: Annotated[
         pathlib.Path | None,
-        typer.Option(metavar="FILE", help="Draw a chart: a .png or an .svg.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Draw a chart: a .png or an .svg.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     dim: Dims = None,
     input_shape: InputShapes = None,

@@ -13,9 +13,11 @@ from rnnlower.cli.options import (
     Model,
     Quiet,
     Semantics,
+    Sets,
     TargetName,
     Verbose,
     parse_dims,
+    parse_sets,
     parse_shapes,
 )
 from rnnlower.cli.running import DIFFERENT, emit_result, exit_codes, say
@@ -31,6 +33,7 @@ def check(
     target: TargetName,
     dim: Dims = None,
     input_shape: InputShapes = None,
+    set_: Sets = None,
     semantics: Semantics = "ort",
     json_: Json = False,
     quiet: Quiet = False,
@@ -39,17 +42,23 @@ def check(
     """Does every node fit the runtime? Exit code 0: yes, 1: no."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
-    from rnnlower.passes.freeze_dims import FreezeDimsPass
     from rnnlower.passes.lowering_options import count_ops
+    from rnnlower.passes.simplify import settle
     from rnnlower.recurrent.finding import find_recurrent
     from rnnlower.targets import find_target
-    from rnnlower.targets.fit import find_misfits, profile_notes
+    from rnnlower.targets.fit import find_misfits, profile_notes, runs_op
 
     runtime = find_target(target)
     checked = read_model(model)
-    FreezeDimsPass(parse_dims(dim), parse_shapes(input_shape))(checked)
+    settled = settle(
+        checked,
+        parse_dims(dim),
+        parse_shapes(input_shape),
+        parse_sets(set_),
+        lambda node: not runs_op(runtime, node),
+    )
     misfits = find_misfits(checked, runtime, semantics)  # type: ignore[arg-type]
-    notes = profile_notes(checked, runtime)
+    notes = [*settled, *profile_notes(checked, runtime)]
     for note in notes:
         say(f"rnnlower: note: {note}", quiet)
     if json_:

@@ -19,6 +19,7 @@ from rnnlower.cli.options import (
     Seed,
     States,
     Trials,
+    Verbose,
     Verify,
     check_external_data,
     verification_settings,
@@ -38,7 +39,9 @@ __all__ = ["convert"]
 def convert(
     model: Model,
     output: Output,
-    opset: Annotated[int, typer.Option(help="Default-domain opset of the result.", show_default=False)],
+    opset: Annotated[
+        int, typer.Option(metavar="N", help="Default-domain opset of the result.", show_default=False)
+    ],
     verify: Verify = True,
     trials: Trials = None,
     seed: Seed = None,
@@ -49,10 +52,11 @@ def convert(
     external_data: ExternalData = "auto",
     json_: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Change the model's opset, up or down."""
     from rnnlower.cli import tables
-    from rnnlower.cli.progress import progress
+    from rnnlower.cli.progress import Phases, progress
     from rnnlower.errors import OptionError
     from rnnlower.files.model_io import read_model
     from rnnlower.opset import OPSETS, convert_opset
@@ -63,14 +67,16 @@ def convert(
         raise OptionError(
             f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
         )
-    with progress("converting", quiet):
+    phases = Phases(verbose)
+    with progress("reading", quiet, phases) as tell:
         converted = read_model(model)
         source_size = size_on_disk(model, converted)
+        tell("converting")
         conversion = convert_opset(converted, opset)
     for note in conversion.notes:
         say(f"rnnlower: note: {note}", quiet)
     verification, written = write(
-        converted, output, model, settings if verify else None, external_data, quiet
+        converted, output, model, settings if verify else None, external_data, quiet, phases
     )
     result = dataclasses.asdict(conversion) | {
         "opset": opset,
@@ -78,5 +84,5 @@ def convert(
         "output": str(output) if verification is None or verification else None,
     }
     if not json_ and not quiet:
-        tables.print_conversion(conversion, verification)
-    finish(result, verification, output, (source_size, written), json_, quiet)
+        tables.print_conversion(conversion, verification, verbose=verbose)
+    finish(result, verification, output, (source_size, written), json_, quiet, phases)

@@ -80,7 +80,7 @@ def _lower(
     verbose: Verbose = False,
 ) -> None:
     from rnnlower.cli import tables
-    from rnnlower.cli.progress import progress
+    from rnnlower.cli.progress import Phases, progress
     from rnnlower.files.model_io import read_model
     from rnnlower.passes.pipeline import LoweringOptions, lower_model
     from rnnlower.targets import find_target
@@ -105,7 +105,8 @@ def _lower(
         installed_runtime(runtime)
     elif verify and on is None and options.target is not None:
         runtime, absent = own_runtime(options.target.engine)
-    with progress("reading", quiet) as tell:
+    phases = Phases(verbose)
+    with progress("reading", quiet, phases) as tell:
         lowered = read_model(model)
         source_size = size_on_disk(model, lowered)
         lowering = lower_model(lowered, options, tell)
@@ -113,7 +114,8 @@ def _lower(
         say(f"rnnlower: note: {note}", quiet)
     warn(lowering.warnings)
     settings |= {"semantics": semantics, "sets": lowering.sets, "also_on": runtime}
-    verification, written = write(lowered, output, model, settings if verify else None, external_data, quiet)
+    how = settings if verify else None
+    verification, written = write(lowered, output, model, how, external_data, quiet, phases)
     if verification is not None and verification.on is None:
         verification = dataclasses.replace(verification, on=absent)
     verified = {} if verification is None else verification.to_dict()
@@ -124,7 +126,7 @@ def _lower(
     }
     if not json_ and not quiet:
         tables.print_lowering(lowering, verification, verbose=verbose)
-    finish(result, verification, output, (source_size, written), json_, quiet)
+    finish(result, verification, output, (source_size, written), json_, quiet, phases)
 
 
 _ABSENT: dict[str, set[str]] = {

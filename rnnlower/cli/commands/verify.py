@@ -67,17 +67,19 @@ def verify(
 ) -> None:
     """Do the two models compute the same? Exit code 0: yes, 1: no, 4: nothing could run them."""
     from rnnlower.cli import tables
-    from rnnlower.cli.progress import progress
+    from rnnlower.cli.progress import Phases, progress
 
     settings = verification_settings(True, trials, seed, atol, rtol, inputs, state, on)
     if "on" in settings:
         installed_runtime(settings["on"])
     settings |= {"semantics": semantics, "engine": engine}
-    with progress("verifying", quiet) as tell:
+    phases = Phases(verbose)
+    with progress("verifying", quiet, phases) as tell:
         result = verify_files(reference, candidate, settings, tell)
     error = None if result else _difference(result, candidate)
+    phases.print()
     if json_:
-        emit_result(result.to_dict(), error)
+        emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
     elif not quiet:
         tables.print_verification(result, verbose=verbose)
     if error is not None:

@@ -1,0 +1,73 @@
+"""How commands show their help: no type beside a switch, and an example and the exit codes at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+from rnnlower.cli.options import OUTPUT, PANELS
+
+__all__ = ["Command", "epilog", "without_types"]
+
+_CODES = {
+    0: "done, and verified unless --no-verify",
+    1: "the models differ; nothing was written",
+    2: "wrong usage",
+    3: "the model cannot be read, is invalid, or uses something that is refused",
+    4: "nothing could be compared: no engine runs the source, or none the result",
+}
+_EXAMPLES = {
+    "unroll": "rnnlower unroll model.onnx -o unrolled.onnx --dim T=16",
+    "scan": "rnnlower scan model.onnx -o scanned.onnx",
+    "loop": "rnnlower loop model.onnx -o looped.onnx --node 'encoder*'",
+    "lower": "rnnlower lower model.onnx -o lowered.onnx --target openvino",
+    "convert": "rnnlower convert model.onnx -o older.onnx --opset 13",
+    "verify": "rnnlower verify model.onnx lowered.onnx",
+    "inspect": "rnnlower inspect model.onnx",
+    "check": "rnnlower check model.onnx --target tinygrad --dim T=16",
+    "targets": "rnnlower targets",
+    "engines": "rnnlower engines",
+    "bench": "rnnlower bench model.onnx --dim T=50 --unroll-factor 4",
+}
+_OWN_CODES: dict[str, dict[int, str]] = {
+    "verify": {0: "the models are equal", 1: "they differ"},
+    "inspect": {0: "done", 1: "", 4: ""},
+    "check": {0: "every node fits", 1: "something does not fit", 4: ""},
+    "targets": {0: "done", 1: "", 3: "", 4: ""},
+    "engines": {0: "done", 1: "", 3: "", 4: ""},
+    "bench": {0: "done", 1: "a form computes something else", 4: "onnxruntime runs none of the forms"},
+}
+
+
+class Command(TyperCommand):
+    """A command whose help has its panels in one order, and shows no type beside a switch."""
+
+    def get_params(self, ctx: Any) -> Any:
+        parameters = without_types(super().get_params(ctx))
+        for parameter in parameters:
+            if parameter.name == "help":
+                parameter.rich_help_panel = OUTPUT
+        return sorted(parameters, key=_panel)
+
+
+def _panel(parameter: Any) -> int:
+    panel = getattr(parameter, "rich_help_panel", None)
+    return PANELS.index(panel) if panel in PANELS else -1
+
+
+def without_types(parameters: Any) -> Any:
+    """The parameters of a command; a switch takes no value, of which help would show the type."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            # An empty one would count as none.
+            parameter.metavar = " "
+    return parameters
+
+
+def epilog(command: str) -> str:
+    """What stands at the end of a command's help."""
+    codes = {code: words for code, words in (_CODES | _OWN_CODES.get(command, {})).items() if words}
+    lines = ["Example:", f"  {_EXAMPLES[command]}", ""] if command in _EXAMPLES else []
+    lines += ["Exit codes:", *(f"  {code}  {words}" for code, words in codes.items())]
+    return "\n".join(lines)

@@ -1,0 +1,107 @@
+"""What --help shows, what -v adds, and how tables look in a pipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import generate
+import onnx
+import pytest
+from support.cli_helpers import rnnlower as run
+from support.cli_helpers import save
+from support.small_models import info, model_of, recurrent_model
+
+from rnnlower.cli.app import app
+
+MODELS = Path(generate.__file__).parent
+COMMANDS = [command.name or "" for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_an_example_and_the_exit_codes(command: str) -> None:
+    words = run(command, "--help").stdout
+    assert "<bool>" not in words
+    example, codes = words.split("Example:")[1].split("Exit codes:")
+    assert example.split()[:2] == ["rnnlower", command]
+    assert {"0", "2"} <= {line.split()[0] for line in codes.splitlines() if line.strip()}
+
+
+def test_the_options_stand_in_panels() -> None:
+    words = run("scan", "--help").stdout
+    places = [words.index(f"─ {panel} ─") for panel in ("Model", "Lowering", "Verification", "Output")]
+    assert places == sorted(places)
+    assert "─ Options ─" not in words
+
+
+def test_the_time_of_each_phase(tmp_path: Path) -> None:
+    path, out = save(recurrent_model(), tmp_path), tmp_path / "out.onnx"
+    assert "reading" not in run("scan", path, "-o", out).stderr
+    words = run("scan", path, "-o", out, "-v").stderr
+    for phase in ("reading", "lowering", "writing", "verifying: reference", "verifying: candidate"):
+        assert f"{phase} " in words
+    for line in (
+        ["scan", path, "-o", out],
+        ["verify", path, out],
+        ["convert", path, "-o", out, "--opset", 18],
+    ):
+        assert "verifying: candidate" in run(*line, "--json").json["seconds"]
+
+
+def test_errors_in_all_measures_only_if_asked(tmp_path: Path) -> None:
+    path = save(recurrent_model(), tmp_path)
+    assert "max ulp" not in run("verify", path, path).stdout
+    assert "max ulp" in run("verify", path, path, "-v").stdout
+    result = run("verify", path, path, "--json").json
+    assert result["tolerances"] == {"atol": None, "rtol": None}
+    assert set(result["versions"]) == {"onnxruntime"}
+    assert all(output["used"] <= 1 and output["dtype"] == "float32" for output in result["outputs"])
+
+
+def test_what_the_table_allows_is_what_decides(tmp_path: Path) -> None:
+    path = save(recurrent_model(), tmp_path)
+    run("scan", path, "-o", tmp_path / "out.onnx")
+    line = ["verify", path, tmp_path / "out.onnx", "--rtol", 0, "--atol"]
+    (worst, *_) = sorted(
+        (output["error"] for output in run(*line, 1, "--json").json["outputs"]), reverse=True
+    )
+    assert {output["allowed"] for output in run(*line, 1, "--json").json["outputs"]} == {1.0}
+    for atol, code in ((2 * worst, 0), (worst / 2, 1)):
+        outputs = run(*line, atol, "--json", code=code).json["outputs"]
+        assert max(output["used"] for output in outputs) == pytest.approx(worst / atol)
+
+
+def test_tables_do_not_fold_in_a_pipe(tmp_path: Path) -> None:
+    name = "encoder/" + "a_rather_long_name_of_a_layer/" * 8 + "cell"
+    model = recurrent_model()
+    model.graph.node[0].name = name
+    for line in run("inspect", save(model, tmp_path)).stdout.splitlines():
+        assert line == line.rstrip()
+    assert f"{name}  LSTM  main graph" in run("inspect", tmp_path / "model.onnx").stdout
+
+
+def many_nodes() -> onnx.ModelProto:
+    """An LSTM and what onnx2torch lacks, several times."""
+    nodes = [onnx.helper.make_node("CastLike", [f"c{n}" if n else "X", "X"], [f"c{n + 1}"]) for n in range(5)]
+    float_ = onnx.TensorProto.FLOAT
+    return model_of(nodes, [info("X", float_, ["T", 2, 3])], [info("c5", float_, None)])
+
+
+def test_check_begins_with_a_summary(tmp_path: Path) -> None:
+    path = save(many_nodes(), tmp_path)
+    line = ["check", path, "--target", "onnx2torch", "--dim", "T=3"]
+    brief, full = run(*line, code=1).stdout, run(*line, "-v", code=1).stdout
+    (row,) = [each for each in brief.splitlines() if each.startswith("CastLike")]
+    assert row.split()[1] == "5"
+    assert full.count("onnx2torch has no CastLike") == 5
+    assert brief.splitlines()[-1] == "target onnx2torch does not run 5 of 5 other nodes"
+
+
+def test_check_takes_sizes_and_values(tmp_path: Path) -> None:
+    path = save(recurrent_model(), tmp_path)
+    line = ["check", path, "--target", "tinygrad", "--json"]
+    kinds = [
+        {each["op_type"] for each in run(*line, *more, code=1).json["misfits"]}
+        for more in ([], ["--dim", "T=3", "--dim", "N=1"], ["--input-shape", "X:3,1,3"])
+    ]
+    assert kinds == [{"(input)", "LSTM"}, {"LSTM"}, {"LSTM"}]
+    assert "no input named 'Z'" in run(*line, "--set", "Z=1", code=2).stderr
