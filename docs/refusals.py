@@ -67,7 +67,7 @@ a missing or malformed option is not listed.
 | cannot read or write: REASON | 2 | stdout is closed, or its disk full |
 | cannot read or write FILE: REASON | 2 | a chart of `bench` cannot be drawn there |
 | FORMS: not what the model computes | 1 | `bench` made a form that is wrong |
-| onnxruntime runs the model in none of these forms | 4 | `bench` finds nothing to time |
+| RUNTIME runs the model in none of these forms | 4 | `bench` finds nothing to time |
 | RUNTIME was still loading after N s; RNNLOWER_ENGINE_SECONDS allows more | 4 | a runtime of `--on` hangs |
 | RUNTIME ended its process while loading the model, by SIGNAL: LAST WORDS | 4 | a runtime of `--on` crashes |
 | RUNTIME failed loading the model: REASON | 4 | a runtime of `--on` refuses it, in its own words |

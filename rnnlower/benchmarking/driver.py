@@ -14,9 +14,11 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.arguments import check_strings, integer
+from rnnlower.benchmarking.elsewhere import RuntimeWorker
 from rnnlower.benchmarking.result import BenchResult, BenchVariant, Timing, per_step, ratio
 from rnnlower.benchmarking.variants import Entry, Settings, lowered_form, native_form
 from rnnlower.benchmarking.worker import Worker, WorkerError
+from rnnlower.engines.known import find_engine
 from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
@@ -53,9 +55,10 @@ def bench(
     threads: int = 1,
     runs: int = 50,
     warmup: int = 3,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> BenchResult:
-    """Times the model as it is and in its lowered forms, on onnxruntime and on the same inputs.
+    """Times the model as it is and in its lowered forms, on one runtime and on the same inputs.
 
     Sessions are made in a process of their own, one at a time. A form is timed only if its outputs agree with
     the model's.
@@ -69,6 +72,8 @@ def bench(
         threads: Threads of onnxruntime inside of an operator; 0: as many as it likes.
         runs: Timed runs of each form.
         warmup: Runs before those, in each session.
+        on: Another runtime than onnxruntime: a name of `rnnlower.engines()`, or
+            ``"cmd:PROGRAM {model} {inputs} {outputs}"``, each of whose runs is timed as a whole.
         progress: Called with what is being done, how much is done, and how much there is to do.
 
     Raises:
@@ -76,6 +81,7 @@ def bench(
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
         UnverifiableError: No engine runs the model, so that nothing could be checked.
     """
+    runtime = None if on is None else find_engine(on)
     check_semantics(semantics)
     _check_options(strategies, unroll_factors, threads, runs, warmup)
     settings = Settings(
@@ -88,6 +94,7 @@ def bench(
         threads=threads,
         runs=runs,
         warmup=warmup,
+        runtime=runtime,
         progress=progress or (lambda activity, done, total: None),
     )
     plans = [(strategy, 1) for strategy in STRATEGIES if strategy in strategies]
@@ -132,10 +139,15 @@ def _bench(
         entries.append(lowered_form(model, strategy, factor, settings, folder))
     shapes = {name: array.shape for name, array in trial.feeds.items()}
     steps = _steps(source, shapes)
-    with contextlib.closing(Worker()) as worker:
+    runtime = settings.runtime
+    if runtime is not None and settings.threads and not runtime.threads:
+        notes.append(f"{runtime.title} takes no number of threads: it ran on as many as it likes")
+        settings = dataclasses.replace(settings, threads=0)
+    judging = runner if runtime is None else runner.on(runtime)
+    with contextlib.closing(Worker() if runtime is None else RuntimeWorker(runtime)) as worker:
         for done, entry in enumerate(entries):
             settings.progress("checking: form", done + 1, total)
-            _check(entry, runner, trial, steps, settings, worker)
+            _check(entry, judging, trial, steps, settings, worker)
         _measure(entries, trial, settings, worker)
     return BenchResult(
         variants=_timed(entries),
@@ -144,6 +156,7 @@ def _bench(
         threads=settings.threads,
         runs=settings.runs,
         environment=_environment(),
+        runtime=runtime,
         notes=notes,
     )
 
@@ -197,7 +210,12 @@ def _steps(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> int | No
 
 
 def _check(
-    entry: Entry, runner: Runner, trial: Trial, steps: int | None, settings: Settings, worker: Worker
+    entry: Entry,
+    runner: Runner,
+    trial: Trial,
+    steps: int | None,
+    settings: Settings,
+    worker: Worker | RuntimeWorker,
 ) -> None:
     """Runs the variant once, on the session that will be timed, and compares its outputs."""
     if not entry.is_timed:
@@ -205,7 +223,7 @@ def _check(
     try:
         outputs, kernels = worker.check(entry.path, trial.feeds, settings.threads)
     except WorkerError as error:
-        native = entry.variant.strategy == "native"
+        native = entry.variant.strategy == "native" and settings.runtime is None
         reasons = reasons_against_onnxruntime(runner.reference_facts, "ort", runner.empty_inputs)
         entry.drop("does not run", "; ".join(reasons) if native and reasons else brief(error))
         return
@@ -219,7 +237,9 @@ def _check(
     entry.variant = dataclasses.replace(entry.variant, ops_run=kernels, ops_per_step=per_step(kernels, steps))
 
 
-def _measure(entries: Sequence[Entry], trial: Trial, settings: Settings, worker: Worker) -> None:
+def _measure(
+    entries: Sequence[Entry], trial: Trial, settings: Settings, worker: Worker | RuntimeWorker
+) -> None:
     rounds = min(_ROUNDS, settings.runs)
     shares = [settings.runs // rounds + (number < settings.runs % rounds) for number in range(rounds)]
     total = rounds * len(entries)

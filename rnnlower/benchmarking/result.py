@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from rnnlower.engines.known import Engine
 
 __all__ = ["BenchResult", "BenchVariant", "Status", "Timing"]
 
@@ -80,6 +83,7 @@ class BenchResult:
         runs: Timed runs of each variant.
         environment: What measured: version of onnxruntime, processors, machine.
         notes: What the user should know beside it.
+        runtime: What ran the forms, where that is not onnxruntime in this environment.
     """
 
     variants: Sequence[BenchVariant]
@@ -89,6 +93,7 @@ class BenchResult:
     runs: int
     environment: Mapping[str, str | int]
     notes: Sequence[str] = ()
+    runtime: Engine | None = None
 
     @property
     def wrong(self) -> list[BenchVariant]:
@@ -110,6 +115,19 @@ class BenchResult:
             "runs": self.runs,
             "environment": dict(self.environment),
             "notes": list(self.notes),
+            **({} if self.runtime is None else {"on": self._on(self.runtime)}),
+        }
+
+    def _on(self, runtime: Engine) -> dict[str, Any]:
+        """What became of the lowered forms there, in the words of ``verify --on``."""
+        reasons = [v.reason for v in self.variants if v.status in ("does not run", "different")]
+        return {
+            "engine": runtime.name,
+            "version": runtime.version,
+            "ran": bool(self.timed or self.wrong),
+            "equal": bool(self.timed) and not self.wrong,
+            "outputs": [],
+            "problem": "; ".join(reasons) or None,
         }
 
 

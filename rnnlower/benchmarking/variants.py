@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from rnnlower.benchmarking.result import BenchVariant, Status
+from rnnlower.engines.known import Engine
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.passes.pipeline import LoweringOptions, count_ops, lower_model
@@ -33,6 +34,7 @@ class Settings:
     threads: int
     runs: int
     warmup: int
+    runtime: Engine | None
     progress: Progress
 
 

@@ -337,6 +337,8 @@ def print_bench(result: BenchResult) -> None:
     threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
     steps = "" if result.steps is None else f", {result.steps} time steps"
     where = f"onnxruntime {result.environment['onnxruntime']}"
+    if result.runtime is not None:
+        where = result.runtime.label
     _print(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
 
 

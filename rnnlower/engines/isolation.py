@@ -59,7 +59,12 @@ def guarded_environment(folder: str, python: str) -> dict[str, str]:
     for name in ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy"):
         environment |= {name: _NOWHERE, name.upper(): _NOWHERE}
     environment |= {"PIP_NO_INDEX": "1", "PIP_NO_INPUT": "1", "UV_OFFLINE": "1", "npm_config_offline": "true"}
-    environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": folder}
+    environment |= {
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "RUST_BACKTRACE": "0",
+        "TMPDIR": folder,
+    }
     if python == sys.executable:
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     else:

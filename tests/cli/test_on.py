@@ -142,3 +142,17 @@ def test_the_list(tmp_path: Path) -> None:
     listed = {engine["name"]: engine for engine in rnnlower("engines", "--json").json["engines"]}
     assert listed["onnxruntime"]["installed"]
     assert listed["rknn"]["install"] == "pip install rknn-toolkit2"
+
+
+def test_bench_times_there(tmp_path: Path) -> None:
+    arguments = ["bench", save(MODEL, tmp_path), "--strategy=unroll", "--runs=2", "--warmup=0", "--on"]
+    run = rnnlower(*arguments, board(tmp_path), "--json")
+    assert [variant["status"] for variant in run.json["variants"]] == ["timed", "timed"]
+    assert (run.json["on"]["ran"], run.json["on"]["equal"], run.json["threads"]) == (True, True, 0)
+    assert "takes no number of threads" in run.stderr
+    assert f"the command {sys.executable}, all threads" in rnnlower(*arguments, board(tmp_path)).stdout
+    run = rnnlower(*arguments, board(tmp_path, model=NUDGED), "--json", code=1)
+    assert not run.json["on"]["equal"]
+    run = rnnlower(*arguments, board(tmp_path, model="sys.exit('off')"), code=4)
+    assert f"the command {sys.executable} runs the model in none of these forms" in run.stderr
+    assert "is not installed" in rnnlower(*arguments, "rknn", code=4).stderr

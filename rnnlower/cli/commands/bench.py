@@ -19,13 +19,14 @@ from rnnlower.cli.options import (
     Json,
     Model,
     Nodes,
+    On,
     Quiet,
     Seed,
     Semantics,
     parse_dims,
     parse_shapes,
 )
-from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, emit, exit_codes, say
+from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, emit, exit_codes, installed_runtime, say
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult
@@ -88,15 +89,19 @@ def bench(
     semantics: Semantics = "ort",
     seed: Seed = None,
     inputs: Inputs = None,
+    on: On = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time the model as it is and lowered, on onnxruntime on this machine."""
+    """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
     from rnnlower.benchmarking import bench as measure
     from rnnlower.benchmarking.chart import check_chart, draw_chart
     from rnnlower.cli import tables
     from rnnlower.cli.progress import progress
 
+    runtime = None if on == "none" else on
+    if runtime is not None:
+        installed_runtime(runtime)
     if plot is not None:
         check_chart(plot)
     with progress("reading", quiet) as tell:
@@ -113,6 +118,7 @@ def bench(
             threads=threads,
             runs=runs,
             warmup=warmup,
+            on=runtime,
             progress=tell,
         )
     for note in result.notes:
@@ -137,4 +143,5 @@ def _problems(result: BenchResult) -> Iterator[tuple[int, str]]:
     if lowered and all(variant.status == "not made" for variant in lowered):
         yield REFUSED, "the model cannot be lowered in any of these forms"
     if not result.timed:
-        yield UNVERIFIED, "onnxruntime runs the model in none of these forms"
+        title = "onnxruntime" if result.runtime is None else result.runtime.label
+        yield UNVERIFIED, f"{title} runs the model in none of these forms"

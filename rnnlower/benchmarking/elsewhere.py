@@ -1,0 +1,56 @@
+"""Forms timed on another runtime than onnxruntime, as :mod:`.worker` times them there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from rnnlower.benchmarking.worker import WorkerError
+from rnnlower.engines.known import Engine
+from rnnlower.engines.opened import EngineError, Opened, open_on
+
+__all__ = ["RuntimeWorker"]
+
+
+class RuntimeWorker:
+    """Models on a runtime, in a process of their own that ends with each request."""
+
+    def __init__(self, runtime: Engine) -> None:
+        self._runtime = runtime
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def check(
+        self, path: str, feeds: Mapping[str, NDArray[Any]], threads: int
+    ) -> tuple[dict[str, Any], int | None]:
+        """The outputs of one run; how many kernels ran in it is not known.
+
+        Raises:
+            WorkerError: The model does not run.
+        """
+        with self._opened(path, threads) as opened:
+            return opened.run(feeds), None
+
+    def measure(
+        self, path: str, feeds: Mapping[str, NDArray[Any]], threads: int, warmup: int, runs: int
+    ) -> tuple[float, list[float]]:
+        """Seconds to load the model, and of each of its runs after ``warmup`` others.
+
+        Raises:
+            WorkerError: The model does not run.
+        """
+        with self._opened(path, threads) as opened:
+            return opened.measure(feeds, warmup, runs)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str, threads: int) -> Iterator[Opened]:
+        try:
+            with contextlib.closing(open_on(self._runtime, onnx.load(path), threads)) as opened:
+                yield opened
+        except EngineError as error:
+            raise WorkerError(str(error)) from error
