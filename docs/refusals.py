@@ -71,7 +71,8 @@ a missing or malformed option is not listed.
 | RUNTIME was still loading after N s; RNNLOWER_ENGINE_SECONDS allows more | 4 | a runtime of `--on` hangs |
 | RUNTIME ended its process while loading the model, by SIGNAL: LAST WORDS | 4 | a runtime of `--on` crashes |
 | RUNTIME failed loading the model: REASON | 4 | a runtime of `--on` refuses it, in its own words |
-| VARIABLE is TEXT; it must be a number above 0 | 2 | a limit in the environment is none |
+| RNNLOWER_ENGINE_SECONDS is TEXT; it must be a number of seconds above 0 | 2 | the limit of time is none |
+| RNNLOWER_ENGINE_GIGABYTES is TEXT; it must be a number above 0 | 2 | the limit of memory is none |
 | PROGRAM does not say what it has installed: REASON | 2 | RNNLOWER_PYTHON_NAME is no Python |
 | the model cannot be written: REASON | 3 | what is wrong with it was not seen when it was read |
 | NODE: STEP: this step is newer than the table of steps; REMEDY | 3 | onnx is newer than this version |

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -114,7 +115,8 @@ def _serve(adapter: str, gigabytes: float) -> None:
     outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    _limit_memory(gigabytes)
+    _limit(gigabytes)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     load = _adapter(adapter).load
     run: Any = None
     for line in incoming:
@@ -147,8 +149,8 @@ def _run(run: Run, inputs: str, outputs: str, warmup: int, runs: int) -> Sequenc
     return latencies
 
 
-def _limit_memory(gigabytes: float) -> None:
-    """Limit what the process may write to; not its address space, of which some runtimes reserve far more."""
+def _limit(gigabytes: float) -> None:
+    """Limit the memory that it may write to, not its address space: some runtimes reserve far more."""
     try:
         import resource
     except ImportError:
@@ -157,6 +159,14 @@ def _limit_memory(gigabytes: float) -> None:
     most = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _end_with_parent(parent: int) -> None:
+    """End soon after the parent, whatever this process is at: a parent that is killed cannot do it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _adapter(path: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a runtime gets to see of this machine, and how long it may take."""
+"""What a runtime gets to see of this machine, and how it is ended."""
 
 from __future__ import annotations
 
@@ -14,20 +14,11 @@ from pathlib import Path
 
 from rnnlower.errors import OptionError
 
-__all__ = ["ended", "gigabytes", "guarded_environment", "kill", "last_words", "limit", "seconds"]
+__all__ = ["ended", "gigabytes", "guarded_environment", "kill", "last_words", "limit"]
 
 # Nothing answers there.
 _NOWHERE = "http://127.0.0.1:9"
 _LAST_WORDS = 300
-
-
-def seconds() -> float:
-    """How long loading, or one run, may take: RNNLOWER_ENGINE_SECONDS.
-
-    Raises:
-        OptionError: It is no number above 0.
-    """
-    return _number("RNNLOWER_ENGINE_SECONDS", 600.0)
 
 
 def gigabytes() -> float:
@@ -36,17 +27,13 @@ def gigabytes() -> float:
     Raises:
         OptionError: It is no number above 0.
     """
-    return _number("RNNLOWER_ENGINE_GIGABYTES", 8.0)
-
-
-def _number(variable: str, default: float) -> float:
-    text = os.environ.get(variable) or str(default)
+    text = os.environ.get("RNNLOWER_ENGINE_GIGABYTES") or "8"
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < math.inf:
-        raise OptionError(f"{variable} is {text!r}; it must be a number above 0")
+        raise OptionError(f"RNNLOWER_ENGINE_GIGABYTES is {text!r}; it must be a number above 0")
     return number
 
 

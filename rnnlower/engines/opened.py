@@ -16,9 +16,10 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child, command
-from rnnlower.engines.isolation import ended, gigabytes, guarded_environment, kill, last_words, limit, seconds
+from rnnlower.engines.isolation import ended, gigabytes, guarded_environment, kill, last_words, limit
 from rnnlower.engines.known import Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief
+from rnnlower.processes import longest_call
 
 __all__ = ["EngineError", "Opened", "open_on"]
 
@@ -97,7 +98,7 @@ class _Workplace:
 
     def late(self, doing: str) -> EngineError:
         variable = "RNNLOWER_ENGINE_SECONDS allows more"
-        return EngineError(f"{self.engine.label} was still {doing} after {seconds():g} s; {variable}")
+        return EngineError(f"{self.engine.label} was still {doing} after {longest_call():g} s; {variable}")
 
     def remove(self) -> None:
         self._home.cleanup()
@@ -124,7 +125,7 @@ class _Command:
                 )
             except OSError as error:
                 raise EngineError(f"{place.engine.label} cannot be started: {error.strerror}") from error
-            with limit(process, seconds()) as late:
+            with limit(process, longest_call()) as late:
                 status = process.wait()
         if late.is_set():
             raise place.late("running")
@@ -191,7 +192,7 @@ class _Adapter:
         process, label = self._process, self._place.engine.label
         assert process.stdin is not None
         assert process.stdout is not None
-        with limit(process, seconds()) as late:
+        with limit(process, longest_call()) as late:
             try:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
