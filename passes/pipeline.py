@@ -26,6 +26,7 @@ from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, Loweri
 from rnnlower.passes.opset_moves import inline, move, reach
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
+from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.recurrent.caveats import forgotten_states, other_recurrences
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -214,6 +215,15 @@ def _open_to_target(work: _Work) -> None:
     require_static_inputs(work.model, work.target)
 
 
+def _set_impossible_aside(work: _Work) -> None:
+    analysis = StaticShapesPass(work.nodes)
+    analysis(work.model)
+    work.unreachable += analysis.unreachable
+    work.impossible += analysis.impossible
+    gone = {located.node for located in (*analysis.unreachable, *analysis.impossible)}
+    work.nodes = [located for located in work.nodes if located.node not in gone]
+
+
 def _keep_native(work: _Work) -> None:
     InferTypesPass()(work.model)
     wanted, work.kept = sort_out_native(work.nodes, work.target, work.options.semantics)
@@ -263,10 +273,11 @@ def _fold_weights(work: _Work) -> None:
 
 
 def _fix_lengths(work: _Work) -> None:
-    work.nodes, unreachable, work.impossible = with_static_lengths(
+    work.nodes, unreachable, impossible = with_static_lengths(
         work.model, work.nodes, work.options.target, work.options.semantics
     )
     work.unreachable += unreachable
+    work.impossible += impossible
 
 
 def _warn_of_forgotten_states(work: _Work) -> None:
@@ -399,6 +410,11 @@ PIPELINE: Sequence[Step] = (
         _inline_functions, "Only a call knows the attributes, shapes and constants of a node in a function."
     ),
     Step(_simplify, "What never runs need not be lowered, nor fit.", lambda options: options.folds),
+    Step(
+        _set_impossible_aside,
+        "Branches that inputs of the given shapes must not take need not make sense for them.",
+        lambda options: bool(options.dims or options.input_shapes) and _emits(options),
+    ),
     Step(
         _keep_native, "A node's types and sizes, now known, decide whether the target runs it.", _has_target
     ),
