@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
-from rnnlower.lowering.replacing import LoweredNode, Plan
+from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
 from rnnlower.lowering.requirements import FIRST_OPSET, opset_needs
 from rnnlower.passes.conforming import conform
 from rnnlower.passes.convert_opset import ConvertOpsetPass
@@ -129,6 +129,8 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
     except OpsetError as error:
         _advise_on_target(error, options.target)
         raise
+    finally:
+        _forget_marks(model)
     return LoweringReport(
         work.lowered,
         default_opset(model),
@@ -140,6 +142,15 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
         work.sets,
         work.warnings,
     )
+
+
+def _forget_marks(model: ir.Model) -> None:
+    """Takes off what the steps have marked nodes with: another lowering would take it for its own."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node, _ in walk(graph):
+            for mark in (EMITTED, _ORIGIN):
+                node.meta.pop(mark, None)
 
 
 def _advise_on_target(error: OpsetError, target: Target | None) -> None:

@@ -8,7 +8,6 @@ import onnx_ir as ir
 import pytest
 from support.judge import all_nodes, run
 
-import rnnlower
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target

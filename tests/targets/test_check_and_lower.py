@@ -94,3 +94,19 @@ def test_a_node_of_a_function_is_judged_where_it_is_called() -> None:
     model = Config(place="function", opset=17).build()
     lowered, kept = lowered_and_kept(model, "onnxruntime")
     assert (listed(model, "onnxruntime"), len(kept)) == (lowered, 1)
+
+
+def test_what_one_lowering_emits_is_none_of_the_next() -> None:
+    model = ir.from_proto(Config(op_type="RNN", activations=("Softplus",), Y_h="graph").build())
+    first = rnnlower.lower(model, target="tinygrad")
+    second = rnnlower.lower(first, target="primitive")
+    assert "Split" in {node.op_type for node in second.graph}
+    for each in (first, second):
+        assert not [key for node in each.graph for key in node.meta if key.startswith("rnnlower.")]
+
+
+def test_a_lowering_that_is_refused_leaves_no_marks() -> None:
+    model = ir.from_proto(Config(activations=("Elu", "Tanh", "Tanh")).build())
+    with pytest.raises(rnnlower.UnsupportedModelError):
+        lower_model(model, LoweringOptions("target", target=find_target("primitive")))
+    assert not [key for node in model.graph for key in node.meta if key.startswith("rnnlower.")]

@@ -99,3 +99,17 @@ def test_what_is_known_against_a_lowered_form_is_told() -> None:
             ir.from_proto(config.build()), LoweringOptions("target", target=find_target(target))
         )
         assert any(note.startswith(f"target {target}: ") for note in report.notes) == told
+
+
+def test_an_opset_that_the_target_does_not_take_is_no_advice() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 20]>
+        main (float[3, 2, 4] X, string[3] S) => (float[3, 1, 2, 2] Y, bool[3] Z)
+        <float[1, 2, 4] W = {1, 1, 1, 1, 1, 1, 1, 1}, float[1, 2, 2] R = {1, 1, 1, 1}>
+        {
+            Z = RegexFullMatch <pattern = "a"> (S)
+            Y, Y_h = RNN <hidden_size = 2, clip = 0.5> (X, W, R)
+        }
+    """)
+    with pytest.raises(rnnlower.OpsetError, match=r"opset 20 has it, but target tract takes 9 to 18"):
+        rnnlower.lower(model, target="tract")
