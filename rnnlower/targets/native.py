@@ -13,7 +13,7 @@ from rnnlower import wording
 from rnnlower.errors import OpsetError
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import Located
+from rnnlower.graph.walk import Located, origin
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -145,6 +145,9 @@ def _broken(
     for name in rule.constant:
         if name in node.inputs and constant_of(node.inputs[name]) is None:
             yield name, f"an input {name} that is not a constant"
+    for name in rule.fixed:
+        if name in node.inputs and origin(node.inputs[name]) == "runtime":
+            yield name, f"an input {name} that constants do not determine"
     for name, allowed in rule.attributes.items():
         value = _attribute(node, name)
         if value is not None and value not in allowed:

@@ -52,6 +52,7 @@ version) and, where nobody has said it, ``guess = true``::
     attributes = { layout = [0], clip = [] }
     activations = ["default"]     # no others than the operator's own; or names of functions
     constant = ["W", "R"]         # inputs that must be constants if they are there
+    fixed = ["W", "R"]            # inputs that must be constants or computed from constants
     static = ["batch", "time"]    # sizes of X that must be numbers
     static_nested = ["time"]      # ... in bodies of If, Loop and Scan
     static_with_states = ["batch"]  # ... where initial states are there and are no graph inputs
@@ -180,6 +181,7 @@ class RecurrentRule(Claim):
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     activations: Sequence[str] | None = None
     constant: Sequence[str] = ()
+    fixed: Sequence[str] = ()
     needs: Sequence[str] = ()
     not_empty: Sequence[str] = ()
     not_behind: Sequence[str] = ()

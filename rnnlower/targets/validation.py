@@ -114,6 +114,7 @@ def _words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str
         yield rule.inputs or (), _OPTIONAL_INPUTS, f"{where}.inputs"
         yield rule.activations or (), ("default", *SPEC_PARAMETERS), f"{where}.activations"
         yield rule.constant, INPUT_NAMES, f"{where}.constant"
+        yield rule.fixed, INPUT_NAMES, f"{where}.fixed"
         yield rule.needs, (*_OPTIONAL_INPUTS, *OUTPUT_NAMES, *ATTRIBUTE_TYPES), f"{where}.needs"
         yield rule.not_empty, (*_OPTIONAL_INPUTS, *OUTPUT_NAMES), f"{where}.not_empty"
         yield rule.not_behind, _standard_ops(), f"{where}.not_behind"

@@ -26,6 +26,7 @@ from rnnlower.targets import find_target
         ("tract", {"op_type": "RNN", "x_dims": "time"}, {"place": "if"}),
         ("openvino", {"op_type": "GRU"}, {"hidden_size_given": False}),
         ("openvino", {"op_type": "GRU"}, {"sequence_lens": "input"}),
+        ("openvino", {"R": "computed"}, {"R": "input"}),
         ("openvino", {"op_type": "GRU", "initial_h": "input"}, {"initial_h": "expanded", "x_dims": "batch"}),
         ("onnxruntime", {}, {"layout": 1}),
     ],
