@@ -12,7 +12,7 @@ from rnnlower.graph.walk import walk
 __all__ = ["NameSource", "Scope", "names_in"]
 
 _SEPARATORS = str.maketrans("/.:", "___")
-_LETTERS = "abdegjklmnpqstuvw"
+_LETTERS = "abdegjklnpqstuv"
 """Those that no gate, input or output is called by."""
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.masks import condition_type, where
 from rnnlower.recurrent.node import Activation, Semantics
 
 __all__ = ["ACTIVATIONS", "ActivationRow", "emit_activation"]
@@ -86,12 +87,12 @@ def _overflowing_softplus(e: Emitter, x: ir.Value) -> ir.Value:
 
 
 def _thresholded_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
-    if e.condition_type != ir.DataType.BOOL:
+    if condition_type(e) != ir.DataType.BOOL:
         return _stepped_relu(e, x, alpha, semantics)
     threshold = e.scalar(alpha)
     if semantics == "ort":
-        return e.where(e.op("Greater", x, threshold), x, e.scalar(0.0))
-    return e.where(e.op("Less", x, threshold), e.scalar(0.0), x)
+        return where(e, e.op("Greater", x, threshold), x, e.scalar(0.0))
+    return where(e, e.op("Less", x, threshold), e.scalar(0.0), x)
 
 
 def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -> ir.Value:

@@ -1,9 +1,7 @@
-"""The step equations of LSTM, GRU and RNN: one time step of one direction.
+"""The step equations of LSTM, GRU and RNN: one time step of a lane, which is one direction or both.
 
-A step gets the hoisted input products ``X W^T + bias`` of its gates, each ``[batch, gates * hidden_size]``,
-or X itself (under the name ``X``), and the state, each ``[batch, hidden_size]``, or all as the axes have it;
-a state of ``None`` is zero and costs nothing. Gates that share an activation stand in one group, so that one
-product and one activation serve them all.
+A cell asks `Products` for its gates and gives the new state. A state of ``None`` is zero and costs nothing.
+Gates that share an activation are asked for together, so that one activation can serve them all.
 """
 
 from __future__ import annotations
@@ -15,21 +13,13 @@ import onnx_ir as ir
 
 from rnnlower.lowering.activations import ACTIVATIONS, emit_activation
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.timeseries import Axes
+from rnnlower.lowering.forms import PLAIN, Form, StepWeights
 from rnnlower.recurrent.node import Activation, ResolvedNode
 
-__all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "GateGroup", "gate_groups", "state_groups"]
+__all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "NewState", "Products"]
 
-_IOFC, _ZRH = "iofc", "zrh"
-
-
-@dataclasses.dataclass(frozen=True)
-class GateGroup:
-    """Neighbouring gates that share an activation; `first` and `last` count rows in units of hidden_size."""
-
-    gates: str
-    first: int
-    last: int
+_SHARED: Mapping[str, Sequence[str]] = {"iofc": ("iof", "c"), "zrh": ("zr", "h")}
+"""Groups of gates with more than one activation, and how they are cut."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,24 +29,18 @@ class CellParameters:
     Attributes:
         node: The recurrent node.
         activations: f, g, h of this direction.
-        R: Recurrence weights by group, each ``[gates * hidden_size, hidden_size]``; where the step multiplies
-            X, ``[W R]``, ``[gates * hidden_size, input_size + hidden_size]``; where values have an axis of
-            directions, with that axis in front, and transposed unless the values stand upright.
+        weights: What the products read.
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
-        axes: How values lie; unless they are ``[batch, width]``, vectors lie as they do.
-        W: Input weights, where the step multiplies X apart from the state.
-        bias: By group, where the step multiplies X.
+        form: How values lie and products are emitted.
     """
 
     node: ResolvedNode
     activations: Sequence[Activation]
-    R: Mapping[str, ir.Value]
+    weights: StepWeights
     recurrent_bias: ir.Value | None
     peepholes: Mapping[str, ir.Value]
-    axes: Axes
-    W: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
-    bias: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
+    form: Form = PLAIN
 
     def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
         """The direction's activation number `index` (0 is f), behind the clip where the node has one."""
@@ -64,166 +48,161 @@ class CellParameters:
             x = e.clip(x, -self.node.clip, self.node.clip)
         return emit_activation(e, self.activations[index], x, self.node.semantics)
 
-    def operand(self, e: Emitter, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value | None:
-        """What R multiplies: h, beside X where R is ``[W R]``."""
-        if "X" not in x:
-            return h
-        assert h is not None
-        return e.concat([x["X"], h], axis=1)
 
-    def addend(self, e: Emitter, group: str, x: Mapping[str, ir.Value]) -> ir.Value:
-        """What is added to the product with R."""
-        if group in x:
-            return x[group]
-        return e.gemm(x["X"], self.W[group], self.bias[group]) if group in self.W else self.bias[group]
+@dataclasses.dataclass(frozen=True)
+class NewState:
+    """What a step made.
 
-    def product(self, e: Emitter, group: str, x: Mapping[str, ir.Value], h: ir.Value | None) -> ir.Value:
-        """``h R^T + x`` for a group of gates."""
-        addend = self.addend(e, group, x)
-        return addend if h is None else self.recurrent(e, group, h, addend)
+    Attributes:
+        values: The new state, H first.
+        operands: What the operator of `LAST_OPS` made H of.
+    """
 
-    def recurrent(self, e: Emitter, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
-        """``h R^T + addend`` for a group of gates."""
-        if self.axes.directions:
-            R = self.R[group]
-            product = e.op("MatMul", R, h) if self.axes.upright else e.op("MatMul", h, R)
-            return product if addend is None else e.op("Add", product, addend)
-        if self.axes.upright:
-            return e.gemm(self.R[group], h, addend, transposed=False)
-        return e.gemm(h, self.R[group], addend)
-
-    def gates(
-        self, e: Emitter, index: int, letters: str, x: Mapping[str, ir.Value], h: ir.Value | None
-    ) -> dict[str, ir.Value]:
-        """Gates that share the activation number `index`, whether they stand in one group or apart."""
-        if letters in x or letters in self.bias:
-            values = e.split_evenly(
-                self.activate(e, index, self.product(e, letters, x, h)),
-                len(letters),
-                self.axes.units_axis,
-                self.node.hidden_size,
-            )
-        else:
-            values = [self.activate(e, index, self.product(e, letter, x, h)) for letter in letters]
-        return {letter: e.label(value, letter) for letter, value in zip(letters, values, strict=True)}
+    values: list[ir.Value]
+    operands: tuple[ir.Value, ...] = ()
 
 
-CellStep = Callable[
-    [Emitter, CellParameters, Mapping[str, ir.Value], Sequence[ir.Value | None]], list[ir.Value]
-]
-"""``(emitter, parameters, input products by group or X, state) -> new state``.
-
-The state's first value is H(t).
-"""
-
-
-def gate_groups(node: ResolvedNode, *, most_apart: int = 1, joint: bool = False) -> tuple[GateGroup, ...]:
-    """The groups of gates of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``.
+class Products:
+    """The products of one step: sums of gates, and gates.
 
     Args:
-        node: The node.
-        most_apart: Groups of no more gates become groups of one.
-        joint: One group for all gates of an LSTM, whatever their activations: fewer products, but nothing to
-            fuse them with.
+        e: Emits them.
+        p: What the steps share.
+        x: The input products by group of gates, or X itself (under the name ``X``).
+        h: H(t-1); ``None`` is zero.
     """
-    if node.op_type == "LSTM":
-        letters = ["io" if node.input_forget else "iof", "c"]
-        if joint and not node.input_forget:
-            letters = [_IOFC]
-    else:
-        letters = ["zr", "h"] if node.op_type == "GRU" else ["i"]
-    # Peepholes are added to single gates in front of the products.
-    if "P" in node.inputs:
-        letters = list("".join(letters))
-    else:
-        letters = [part for group in letters for part in (group if len(group) <= most_apart else [group])]
-    order = node.cell.gates
-    return tuple(
-        GateGroup(group, order.index(group[0]), order.index(group[0]) + len(group)) for group in letters
-    )
+
+    def __init__(self, e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], h: ir.Value | None) -> None:
+        self.e, self.p, self.x, self.h = e, p, x, h
+        self._pieces: dict[str, ir.Value] = {}
+        self._beside: dict[ir.Value, ir.Value] = {}
+
+    def gates(self, index: int, letters: str, more: ir.Value | None = None) -> dict[str, ir.Value]:
+        """Gates that share the activation number `index`; `more` is added in front of the product."""
+        e = self.e
+        gates: dict[str, ir.Value] = {}
+        for group, value in self._sums(letters, more).items():
+            activated = self.p.activate(e, index, value)
+            axis = len(self.p.form.lead) + 1
+            parts = e.split_evenly(activated, len(group), axis, self.p.node.hidden_size)
+            gates |= {letter: e.label(part, letter) for letter, part in zip(group, parts, strict=True)}
+        return gates
+
+    def sum(self, group: str, h: ir.Value | None, more: ir.Value | None = None) -> ir.Value:
+        """``h R^T + X W^T + bias + more`` for a group."""
+        addend = self.multiplied_input(group)
+        if more is not None:
+            addend = self.e.op("Add", addend, more)
+        return addend if h is None else self.recurrent(group, h, addend)
+
+    def multiplied_input(self, group: str) -> ir.Value:
+        """``X W^T + bias`` for a group."""
+        return self.p.form.multiplied_input(self, group)
+
+    def recurrent(self, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
+        """``h R^T + addend`` for a group."""
+        if group in self.p.weights.R:
+            return self.p.form.multiply(self, group, h, addend)
+        shared = _holder(group, self.p.weights.R)
+        if group not in self._pieces:
+            self._cut(shared, self.p.form.multiply(self, shared, h, None))
+        piece = self._pieces[group]
+        return piece if addend is None else self.e.op("Add", piece, addend)
+
+    def beside_input(self, h: ir.Value) -> ir.Value:
+        """``[X h]``."""
+        if h not in self._beside:
+            self._beside[h] = self.e.concat([self.x["X"], h], axis=1)
+        return self._beside[h]
+
+    def _sums(self, letters: str, more: ir.Value | None) -> dict[str, ir.Value]:
+        """The sums of gates by group: together, or one by one."""
+        names = self.p.weights.bias or self.x
+        if letters in names:
+            return {letters: self.sum(letters, self.h, more)}
+        if letters[0] in names:
+            return {letter: self.sum(letter, self.h, more) for letter in letters}
+        if letters not in self._pieces:
+            shared = _holder(letters, names)
+            self._cut(shared, self.sum(shared, self.h))
+        return {letters: self._pieces[letters]}
+
+    def _cut(self, shared: str, total: ir.Value) -> None:
+        parts, form = _SHARED[shared], self.p.form
+        sizes = [len(part) * self.p.node.hidden_size for part in parts]
+        self._pieces |= dict(zip(parts, self.e.split(total, sizes, len(form.lead) + 1), strict=True))
 
 
-def state_groups(node: ResolvedNode, groups: Sequence[GateGroup], *, joint: bool) -> Sequence[GateGroup]:
-    """The groups of gates that share a product with H. Joint: those of a GRU's second form do."""
-    return (GateGroup(_ZRH, 0, 3),) if joint and node.linear_before_reset else groups
+def _holder(group: str, names: Mapping[str, ir.Value]) -> str:
+    """The larger group that a group is part of."""
+    return next(name for name in names if name in _SHARED and group in _SHARED[name])
+
+
+CellStep = Callable[[Emitter, CellParameters, Mapping[str, ir.Value], Sequence[ir.Value | None]], NewState]
+"""``(emitter, parameters, input products by group or X, state) -> new state``."""
 
 
 def lstm_step(
     e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
-) -> list[ir.Value]:
+) -> NewState:
     """``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
     h, c = state
+    products = Products(e, p, x, h)
     letters = "io" if p.node.input_forget else "iof"
-    if _IOFC in p.R:
-        parts = e.split(
-            p.product(e, _IOFC, x, h), [3 * p.node.hidden_size, p.node.hidden_size], p.axes.units_axis
-        )
-        x, h = dict(zip((letters, "c"), parts, strict=True)), None
-    h = p.operand(e, x, h)
 
-    def peephole(gate: ir.Value, letter: str, cell_state: ir.Value | None) -> ir.Value:
-        if cell_state is None:
-            return gate
-        return e.op("Add", gate, e.op("Mul", cell_state, p.peepholes[letter]))
+    def peephole(letter: str, cell_state: ir.Value | None) -> ir.Value | None:
+        return None if cell_state is None else e.op("Mul", cell_state, p.peepholes[letter])
 
+    gate: dict[str, ir.Value] = {}
     if p.peepholes:
-        # In front of the product, which takes them as its third operand.
-        gate = {
-            letter: p.gates(e, 0, letter, {letter: peephole(p.addend(e, letter, x), letter, c)}, h)[letter]
-            for letter in letters
-            if letter != "o"
-        }
+        for letter in letters.replace("o", ""):
+            gate |= products.gates(0, letter, peephole(letter, c))
     else:
-        gate = p.gates(e, 0, letters, x, h)
-    new_c = e.op("Mul", gate["i"], p.gates(e, 1, "c", x, h)["c"])
+        gate = products.gates(0, letters)
+    new_c = e.op("Mul", gate["i"], products.gates(1, "c")["c"])
     if c is not None:
         f = e.op("Sub", e.scalar(1.0), gate["i"]) if p.node.input_forget else gate["f"]
         new_c = e.op("Add", e.op("Mul", f, c), new_c)
     if p.peepholes:
-        gate["o"] = p.gates(e, 0, "o", {"o": peephole(p.addend(e, "o", x), "o", new_c)}, h)["o"]
+        gate |= products.gates(0, "o", peephole("o", new_c))
     # The text clips the input of every activation; onnxruntime leaves C(t) in front of h as it is.
     squashed = p.activate(e, 2, new_c, clipped=p.node.semantics == "spec")
-    return [e.op("Mul", gate["o"], squashed), new_c]
+    return NewState([e.op("Mul", gate["o"], squashed), new_c], (gate["o"], squashed))
 
 
 def gru_step(
     e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
-) -> list[ir.Value]:
+) -> NewState:
     """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
-    linear = None
-    if _ZRH in p.R and h is not None:
-        sizes = [2 * p.node.hidden_size, p.node.hidden_size]
-        zr, linear = e.split(p.recurrent(e, _ZRH, h, None), sizes, p.axes.units_axis)
-        linear = linear if p.recurrent_bias is None else e.op("Add", linear, p.recurrent_bias)
-        gate = p.gates(e, 0, "zr", {"zr": e.op("Add", zr, x["zr"])}, None)
-    else:
-        gate = p.gates(e, 0, "zr", x, p.operand(e, x, h))
+    products = Products(e, p, x, h)
+    gate = products.gates(0, "zr")
     z, r = gate["z"], gate["r"]
     if p.node.linear_before_reset:
-        hidden = p.addend(e, "h", x)
-        if linear is None:
-            linear = p.recurrent_bias if h is None else p.recurrent(e, "h", h, p.recurrent_bias)
+        hidden = products.multiplied_input("h")
+        linear = p.recurrent_bias if h is None else products.recurrent("h", h, p.recurrent_bias)
         if linear is not None:
             hidden = e.op("Add", hidden, e.op("Mul", r, linear))
     else:
-        hidden = p.product(e, "h", x, None if h is None else p.operand(e, x, e.op("Mul", r, h)))
+        hidden = products.sum("h", None if h is None else e.op("Mul", r, h))
     candidate = p.activate(e, 1, hidden)
     if h is None:
-        return [e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)]
+        return NewState([e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)])
     if ACTIVATIONS[p.activations[1].name].bounded:
-        return [e.op("Add", candidate, e.op("Mul", z, e.op("Sub", h, candidate)))]
-    # A large candidate would swallow H in the shorter form's difference.
-    kept = e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)
-    return [e.op("Add", kept, e.op("Mul", z, h))]
+        operands = (candidate, e.op("Mul", z, e.op("Sub", h, candidate)))
+    else:
+        # A large candidate would swallow H in the shorter form's difference.
+        kept = e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)
+        operands = (kept, e.op("Mul", z, h))
+    return NewState([e.op("Add", *operands)], operands)
 
 
 def rnn_step(
     e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
-) -> list[ir.Value]:
+) -> NewState:
     """``H = f(X W^T + H R^T + Wb + Rb)`` (RNN-1 to 22)."""
     (h,) = state
-    return [p.activate(e, 0, p.product(e, "i", x, p.operand(e, x, h)))]
+    return NewState([Products(e, p, x, h).gates(0, "i")["i"]])
 
 
 CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}

@@ -8,9 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rnnlower.lowering.lanes import LEAST_JOINED
-from rnnlower.lowering.single_row import LARGEST_PAIR, LEAST_WIDE_PAIR, is_wide
-from rnnlower.lowering.strategies import LARGE_BATCH
+from rnnlower.lowering.forms import LARGE_BATCH, LARGEST_PAIR, LEAST_JOINED
 
 __all__ = ["MICROSECONDS", "Choice", "NodeFacts", "choose", "features", "predict"]
 
@@ -28,8 +26,6 @@ _KERNELS = {"LSTM": 8, "GRU": 7, "RNN": 1}
 _KERNELS_UNFUSED = {"LSTM": 11, "GRU": 11, "RNN": 4}
 _MORE_WHERE_JOINED = {"LSTM": 2, "GRU": 2, "RNN": 1}
 _USUAL_BATCH = 1
-_IN_LONG_RUNS = 0.92
-"""What weights cost that are read in long runs (`single_row.py`), in those that are not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +70,6 @@ def features(facts: NodeFacts, strategy: str) -> list[float]:
     units = facts.num_directions * _GATES[facts.op_type] * facts.hidden_size
     # In a straight line the first step has no state to multiply.
     weights = float((steps - (strategy == "unroll")) * units * facts.hidden_size)
-    if strategy != "unroll" and _in_long_runs(facts):
-        weights *= _IN_LONG_RUNS
     ops = steps * _ops_of_a_step(facts, strategy)
     return [1.0, *map(float, (ops, steps * units * batch, weights, weights * batch))]
 
@@ -86,9 +80,8 @@ def _ops_of_a_step(facts: NodeFacts, strategy: str) -> int:
     masks = 0 if not facts.masked else 2 if op_type == "LSTM" else 1
     if strategy == "unroll":
         return facts.num_directions * (_KERNELS[op_type] + 2 * facts.linear_before_reset + masks)
-    if _is_pair(facts) or _in_long_runs(facts):
-        lanes = 1 if _is_pair(facts) else facts.num_directions
-        return lanes * (_KERNELS_UNFUSED[op_type] + facts.linear_before_reset + masks)
+    if _is_pair(facts):
+        return _KERNELS_UNFUSED[op_type] + facts.linear_before_reset + masks
     ops = _KERNELS[op_type] + 2 * facts.linear_before_reset + masks
     # An RNN has no last op to leave to the outside, so that its H is copied.
     ops += op_type == "RNN"
@@ -100,13 +93,6 @@ def _ops_of_a_step(facts: NodeFacts, strategy: str) -> int:
 def _is_pair(facts: NodeFacts) -> bool:
     """Whether both directions share a step."""
     return facts.num_directions == 2 and facts.batch_size == 1 and facts.hidden_size <= LARGEST_PAIR
-
-
-def _in_long_runs(facts: NodeFacts) -> bool:
-    """Whether a product reads the weights of several gates one behind the other."""
-    if _is_pair(facts):
-        return facts.hidden_size >= LEAST_WIDE_PAIR
-    return facts.batch_size == 1 and is_wide(facts.op_type, facts.hidden_size)
 
 
 def predict(facts: NodeFacts, strategy: str) -> float:

@@ -3,7 +3,7 @@
 An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
 the opset (attributes or inputs) and refuses an opset that has none: `opset_needs` says beforehand which
 opset a lowering needs, so that such a refusal is a bug and not a user's mistake. Where a `Dialect` lacks an
-operator, a method that knows another form writes that, and `FORMS` has those of single operators.
+operator, a method that knows another form writes that, and `FALLBACKS` has those of single operators.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
-from rnnlower.lowering.forms import FORMS
+from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 
 __all__ = ["Dim", "Emitter"]
@@ -40,16 +40,11 @@ class Emitter(NodeEmitter):
             OpsetError: The operator does not exist at this opset.
             MissingOperatorError: Nothing that may be emitted says the same.
         """
-        if not self.has(op_type) and op_type in FORMS:
+        if not self.has(op_type) and op_type in FALLBACKS:
             try:
-                return FORMS[op_type](self, *inputs, **attributes)
+                return FALLBACKS[op_type](self, *inputs, **attributes)
             except MissingOperatorError as error:
                 raise error.behind(op_type) from None
-        if op_type == "Reshape" and inputs[0] in self._conditions:
-            known = self._conditions[inputs[0]]
-            assert inputs[1] is not None
-            assert inputs[1].const_value is not None
-            return self.condition(known.reshape(inputs[1].const_value.numpy()))
         return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -115,9 +110,6 @@ class Emitter(NodeEmitter):
         """Splits an axis into parts of the given sizes."""
         if len(sizes) == 1:
             return [value]
-        if value in self._conditions:
-            pieces = np.split(self._conditions[value], np.cumsum(sizes[:-1]), axis)
-            return [self.condition(piece) for piece in pieces]
         if not self.has("Split"):
             ends = np.cumsum(sizes).tolist()
             return [
@@ -133,7 +125,7 @@ class Emitter(NodeEmitter):
         """Splits an axis into equal parts, each of the given size."""
         if parts == 1:
             return [value]
-        if isinstance(size, int) and (value in self._conditions or not self.has("Split")):
+        if isinstance(size, int) and not self.has("Split"):
             return self.split(value, [size] * parts, axis)
         if not self.has("Split"):
             bounds = [self.dim_arithmetic("Mul", size, part) for part in range(parts + 1)]
@@ -206,71 +198,6 @@ class Emitter(NodeEmitter):
         if self.opset < 11:
             return self.op("Clip", value, min=low, max=high)
         return self.op("Clip", value, self.scalar(low), self.scalar(high))
-
-    @property
-    def condition_type(self) -> ir.DataType:
-        """The type of conditions: bool, or that of the arithmetic (0 and 1) where nothing works on bools."""
-        has_bool = self.has("Where") and (self.has("Less") or self.has("Greater"))
-        return ir.DataType.BOOL if has_bool else self.dtype
-
-    def condition(self, array: np.ndarray) -> ir.Value:
-        """A condition known beforehand."""
-        value = self.constant(array.astype(self.condition_type.numpy()))
-        self._conditions[value] = array.astype(bool)
-        return value
-
-    def less(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """``a < b`` of integers as a condition."""
-        if self.condition_type == ir.DataType.BOOL:
-            return self.op("Less", a, b, since=9)
-        wide = self.with_dtype(ir.DataType.FLOAT)
-        difference = wide.op("Sub", *(self.cast(value, wide.dtype) for value in (b, a)))
-        condition = wide.clip(difference, 0.0, 1.0)
-        return condition if self.dtype == wide.dtype else self.cast(condition, self.dtype)
-
-    def is_never(self, condition: ir.Value) -> bool:
-        """Whether a condition is known to be false everywhere."""
-        return condition in self._conditions and not self._conditions[condition].any()
-
-    def where(self, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
-        """Rows of one matrix where the condition holds and of the other where it does not."""
-        known = self._conditions.get(condition)
-        if known is not None and known.all():
-            return then
-        if known is not None and not known.any():
-            return otherwise
-        if self.condition_type == ir.DataType.BOOL:
-            return self.op("Where", condition, then, otherwise, since=9)
-        if known is not None:
-            return self._rows_of(known[:, 0], then, otherwise)
-        opposite = self.op("Sub", self.scalar(1.0), condition)
-        return self.op("Add", self._times(then, condition), self._times(otherwise, opposite))
-
-    def where_else_zero(self, condition: ir.Value, then: ir.Value) -> ir.Value:
-        """The value where the condition holds, and 0 where it does not."""
-        known = self._conditions.get(condition)
-        if known is not None and known.all():
-            return then
-        if self.condition_type == ir.DataType.BOOL:
-            return self.op("Where", condition, then, self.scalar(0.0), since=9)
-        return self._times(then, condition)
-
-    def _times(self, value: ir.Value, condition: ir.Value) -> ir.Value:
-        assert self.dialect is not None
-        self.notes[
-            f"{self.dialect.name} has no Where, so values are multiplied by 0 and 1 instead: "
-            "NaN or infinity past the end of a sequence reaches the results"
-        ] = None
-        return self.op("Mul", value, condition)
-
-    def _rows_of(self, condition: np.ndarray, then: ir.Value, otherwise: ir.Value) -> ir.Value:
-        """Row by row one matrix or the other, in as few slices as that takes."""
-        bounds = [0, *(np.flatnonzero(np.diff(condition)) + 1).tolist(), len(condition)]
-        pieces = [
-            self.slice(then if condition[start] else otherwise, [start], [end], [0])
-            for start, end in itertools.pairwise(bounds)
-        ]
-        return self.concat(pieces, 0)
 
     def arange(self, count: Dim) -> ir.Value:
         """``0, 1, ..., count - 1`` as int32 of shape ``[count]``."""

@@ -1,94 +1,309 @@
-"""Operators said by other operators, for runtimes that lack them.
+"""Forms of a step: how its values and weights lie, and how the state is multiplied.
 
-A row gives a value equal to the operator's, from operators that may be lacking in their turn. The functions
-take the inputs and attributes of the operator.
+A form is a row of `STRAIGHT_FORMS` or `BODY_FORMS`. Cells (`cells.py`) never ask which one they are in: they
+ask `Products` for gates, and those ask the form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.timeseries import Axes
+from rnnlower.lowering.weights import Weights
+from rnnlower.recurrent.node import ResolvedNode
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from rnnlower.lowering.cells import Products
 
-    from rnnlower.lowering.emitter import Emitter
+__all__ = [
+    "BODY_FORMS",
+    "PLAIN",
+    "STRAIGHT_FORMS",
+    "Case",
+    "Form",
+    "GateGroup",
+    "StepWeights",
+    "bias_of",
+    "rows_of",
+]
 
-__all__ = ["FORMS", "NO_DOUBLE_KERNEL"]
+LARGE_BATCH = 12
+"""Rows from which on a step spends its time on the elements rather than on starting ops."""
 
-NO_DOUBLE_KERNEL = frozenset({"Elu", "HardSigmoid", "LeakyRelu", "Softplus", "Softsign"})
-"""onnxruntime has float64 kernels for arithmetic, Exp, Log, Tanh, Sigmoid and Relu, not for these."""
+LARGEST_PAIR = 192
+"""Units up to which both directions in one step cost less than one behind the other."""
 
+LONG_LINE = 1000
+"""Steps of a straight line beyond which onnxruntime takes long to look for products to fuse."""
 
-def _abs(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Add", e.op("Relu", x), e.op("Relu", e.op("Neg", x)))
+MOST_JOINED = 2 * 2**20
+"""Bytes of W and R beyond which a step that reads both waits for memory."""
 
+LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
+"""Elements of H in a step from which a copy of X beside it costs less than a copy of the input products."""
 
-def _div(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    return e.op("Mul", a, e.op("Reciprocal", b))
-
-
-def _elu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
-    negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
-    falling = e.op("Mul", e.op("Sub", e.op("Exp", negative), e.scalar(1.0)), e.scalar(alpha))
-    return e.op("Add", e.op("Relu", x), falling)
-
-
-def _hard_sigmoid(e: Emitter, x: ir.Value, *, alpha: float, beta: float) -> ir.Value:
-    return e.clip(e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)), 0.0, 1.0)
-
-
-def _identity(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Mul", x, e.scalar(1.0))
-
-
-def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
-    negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
-    return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
+_REVERSE_SEQUENCE = 10
+_TOGETHER: Mapping[str, tuple[str, ...]] = {"LSTM": ("iofc",), "GRU": ("zr", "h"), "RNN": ("i",)}
+_BY_ACTIVATION: Mapping[str, tuple[str, ...]] = {"LSTM": ("iof", "c"), "GRU": ("zr", "h"), "RNN": ("i",)}
 
 
-def _less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    return e.ops("Greater", b, a, outputs=1, since=9)[0]
+@dataclasses.dataclass(frozen=True)
+class GateGroup:
+    """Neighbouring gates that share a product; `first` and `last` count rows in units of hidden_size."""
+
+    gates: str
+    first: int
+    last: int
 
 
-def _greater(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    return e.ops("Less", b, a, outputs=1, since=9)[0]
+@dataclasses.dataclass(frozen=True)
+class StepWeights:
+    """What the products of a step read, by group of gates.
+
+    Attributes:
+        R: What the state is multiplied by, as the form has it.
+        W: What the step multiplies X by, where it does that apart from the state.
+        bias: What is added, where the step multiplies X.
+        turned: Whether R lies as ``[hidden_size, units]``.
+    """
+
+    R: Mapping[str, ir.Value]
+    W: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
+    bias: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
+    turned: bool = False
 
 
-def _neg(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Mul", x, e.scalar(-1.0))
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What it depends on whether a form is allowed."""
+
+    e: Emitter
+    node: ResolvedNode
+    weights: Weights
+    axes: Axes
 
 
-def _relu(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Max", x, e.scalar(0.0), since=8)
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Rows ``[batch, units]``, a direction at a time; X is multiplied in front, for all steps.
+
+    Attributes:
+        name: What it is called.
+        most_apart: Gates that share an activation have a product each if they are no more than that.
+            onnxruntime fuses a product with the activation behind it: for few rows that is cheaper than to
+            cut one product in two, for many also than to cut it in three, which copies all elements.
+        largest_together: Units up to which the steps of both directions stand in one body: the weights of
+            larger ones drive each other out of the caches.
+    """
+
+    name: str
+    most_apart: int = 1
+    largest_together: float = math.inf
+
+    lead: ClassVar[tuple[int, ...]] = ()
+    """The sizes of the axes of a value in front of its rows."""
+
+    takes_input: ClassVar[bool] = False
+    """Whether the steps take X itself and not its products."""
+
+    def fits(self, case: Case) -> bool:
+        """Whether the form is allowed for a node."""
+        return True
+
+    def directions(self, node: ResolvedNode) -> Sequence[int | None]:
+        """The direction of each lane; ``None`` for a lane of all."""
+        return range(node.num_directions)
+
+    def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        """The gates that share a product with X."""
+        return _grouped(node, _BY_ACTIVATION[node.op_type], 1 if node.clip is not None else self.most_apart)
+
+    def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        """The gates that share a product with H."""
+        return self.groups(node)
+
+    def step_weights(
+        self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
+    ) -> StepWeights:
+        """The weights of a direction's steps."""
+        assert direction is not None
+        R = node.inputs["R"]
+        return StepWeights(
+            {
+                group.gates: weights.matrix(e, R, direction, *rows_of(node, group))
+                for group in self.state_groups(node)
+            }
+        )
+
+    def multiplied_input(self, products: Products, group: str) -> ir.Value:
+        """The addend of a group: ``X W^T + bias``."""
+        return products.x[group]
+
+    def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
+        """``h R^T + addend`` for a group of gates."""
+        weights = products.p.weights
+        return products.e.gemm(h, weights.R[group], addend, transposed=not weights.turned)
 
 
-def _sigmoid(e: Emitter, x: ir.Value) -> ir.Value:
-    half = e.scalar(0.5)
-    return e.op("Add", e.op("Mul", e.op("Tanh", e.op("Mul", x, half)), half), half)
+class StraightForm(Form):
+    """Weights that stand in the file, transposed once: a Gemm without attributes is shorter."""
+
+    def step_weights(
+        self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
+    ) -> StepWeights:
+        R = node.inputs["R"]
+        if not weights.in_memory(R):
+            return super().step_weights(e, node, weights, direction)
+        groups = self.state_groups(node)
+        turned = {group.gates: weights.transposed(e, R, direction, *rows_of(node, group)) for group in groups}
+        return StepWeights(turned, turned=True)
 
 
-def _softplus(e: Emitter, x: ir.Value) -> ir.Value:
-    magnitude = e.op("Exp", e.op("Neg", e.op("Abs", x)))
-    return e.op("Add", e.op("Relu", x), e.op("Log", e.op("Add", magnitude, e.scalar(1.0))))
+class LongForm(StraightForm):
+    """All gates of an LSTM in one product, which is fused with nothing.
+
+    Each time onnxruntime fuses a product with an activation it looks at all nodes: quadratic in a long line.
+    """
+
+    def fits(self, case: Case) -> bool:
+        time = case.axes.time
+        return isinstance(time, int) and time * case.node.num_directions > LONG_LINE
+
+    def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        return _grouped(node, _TOGETHER[node.op_type], 1)
 
 
-def _softsign(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Div", x, e.op("Add", e.op("Abs", x), e.scalar(1.0)))
+class PairForm(LongForm):
+    """Both directions of one row at once, ``[2, 1, units]``: half as many ops; their products are not packed.
+
+    Not as a block-diagonal product, though for few units that is faster still: NaN and infinity times zero
+    would reach from one direction into the other.
+    """
+
+    lead = (2,)
+
+    def fits(self, case: Case) -> bool:
+        node = case.node
+        return (
+            case.axes.batch == 1
+            and node.reversed_directions == (False, True)
+            and node.hidden_size <= LARGEST_PAIR
+            and case.e.opset >= _REVERSE_SEQUENCE
+            and node.activations[0] == node.activations[1]
+            and case.weights.in_memory(node.inputs["W"], node.inputs["R"])
+        )
+
+    def directions(self, node: ResolvedNode) -> Sequence[int | None]:
+        return [None]
+
+    def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        return [GateGroup("zrh", 0, 3)] if node.linear_before_reset else self.groups(node)
+
+    def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
+        product = products.e.op("MatMul", h, products.p.weights.R[group])
+        return product if addend is None else products.e.op("Add", product, addend)
 
 
-FORMS: Mapping[str, Callable[..., ir.Value]] = {
-    "Abs": _abs,
-    "Div": _div,
-    "Elu": _elu,
-    "Greater": _greater,
-    "HardSigmoid": _hard_sigmoid,
-    "Identity": _identity,
-    "LeakyRelu": _leaky_relu,
-    "Less": _less,
-    "Neg": _neg,
-    "Relu": _relu,
-    "Sigmoid": _sigmoid,
-    "Softplus": _softplus,
-    "Softsign": _softsign,
-}
+class JoinedForm(Form):
+    """Many rows, X and H multiplied at once, ``[X H] [W R]^T``.
+
+    A product of X for all steps at once is no faster for many rows, and Gemm copies what it adds to.
+    """
+
+    takes_input = True
+
+    def fits(self, case: Case) -> bool:
+        node, batch = case.node, case.axes.batch
+        if not isinstance(batch, int) or batch < LARGE_BATCH or node.input_size is None:
+            return False
+        if batch * node.hidden_size < LEAST_JOINED[node.op_type]:
+            return False
+        rows = len(node.cell.gates) * node.hidden_size
+        size = rows * (node.input_size + node.hidden_size) * case.e.dtype.itemsize
+        return size <= MOST_JOINED and case.weights.in_memory(node.inputs["W"], node.inputs["R"])
+
+    def step_weights(
+        self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
+    ) -> StepWeights:
+        assert direction is not None
+        W, R = node.inputs["W"], node.inputs["R"]
+        of_state, of_input, bias = {}, {}, {}
+        for group in self.state_groups(node):
+            gates, rows = group.gates, rows_of(node, group)
+            bias[gates] = bias_of(e, node, weights, direction, group) or e.scalar(0.0)
+            if behind_reset(node, gates):
+                of_input[gates] = weights.matrix(e, W, direction, *rows)
+                of_state[gates] = weights.matrix(e, R, direction, *rows)
+            else:
+                of_state[gates] = weights.joined(e, W, R, direction, *rows)
+        return StepWeights(of_state, of_input, bias)
+
+    def multiplied_input(self, products: Products, group: str) -> ir.Value:
+        weights = products.p.weights
+        if group not in weights.W:
+            return weights.bias[group]
+        return products.e.gemm(products.x["X"], weights.W[group], weights.bias[group])
+
+    def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
+        operand = h if group in products.p.weights.W else products.beside_input(h)
+        return super().multiply(products, group, operand, addend)
+
+
+class ManyRowsForm(Form):
+    """Many rows, whose product with X is made in front of the steps."""
+
+    def fits(self, case: Case) -> bool:
+        return isinstance(case.axes.batch, int) and case.axes.batch >= LARGE_BATCH
+
+
+PLAIN = Form("rows")
+
+STRAIGHT_FORMS: Sequence[Form] = (LongForm("long line"), StraightForm("straight line"))
+"""The forms in a straight line, the best first."""
+
+BODY_FORMS: Sequence[Form] = (
+    PairForm("pair"),
+    JoinedForm("joined input", most_apart=3, largest_together=128),
+    ManyRowsForm("many rows", most_apart=3, largest_together=128),
+    Form("few rows", most_apart=2, largest_together=256),
+)
+"""The forms in the body of a Scan or Loop, the best first."""
+
+
+def behind_reset(node: ResolvedNode, gates: str) -> bool:
+    """Whether the product of these gates with R does not add up with that of W."""
+    return node.linear_before_reset and gates == "h"
+
+
+def rows_of(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
+    """The rows of a group in W, R and each half of B."""
+    return group.first * node.hidden_size, group.last * node.hidden_size
+
+
+def bias_of(
+    e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None, group: GateGroup
+) -> ir.Value | None:
+    """What is added to a group's ``X W^T``, as a vector."""
+    B, (first, last) = node.inputs.get("B"), rows_of(node, group)
+    if B is None:
+        return None
+    if behind_reset(node, group.gates):
+        return weights.vector(e, B, direction, first, last, [-1])
+    return weights.bias_sum(e, B, direction, first, last, len(node.cell.gates) * node.hidden_size)
+
+
+def _grouped(node: ResolvedNode, groups: Sequence[str], most_apart: int) -> Sequence[GateGroup]:
+    """The groups of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
+    if node.input_forget:
+        groups = ("io", "c")
+    # Peepholes are added to single gates in front of the products.
+    most_apart = 4 if "P" in node.inputs else most_apart
+    parts = [part for group in groups for part in (group if len(group) <= most_apart else [group])]
+    order = node.cell.gates
+    return [GateGroup(gates, order.index(gates[0]), order.index(gates[0]) + len(gates)) for gates in parts]

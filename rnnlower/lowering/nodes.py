@@ -13,7 +13,7 @@ from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.dialect import Dialect
-from rnnlower.lowering.forms import NO_DOUBLE_KERNEL
+from rnnlower.lowering.fallbacks import NO_DOUBLE_KERNEL
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,13 +54,12 @@ class NodeEmitter:
         self.notes: dict[str, None] = {}
         self._initializers = initializers
         self._transposed: dict[ir.Value, ir.Value] = {}
-        self._conditions: dict[ir.Value, np.ndarray] = {}
 
     def body(self, name: str) -> Self:
         """An emitter for a subgraph of this name, which sees this one's values."""
         names = Scope(self.names.source, f"{self.names.prefix}{name}/")
         other = type(self)(self.opset, names, self.dtype, self._initializers, self.dialect)
-        other.notes, other._conditions = self.notes, self._conditions
+        other.notes = self.notes
         other._transposed = dict(self._transposed)
         return other
 

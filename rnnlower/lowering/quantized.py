@@ -15,9 +15,11 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.cells import CELLS, CellParameters
+from rnnlower.lowering.cells import CELLS, CellParameters, NewState
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.forms import StepWeights
 from rnnlower.lowering.lanes import Lane, initial_state, side
+from rnnlower.lowering.masks import condition_type, less, where_else_zero
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
@@ -61,12 +63,12 @@ class QuantizedLane(Lane):
         """Those of the direction, in whose order the steps need not be taken."""
         return super().names(e, number) if number is not None else side(e.names, self.backwards)
 
-    def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> list[ir.Value]:
+    def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
         h, c = state
         total = x[_IOFC]
         if h is not None:
             if _CARRIED in x:
-                h = e.where_else_zero(x[_CARRIED], h)
+                h = where_else_zero(e, x[_CARRIED], h)
             total = e.op("Add", total, _product(e, _rounded(e, h), self.R))
         if self.bias is not None:
             # Behind both products, as the kernel adds: the same bits.
@@ -75,17 +77,15 @@ class QuantizedLane(Lane):
         return CELLS[node.op_type](e, self.parameters, _gates(e, node, total), [None, c])
 
 
-def quantized_lanes(
-    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: TimeSeries
-) -> list[Lane]:
+def quantized_lanes(e: Emitter, node: ResolvedNode, weights: Weights, X: TimeSeries) -> list[QuantizedLane]:
     """The lane of each direction.
 
     Raises:
         MissingOperatorError: An integer operator may not be emitted.
     """
     try:
-        rounded = _rounded(e, _computed_steps(e, node, axes, X))
-        return [_lane(e, node, weights, axes, rounded, d) for d in range(node.num_directions)]
+        rounded = _rounded(e, _computed_steps(e, node, X.axes, X))
+        return [_lane(e, node, weights, X.axes, rounded, d) for d in range(node.num_directions)]
     except MissingOperatorError as error:
         raise error.behind("integer arithmetic", _REMEDY) from None
 
@@ -106,9 +106,10 @@ def _lane(
             inputs[_CARRIED] = _carried(e, node, axes).named(alias, "carried")
         B = node.inputs.get("B")
         return QuantizedLane(
-            _parameters(e, node, weights, axes, direction),
+            _parameters(e, node, weights, direction),
             inputs,
             [initial_state(e, node, axes, name, direction) for name in node.state_names],
+            axes,
             reverse,
             alias,
             R,
@@ -117,9 +118,7 @@ def _lane(
         )
 
 
-def _parameters(
-    e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, direction: int
-) -> CellParameters:
+def _parameters(e: Emitter, node: ResolvedNode, weights: Weights, direction: int) -> CellParameters:
     """What the cell needs that is float."""
     P, size = node.inputs.get("P"), node.hidden_size
     peepholes = {}
@@ -131,10 +130,9 @@ def _parameters(
     return CellParameters(
         node=node,
         activations=node.activations[direction],
-        R={},
+        weights=StepWeights({}),
         recurrent_bias=None,
         peepholes=peepholes,
-        axes=axes,
     )
 
 
@@ -166,13 +164,13 @@ def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -
     tensor = _constant(lens)
     if tensor is not None and isinstance(axes.time, int):
         known = np.arange(axes.time) < tensor.max(initial=0)
-        computed = e.condition(known[:, np.newaxis, np.newaxis])
+        computed = e.constant(known[:, np.newaxis, np.newaxis].astype(condition_type(e).numpy()))
     else:
         # The 0 is for a batch of no rows.
         lengths = e.concat([lens, e.constant(np.zeros(1, np.int32))], axis=0)
         longest = e.op("ReduceMax", lengths, keepdims=1)
-        computed = e.reshape(e.less(e.arange(axes.time), longest), [axes.time, 1, 1])
-    return e.where_else_zero(computed, X.stacked())
+        computed = e.reshape(less(e, e.arange(axes.time), longest), [axes.time, 1, 1])
+    return where_else_zero(e, computed, X.stacked())
 
 
 def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
@@ -181,12 +179,12 @@ def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
     tensor = _constant(lens)
     if tensor is not None and isinstance(axes.time, int):
         known = np.arange(axes.time)[:, np.newaxis, np.newaxis] <= tensor[:, np.newaxis]
-        stacked, flat = e.condition(known), e.condition(known.reshape(-1, 1))
-        return TimeSeries(e, axes, 1, flat=flat, stacked=stacked, dtype=e.condition_type)
+        dtype = condition_type(e)
+        return TimeSeries(e, axes, 1, known=known.astype(dtype.numpy()), dtype=dtype)
     steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
-    before_end = e.less(steps, e.op("Add", lens, e.constant(np.array(1, np.int32))))
+    before_end = less(e, steps, e.op("Add", lens, e.constant(np.array(1, np.int32))))
     carried = e.unsqueeze(before_end, 2, [axes.time, axes.batch, 1])
-    return TimeSeries(e, axes, 1, stacked=carried, dtype=e.condition_type)
+    return TimeSeries(e, axes, 1, stacked=carried, dtype=condition_type(e))
 
 
 def _integers(e: Emitter, node: ResolvedNode, weights: Weights, name: str, direction: int) -> _Integers:

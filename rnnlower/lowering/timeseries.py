@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
@@ -13,45 +14,38 @@ __all__ = ["Axes", "TimeSeries"]
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """The sizes of the time and batch axes, and how a value of one step lies.
+    """The axes of a value.
 
     Attributes:
         time: The number of steps.
         batch: The number of rows.
-        upright: Whether a value of one step is a column ``[width, 1]`` instead of rows ``[batch, width]``.
-        directions: The size of the axis in front of those, as the operators' states have it; 0: no such axis.
+        lead: The sizes of the axes of one step's value in front of its rows.
     """
 
     time: Dim
     batch: Dim
-    upright: bool = False
-    directions: int = 0
-
-    @property
-    def paired(self) -> bool:
-        """Whether a value is that of both directions."""
-        return self.directions == 2
+    lead: tuple[int, ...] = ()
 
     @property
     def units_axis(self) -> int:
-        """The axis of a value that units, and gates, lie along."""
-        return len(self.value(1)) - (2 if self.upright else 1)
+        """The axis of one step's value that units, and gates, lie along."""
+        return len(self.lead) + 1
 
     def value(self, width: Dim) -> list[Dim]:
-        """The sizes of a value of one step."""
-        sizes = [width, 1] if self.upright else [self.batch, width]
-        return [self.directions, *sizes] if self.directions else sizes
+        """The sizes of one step's value."""
+        return [*self.lead, self.batch, width]
 
 
 class TimeSeries:
-    """A value for each time step, ``[batch, width]`` each, or as the axes have it.
+    """A value for each time step, ``[batch, width]`` each, behind the leading axes if there are some.
 
-    It exists as ``[time, batch, width]`` (stacked) or as ``[time * batch, width]`` (flat, what Gemm takes and
-    gives); the other form is a Reshape, emitted when it is first asked for.
+    It exists as ``[time, batch, width]`` (stacked) or, without leading axes, as ``[time * batch, width]``
+    (flat, what Gemm takes and gives); the other one is a Reshape, emitted when it is first asked for.
 
     Attributes:
         reverse: Whether the steps are to be taken from the end.
         name: Of one step's value: the alias of its lane, behind which its number comes, and what it is.
+        known: The stacked content where it is known beforehand.
     """
 
     def __init__(
@@ -62,6 +56,7 @@ class TimeSeries:
         *,
         flat: ir.Value | None = None,
         stacked: ir.Value | None = None,
+        known: np.ndarray | None = None,
         reverse: bool = False,
         dtype: ir.DataType | None = None,
         name: tuple[str, str] = ("", "x"),
@@ -72,6 +67,7 @@ class TimeSeries:
         self.reverse = reverse
         self.dtype = e.dtype if dtype is None else dtype
         self.name = name
+        self.known = known
         self._flat = flat
         self._stacked = stacked
 
@@ -82,16 +78,18 @@ class TimeSeries:
 
     def flat(self) -> ir.Value:
         """``[time * batch, width]``."""
-        if self._flat is None:
-            assert self._stacked is not None
-            self._flat = self.e.op(
-                "Reshape", self._stacked, self.e.size_vector([-1, self.axes.value(self.width)[1]]), since=5
-            )
+        if self._flat is None and self.known is not None:
+            self._flat = self.e.constant(self.known.reshape(-1, self.known.shape[-1]))
+        elif self._flat is None:
+            sizes = self.e.size_vector([-1, self.width])
+            self._flat = self.e.op("Reshape", self.stacked(), sizes, since=5)
         return self._flat
 
     def stacked(self) -> ir.Value:
         """``[time, batch, width]``."""
-        if self._stacked is None:
+        if self._stacked is None and self.known is not None:
+            self._stacked = self.e.constant(self.known)
+        elif self._stacked is None:
             assert self._flat is not None
             self._stacked = self.e.reshape(self._flat, [self.axes.time, *self.axes.value(self.width)])
         return self._stacked
@@ -110,6 +108,7 @@ class TimeSeries:
             self.width,
             flat=self._flat,
             stacked=self._stacked,
+            known=self.known,
             reverse=reverse,
             dtype=self.dtype,
             name=self.name,

@@ -49,11 +49,11 @@ class Weights:
     def transposed(
         self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int
     ) -> ir.Value:
-        """Rows of an R `in_memory`, ``[1, hidden_size, last - first]``; of all directions for ``None``."""
+        """Rows of an R `in_memory`, ``[hidden_size, last - first]``; of all directions for ``None``."""
         tensor = self._constant(value)
         assert tensor is not None
-        directions = slice(None) if direction is None else slice(direction, direction + 1)
-        columns = np.ascontiguousarray(tensor.numpy()[directions, first:last].swapaxes(1, 2))
+        rows = tensor.numpy() if direction is None else tensor.numpy()[direction]
+        columns = np.ascontiguousarray(rows[..., first:last, :].swapaxes(-1, -2))
         return self._in_dtype(
             e, e.tensor_constant(ir.Tensor(columns, dtype=tensor.dtype), name=value.name or "")
         )

@@ -14,7 +14,7 @@ from support.judge import all_nodes, differences, run
 from support.small_models import recurrent_model, weights
 
 import rnnlower
-from rnnlower.lowering.strategies import LARGE_BATCH
+from rnnlower.lowering.forms import LARGE_BATCH
 
 FLOAT = onnx.TensorProto.FLOAT
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {

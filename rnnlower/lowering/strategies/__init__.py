@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnnlower.lowering.strategies.base import LARGE_BATCH, Recurrence, Results, State, Step, Strategy
+from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
+from rnnlower.lowering.strategies.base import Recurrence, Results, State, Step, Strategy
 from rnnlower.lowering.strategies.chunks import run_in_chunks
 from rnnlower.lowering.strategies.loop import run_loop
 from rnnlower.lowering.strategies.scan import run_scan
 from rnnlower.lowering.strategies.unroll import run_unrolled
 
 __all__ = [
-    "LARGE_BATCH",
     "STRATEGIES",
     "Recurrence",
     "Results",
@@ -27,24 +27,7 @@ __all__ = [
 ]
 
 STRATEGIES: Mapping[str, Strategy] = {
-    "unroll": Strategy(run_unrolled, most_fused=1000),
-    "scan": Strategy(
-        run_scan,
-        most_apart=2,
-        single_row=True,
-        output_apart=True,
-        largest_together=256,
-        large_batch=Strategy(
-            run_scan, most_apart=3, output_apart=True, largest_together=128, multiplies_input=True
-        ),
-    ),
-    "loop": Strategy(
-        run_loop,
-        single_row=True,
-        output_apart=True,
-        largest_together=256,
-        large_batch=Strategy(
-            run_loop, most_apart=3, output_apart=True, largest_together=128, multiplies_input=True
-        ),
-    ),
+    "unroll": Strategy(run_unrolled, STRAIGHT_FORMS),
+    "scan": Strategy(run_scan, BODY_FORMS, output_apart=True),
+    "loop": Strategy(run_loop, BODY_FORMS, output_apart=True),
 }

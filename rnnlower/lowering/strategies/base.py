@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.forms import Form
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 
-__all__ = ["LARGE_BATCH", "Recurrence", "Results", "Run", "State", "Step", "Strategy"]
-
-LARGE_BATCH = 12
-"""Rows from which on a step spends its time on the elements rather than on starting ops."""
+__all__ = ["Recurrence", "Results", "Run", "State", "Step", "Strategy"]
 
 Step = Callable[
     [Emitter, Sequence[ir.Value], Sequence[ir.Value | None], int | None],
@@ -82,35 +79,16 @@ Run = Callable[[Emitter, Recurrence], Results]
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """A way to repeat a step, and the form of the step that onnxruntime repeats fastest that way.
+    """A way to repeat a step.
 
     Attributes:
         run: Emits the recurrence.
-        most_apart: Gates that share an activation have a product each if they are no more than that.
-            onnxruntime fuses it with the activation, unless a clip stands between: for two gates of one row
-            that is cheaper than to cut one product in two, for three it is not.
-        most_fused: Steps beyond which all gates of an LSTM share one product. Each time onnxruntime fuses a
-            product with an activation it looks at all nodes for a free name: quadratic in a straight line.
-        single_row: Whether the values of a batch of one lie as `for_single_row` has them.
-        output_apart: Whether the last op of a step's output is left to be done for all steps at once: a
-            body must not name H twice, as state and as output, and the copy would cost an op in each step.
-        largest_together: Units up to which the steps of both directions stand in one body: the weights of
-            larger ones drive each other out of the caches.
-        multiplies_input: Whether a step multiplies its X itself, as ``[X H] [W R]^T``, if the weights allow
-            it. A product for all steps at once is no faster for many rows, and Gemm copies what it adds to.
-        large_batch: The form for a batch of `LARGE_BATCH` rows and more, if another.
+        forms: The forms of the step that onnxruntime repeats fast that way, the best first.
+        output_apart: Whether onnxruntime is faster where the last op of a step's output is left to be done
+            for all steps at once: a body must not name H twice, as state and as output, and the copy would
+            cost an op in each step.
     """
 
     run: Run
-    most_apart: int = 1
-    most_fused: float = math.inf
-    single_row: bool = False
+    forms: Sequence[Form]
     output_apart: bool = False
-    largest_together: float = math.inf
-    multiplies_input: bool = False
-    large_batch: Strategy | None = None
-
-    def for_batch(self, batch: Dim) -> Strategy:
-        """The form for this number of rows; an unknown number counts as few."""
-        is_large = isinstance(batch, int) and batch >= LARGE_BATCH
-        return self.large_batch if is_large and self.large_batch is not None else self

@@ -56,20 +56,23 @@ def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     """The inputs of each step, named after it."""
     alias, what = series.name
     for number, value in enumerate(_steps(e, series, time)):
-        if time > 1:
+        if time > 1 and series.known is None:
             value.name = e.names.source.fresh(f"{alias}{number}{what}")
         yield value
 
 
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     """The inputs of each step, ``[rows, width]``, by a tree of Splits."""
+    if series.known is not None:
+        yield from (e.constant(step) for step in series.known)
+        return
     if time <= _fan_out(e):
-        yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.value(series.width)[0])
+        yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.batch)
         return
     for part, steps in _stacked_parts(e, series.stacked(), time):
         axes = dataclasses.replace(series.axes, time=steps)
         flat = TimeSeries(e, axes, series.width, stacked=part).flat()
-        yield from e.split_evenly(flat, steps, axis=0, size=axes.value(series.width)[0])
+        yield from e.split_evenly(flat, steps, axis=0, size=axes.batch)
 
 
 def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[ir.Value, int]]:

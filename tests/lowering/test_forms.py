@@ -1,4 +1,4 @@
-"""A batch of one: both directions in one step, all gates in one product: the numbers are the node's."""
+"""Forms of a step: both directions of one row at once, and what they must not mix up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.judge import all_nodes, differences, run, run_in, session_of
 from support.small_models import recurrent_model, weights
 
 import rnnlower
-from rnnlower.lowering import single_row
+from rnnlower.lowering.forms import LARGEST_PAIR
 
 FLOAT = onnx.TensorProto.FLOAT
 NODES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -82,13 +82,6 @@ def products(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for body in bodies for node in body.node} & {"Gemm", "MatMul"}
 
 
-def any_size_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forms of large nodes for the small ones of these tests."""
-    monkeypatch.setattr(single_row, "LEAST_WIDE", dict.fromkeys(single_row.LEAST_WIDE, 1))
-    monkeypatch.setattr(single_row, "LEAST_WIDE_PAIR", 1)
-
-
-@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
 @pytest.mark.parametrize("steps", [5, "T"])
 @pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
 @pytest.mark.parametrize(("op_type", "options"), NODES.values(), ids=NODES)
@@ -98,53 +91,27 @@ def test_both_directions_in_one_step(
     strategy: str,
     factor: int,
     steps: Any,
-    wide: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if wide:
-        any_size_is_wide(monkeypatch)
     source, feeds = source_of(op_type, options, steps)
     result = lowered(source, strategy, unroll_factor=factor)
-    assert products(result) == {"MatMul"}
+    # Weights that come at run time are not turned.
+    assert products(result) == ({"Gemm"} if "given" in options else {"MatMul"})
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("steps", [5, "T"])
-@pytest.mark.parametrize(("strategy", "factor"), [("scan", 1), ("scan", 2), ("loop", 1)])
-@pytest.mark.parametrize("name", NODES)
-def test_gates_together(
-    name: str, strategy: str, factor: int, steps: Any, direction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    any_size_is_wide(monkeypatch)
-    op_type, options = NODES[name]
-    source, feeds = source_of(op_type, options, steps, direction)
-    result = lowered(source, strategy, unroll_factor=factor)
-    wide = {"lstm", "lstm_clip", "lstm_states", "gru", "gru_linear", "gru_without_bias"}
-    assert products(result) == ({"MatMul"} if name in wide else {"Gemm"})
+@pytest.mark.parametrize(("more", "product"), [(0, "MatMul"), (1, "Gemm")])
+def test_large_directions_have_products_of_their_own(more: int, product: str) -> None:
+    size = LARGEST_PAIR + more
+    constants = weights("LSTM", hidden_size=size, directions=2)
+    constants = {name: value / 8 for name, value in constants.items()}
+    inputs = {"X": (FLOAT, [2, 1, 3])}
+    source = recurrent_model(
+        "LSTM", constants=constants, inputs=inputs, hidden_size=size, direction="bidirectional"
+    )
+    result = lowered(source, "scan")
+    assert products(result) == {product}
+    feeds = {"X": np.random.default_rng(0).standard_normal((2, 1, 3)).astype(np.float32)}
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
-
-
-@pytest.mark.parametrize(
-    ("op_type", "options", "least"),
-    [("LSTM", {}, 256), ("GRU", {}, 384), ("GRU", {"linear_before_reset": 1}, 384)],
-)
-def test_large_nodes_read_their_weights_in_long_runs(
-    op_type: str, options: dict[str, Any], least: int
-) -> None:
-    """Of a type that onnxruntime has the product for: others are multiplied as columns."""
-    for hidden_size, dtype, product in (
-        (least - 1, np.float32, "Gemm"),
-        (least, np.float32, "MatMul"),
-        (least, np.float64, "Gemm"),
-    ):
-        constants = weights(op_type, hidden_size=hidden_size)
-        constants = {name: value.astype(dtype) / 8 for name, value in constants.items()}
-        inputs = {"X": (onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [2, 1, 3])}
-        source = recurrent_model(
-            op_type, constants=constants, inputs=inputs, hidden_size=hidden_size, **options
-        )
-        assert products(lowered(source, "scan")) == {product}
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
@@ -171,10 +138,7 @@ def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
 @pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
-@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
-def test_no_steps(strategy: str, direction: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if wide:
-        any_size_is_wide(monkeypatch)
+def test_no_steps(strategy: str, direction: str) -> None:
     source, feeds = source_of("LSTM", {"initial_h": True, "initial_c": True}, "T", direction)
     feeds["X"] = feeds["X"][:0]
     results = run(lowered(source, strategy), feeds)
@@ -186,13 +150,8 @@ def test_no_steps(strategy: str, direction: str, wide: bool, monkeypatch: pytest
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("length", [0, 2, 5])
 @pytest.mark.parametrize("direction", ["bidirectional", "forward", "reverse"])
-@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
-def test_sequence_lens(
-    length: int, constant: bool, direction: str, wide: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sequence_lens(length: int, constant: bool, direction: str) -> None:
     """A mask has one element for each direction."""
-    if wide:
-        any_size_is_wide(monkeypatch)
     lengths = {"sequence_lens": np.array([length], np.int32)}
     inputs = {"X": (FLOAT, [5, 1, 3]), "sequence_lens": (onnx.TensorProto.INT32, [1])}
     constants = weights("LSTM", directions=2 if direction == "bidirectional" else 1)
@@ -202,7 +161,7 @@ def test_sequence_lens(
     outputs = ("Y", "Y_h", "Y_c")
     source = recurrent_model("LSTM", constants=constants, inputs=inputs, outputs=outputs, direction=direction)
     result = lowered(source, "scan")
-    assert products(result) == ({"MatMul"} if wide or direction == "bidirectional" else {"Gemm"})
+    assert products(result) == ({"MatMul"} if direction == "bidirectional" else {"Gemm"})
     feeds = {"X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)}
     feeds |= {} if constant else lengths
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
@@ -236,13 +195,10 @@ def test_what_is_no_number_reaches_no_other_direction_and_row(
 
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
 @pytest.mark.parametrize(("direction", "given"), [("forward", (1, 2)), ("bidirectional", (1, 1))])
-@pytest.mark.parametrize("wide", [False, True], ids=["columns", "rows"])
 def test_an_initial_state_of_another_size_is_an_error(
-    direction: str, given: tuple[int, int], strategy: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+    direction: str, given: tuple[int, int], strategy: str
 ) -> None:
     """As it is for the node: a batched product would spread one over the other."""
-    if wide:
-        any_size_is_wide(monkeypatch)
     source = recurrent_model(
         "GRU",
         constants=weights("GRU", directions=2 if direction == "bidirectional" else 1),

@@ -1,0 +1,145 @@
+"""Masks: which steps lie within a row's sequence, and choices by conditions, known beforehand or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError
+from rnnlower.graph.constants import constant_of
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.recurrent.node import ResolvedNode
+
+__all__ = ["Mask", "condition_type", "is_never", "less", "mask_of", "turned", "where", "where_else_zero"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """Which steps lie within a row's sequence.
+
+    Attributes:
+        within: ``t < sequence_lens``, one column; as the lanes take the steps.
+        nonempty: ``sequence_lens > 0``, ``[batch, 1]``.
+    """
+
+    within: TimeSeries
+    nonempty: ir.Value
+
+
+def mask_of(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
+    """The mask of a node with sequence_lens.
+
+    Raises:
+        MissingOperatorError: The lengths come at run time, and what compares them may not be emitted.
+    """
+    lens = node.inputs.get("sequence_lens")
+    if lens is None:
+        return None
+    tensor = constant_of(lens)
+    if tensor is not None and isinstance(axes.time, int):
+        return _known_mask(e, axes, axes.time, tensor.numpy())
+    zero = e.constant(np.array(0, np.int32))
+    try:
+        steps = e.unsqueeze(e.arange(axes.time), 1, [axes.time, 1])
+        within = e.unsqueeze(less(e, steps, lens), 2, [axes.time, axes.batch, 1])
+        nonempty = e.unsqueeze(less(e, zero, lens), 1, [axes.batch, 1])
+    except MissingOperatorError as error:
+        raise error.behind("input sequence_lens", "make sequence_lens a constant") from None
+    for count in axes.lead:
+        within = e.reshape(e.concat([within] * count, axis=1), [axes.time, *axes.value(1)])
+    series = TimeSeries(e, axes, 1, stacked=within, dtype=condition_type(e))
+    return Mask(turned(e, series) if axes.lead else series, nonempty)
+
+
+def _known_mask(e: Emitter, axes: Axes, time: int, lens: np.ndarray) -> Mask:
+    within = np.arange(time)[:, np.newaxis, np.newaxis] < lens[:, np.newaxis]
+    if axes.lead:
+        within = np.stack([within, within[::-1]], axis=1)
+    dtype = condition_type(e)
+    series = TimeSeries(e, axes, 1, known=within.astype(dtype.numpy()), dtype=dtype)
+    return Mask(series, e.constant((lens[:, np.newaxis] > 0).astype(dtype.numpy())))
+
+
+def turned(e: Emitter, series: TimeSeries) -> TimeSeries:
+    """A series with both directions in front of its rows, the second direction's steps from the end.
+
+    ReverseSequence reverses the first `length` steps: 0 leaves the first direction alone.
+    """
+    lengths = e.size_vector([0, series.axes.time])
+    value = e.op("ReverseSequence", series.stacked(), lengths, time_axis=0, batch_axis=1, since=10)
+    return TimeSeries(e, series.axes, series.width, stacked=value, dtype=series.dtype)
+
+
+def condition_type(e: Emitter) -> ir.DataType:
+    """The type of conditions: bool, or that of the arithmetic (0 and 1) where nothing works on bools."""
+    has_bool = e.has("Where") and (e.has("Less") or e.has("Greater"))
+    return ir.DataType.BOOL if has_bool else e.dtype
+
+
+def less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
+    """``a < b`` of integers as a condition."""
+    if condition_type(e) == ir.DataType.BOOL:
+        return e.op("Less", a, b, since=9)
+    wide = e.with_dtype(ir.DataType.FLOAT)
+    difference = wide.op("Sub", *(e.cast(value, wide.dtype) for value in (b, a)))
+    condition = wide.clip(difference, 0.0, 1.0)
+    return condition if e.dtype == wide.dtype else e.cast(condition, e.dtype)
+
+
+def is_never(condition: ir.Value) -> bool:
+    """Whether a condition is known to be false everywhere."""
+    known = _known(condition)
+    return known is not None and not known.any()
+
+
+def where(e: Emitter, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+    """Rows of one matrix where the condition holds and of the other where it does not."""
+    known = _known(condition)
+    if known is not None and known.all():
+        return then
+    if known is not None and not known.any():
+        return otherwise
+    if condition_type(e) == ir.DataType.BOOL:
+        return e.op("Where", condition, then, otherwise, since=9)
+    if known is not None:
+        return _rows_of(e, known[:, 0], then, otherwise)
+    opposite = e.op("Sub", e.scalar(1.0), condition)
+    return e.op("Add", _times(e, then, condition), _times(e, otherwise, opposite))
+
+
+def where_else_zero(e: Emitter, condition: ir.Value, then: ir.Value) -> ir.Value:
+    """The value where the condition holds, and 0 where it does not."""
+    known = _known(condition)
+    if known is not None and known.all():
+        return then
+    if condition_type(e) == ir.DataType.BOOL:
+        return e.op("Where", condition, then, e.scalar(0.0), since=9)
+    return _times(e, then, condition)
+
+
+def _known(condition: ir.Value) -> np.ndarray | None:
+    tensor = constant_of(condition)
+    return None if tensor is None else tensor.numpy().astype(bool)
+
+
+def _times(e: Emitter, value: ir.Value, condition: ir.Value) -> ir.Value:
+    assert e.dialect is not None
+    e.notes[
+        f"{e.dialect.name} has no Where, so values are multiplied by 0 and 1 instead: "
+        "NaN or infinity past the end of a sequence reaches the results"
+    ] = None
+    return e.op("Mul", value, condition)
+
+
+def _rows_of(e: Emitter, condition: np.ndarray, then: ir.Value, otherwise: ir.Value) -> ir.Value:
+    """Row by row one matrix or the other, in as few slices as that takes."""
+    bounds = [0, *(np.flatnonzero(np.diff(condition)) + 1).tolist(), len(condition)]
+    pieces = [
+        e.slice(then if condition[start] else otherwise, [start], [end], [0])
+        for start, end in itertools.pairwise(bounds)
+    ]
+    return e.concat(pieces, 0)

@@ -1,0 +1,125 @@
+"""The outputs of a recurrent node, of what the lanes gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.lanes import Lane, from_arithmetic
+from rnnlower.lowering.masks import Mask, less, turned, where_else_zero
+from rnnlower.lowering.strategies import Results, State
+from rnnlower.lowering.timeseries import Axes, TimeSeries
+from rnnlower.recurrent.node import ResolvedNode
+
+__all__ = ["output_shape", "outputs_of", "outputs_without_steps"]
+
+
+def outputs_of(
+    e: Emitter, node: ResolvedNode, lanes: Sequence[Lane], mask: Mask | None, results: Results
+) -> dict[str, ir.Value]:
+    """The node's outputs, as far as they are used."""
+    outputs: dict[str, ir.Value] = {}
+    axes = lanes[0].axes
+    if node.used("Y"):
+        outputs["Y"] = _sequence_output(e, node, axes, results.outputs, mask)
+    per_lane = len(lanes[0].states)
+    for index, name in enumerate(("Y_h", "Y_c")[:per_lane]):
+        if node.used(name):
+            finals = results.states[index::per_lane]
+            outputs[name] = _state_output(e, node, axes, finals, [lane.states[index] for lane in lanes], mask)
+    return outputs
+
+
+def output_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape:
+    """The shape of an output as far as it is known, its rank at least."""
+    time, batch = (size if isinstance(size, int) else None for size in (axes.time, axes.batch))
+    directions = node.num_directions
+    rows = [batch, directions] if node.layout else [directions, batch]
+    if name == "Y":
+        rows = [batch, time, directions] if node.layout else [time, directions, batch]
+    return ir.Shape([*rows, node.hidden_size])
+
+
+def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
+    """The outputs where there is nothing to compute, for no time steps or a batch of no rows."""
+    time, batch, directions = axes.time, axes.batch, node.num_directions
+    states: list[Dim] = [batch, directions] if node.layout else [directions, batch]
+    sequence: list[Dim] = [batch, time, directions] if node.layout else [time, directions, batch]
+    outputs = {}
+    for name, dims, state in (
+        ("Y", sequence, ""),
+        ("Y_h", states, "initial_h"),
+        ("Y_c", states, "initial_c"),
+    ):
+        if not node.used(name):
+            continue
+        if node.semantics == "spec" and state in node.inputs:
+            outputs[name] = e.op("Identity", node.inputs[state])
+        else:
+            zeros = e.op("Identity", e.zeros([*dims, node.hidden_size]))
+            outputs[name] = from_arithmetic(e, node, zeros)
+    return outputs
+
+
+def _sequence_output(
+    e: Emitter, node: ResolvedNode, axes: Axes, series: Sequence[TimeSeries], mask: Mask | None
+) -> ir.Value:
+    """Y, with zeros past the end of each row's sequence."""
+    lanes = []
+    for lane in series:
+        flat = lane.is_flat
+        value = lane.flat() if flat else lane.stacked()
+        if mask is not None:
+            within = mask.within.flat() if flat else mask.within.stacked()
+            value = where_else_zero(e, within, value)
+        if axes.lead:
+            value = turned(e, TimeSeries(e, axes, node.hidden_size, stacked=value)).stacked()
+        dims = [axes.time, *(axes.lead or (1,)), axes.batch, node.hidden_size]
+        sizes = [axes.time, *axes.value(node.hidden_size)]
+        lanes.append(e.reshape(value, dims) if flat else _with_directions(e, value, sizes, dims, 1))
+    Y = from_arithmetic(e, node, e.concat(lanes, axis=1))
+    return e.transpose(Y, [2, 0, 1, 3]) if node.layout else Y
+
+
+def _state_output(
+    e: Emitter,
+    node: ResolvedNode,
+    axes: Axes,
+    finals: Sequence[ir.Value],
+    initial: Sequence[State],
+    mask: Mask | None,
+) -> ir.Value:
+    """Y_h or Y_c."""
+    # onnxruntime gives 0 for an empty sequence, the text leaves the initial state.
+    zeroed = node.semantics == "ort" and any(state.initial is not None for state in initial)
+    nonempty = None
+    if zeroed:
+        nonempty = _nonempty(e, axes) if mask is None else mask.nonempty
+    lanes = []
+    for value, state in zip(finals, initial, strict=True):
+        if nonempty is not None and state.initial is not None:
+            value = where_else_zero(e, nonempty, value)
+        dims: list[Dim] = [axes.batch, node.hidden_size]
+        dims[node.layout : node.layout] = axes.lead or (1,)
+        lanes.append(_with_directions(e, value, axes.value(node.hidden_size), dims, node.layout))
+    return from_arithmetic(e, node, e.concat(lanes, axis=node.layout))
+
+
+def _with_directions(
+    e: Emitter, value: ir.Value, sizes: Sequence[Dim], dims: Sequence[Dim], axis: int
+) -> ir.Value:
+    """A part of an output in the sizes of the output, which counts directions on `axis`."""
+    if sizes == dims:
+        return value
+    if sizes == [*dims[:axis], *dims[axis + 1 :]]:
+        return e.unsqueeze(value, axis, dims)
+    return e.reshape(value, dims)
+
+
+def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:
+    """Whether there are time steps at all; ``None`` where that is certain."""
+    if isinstance(axes.time, int):
+        return None
+    return less(e, e.integers(0), axes.time)
