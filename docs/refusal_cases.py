@@ -7,6 +7,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from refusal_models import (
     STATIC,
     Case,
+    at,
     attribute,
     branches,
     call,
@@ -35,6 +36,7 @@ from refusal_models import (
     set_attribute,
     some_steps,
     sparse,
+    sparse_initializer,
     tensor,
     text,
     then,
@@ -53,6 +55,7 @@ SCAN = "scan model.onnx -o out.onnx"
 UNROLL = "unroll model.onnx -o out.onnx"
 CONVERT = "convert model.onnx -o out.onnx --opset"
 VERIFY = "verify other.onnx model.onnx --trials 1"
+TEXTS = TensorProto(name="rare", data_type=TensorProto.STRING, dims=[2], string_data=[b"a", b"b"])
 EMPTY_CONSTANT = NodeProto(
     op_type="Constant", output=["c"], attribute=[AttributeProto(name="value", type=AttributeProto.TENSOR)]
 )
@@ -116,6 +119,22 @@ GRAPHS = [
     Case("a required attribute left out", SCAN, insert(node("Cast", ["X"], ["c"], name="cast"))),
     Case("a constant of two values", SCAN, insert(node("Constant", [], ["c"], value_int=1, value_float=1.0))),
     Case("a sparse constant", SCAN, sparse),
+    Case("sparse external data", SCAN, sparse_initializer(lambda s: setattr(s.values, "data_location", 1))),
+    Case("sparse strings", SCAN, sparse_initializer(lambda s: s.values.CopyFrom(TEXTS))),
+    Case("a sparse tensor without a size", SCAN, sparse_initializer(lambda s: s.dims.__setitem__(0, 0))),
+    Case(
+        "sparse values that are no list",
+        SCAN,
+        sparse_initializer(lambda s: s.values.dims.__setitem__(slice(None), [1, 2])),
+    ),
+    Case("sparse indices of another shape", SCAN, sparse_initializer(at(1, 2, 3))),
+    Case("a sparse index outside of the shape", SCAN, sparse_initializer(at(-1, 5))),
+    Case("sparse indices that do not ascend", SCAN, sparse_initializer(at(5, 5))),
+    Case(
+        "a sparse tensor that is too large as a dense one",
+        SCAN,
+        sparse_initializer(lambda s: s.dims.__setitem__(slice(None), [2**20, 2**20])),
+    ),
     Case("too few inputs", SCAN, insert(node("Max", [], ["c"], name="largest"))),
     Case("too many outputs", SCAN, lambda m: m.graph.node[0].output.extend(["Y_c", "more"])),
     Case("a value of no known type", SCAN, x(99, "T", 1, 3)),
@@ -287,6 +306,7 @@ CONVERSION = [
 VERIFICATION = [
     Case("the lowered model is another", f"{SCAN} --atol 0 --rtol 0"),
     Case("an output that is gone", VERIFY, rename_output),
+    Case("a limit of time that is no number", VERIFY, environment=(("RNNLOWER_ENGINE_SECONDS", "soon"),)),
     Case("no engine has the operator", "verify model.onnx model.onnx --trials 1", computed(0)),
     Case("only the candidate has it", VERIFY, computed(0)),
     Case("the candidate does not load", VERIFY, set_attribute("hidden_size", 3)),

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 __all__ = [
     "STATIC",
     "Case",
     "Change",
+    "at",
     "attribute",
     "branches",
     "call",
@@ -42,6 +43,7 @@ __all__ = [
     "set_attribute",
     "some_steps",
     "sparse",
+    "sparse_initializer",
     "tensor",
     "text",
     "then",
@@ -78,6 +80,7 @@ class Case(NamedTuple):
         model: The model, which is `other.onnx`; or the bytes of `model.onnx`; or None: no file.
         target: What `own.toml` holds.
         without: A package that is not installed.
+        environment: Environment variables that are set.
     """
 
     title: str
@@ -86,6 +89,7 @@ class Case(NamedTuple):
     model: onnx.ModelProto | bytes | None = cell()
     target: str = ""
     without: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 def text(opset: int, inputs: str, nodes: str, functions: str = "") -> onnx.ModelProto:
@@ -315,6 +319,23 @@ def sparse(model: onnx.ModelProto) -> None:
     values = numpy_helper.from_array(np.ones(1, np.float32), "values")
     made = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1])), [3])
     model.graph.node.append(node("Constant", [], ["sparse"], sparse_value=made))
+
+
+def sparse_initializer(change: Callable[[SparseTensorProto], object]) -> Change:
+    """A sparse initializer of 3 rows of 4 with two values, of which something is else."""
+
+    def add(model: onnx.ModelProto) -> None:
+        values = numpy_helper.from_array(np.ones(2, np.float32), "rare")
+        made = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 5])), [3, 4])
+        change(made)
+        model.graph.sparse_initializer.append(made)
+
+    return add
+
+
+def at(*indices: int) -> Callable[[SparseTensorProto], object]:
+    """These indices in the place of the right ones."""
+    return lambda s: s.indices.CopyFrom(numpy_helper.from_array(np.array(indices)))
 
 
 def attribute(change: Callable[[AttributeProto], object]) -> Change:

@@ -113,7 +113,7 @@ def run(case: Case) -> tuple[int, str]:
         before = sorted(folder.iterdir())
         absent = mock.patch.dict(sys.modules, {case.without: None})
         with absent if case.without else contextlib.nullcontext():
-            result = CliRunner().invoke(app, shlex.split(case.command))
+            result = CliRunner().invoke(app, shlex.split(case.command), env=dict(case.environment))
         if result.exit_code == 0 or sorted(folder.iterdir()) != before:
             raise RuntimeError(f"{case.command} was not refused: {result.output}")
         if not isinstance(result.exception, SystemExit):

@@ -24,6 +24,7 @@ from onnx import AttributeProto, TensorProto
 from rnnlower.errors import InvalidModelError
 from rnnlower.files.scopes import called, check_calls, check_function_scope, check_graph_scope
 from rnnlower.files.signatures import misfit_of_every_version
+from rnnlower.files.sparse import check_sparse
 
 __all__ = ["check_external_data", "check_proto", "read_proto", "stored_tensors"]
 
@@ -161,8 +162,7 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
         _check_texts(tensor)
         _check_tensor(tensor, f"{where}: initializer {_text(tensor.name)!r}")
     for sparse in graph.sparse_initializer:
-        for tensor in (sparse.values, sparse.indices):
-            _check_tensor(tensor, f"{where}: sparse initializer {_text(sparse.values.name)!r}")
+        _check_sparse_tensor(sparse, f"{where}: sparse initializer {_text(sparse.values.name)!r}")
     _check_nodes(graph.node, where)
 
 
@@ -198,8 +198,10 @@ def _check_attributes(attributes: Sequence[AttributeProto], where: str) -> None:
         _check_type(attribute, given, label)
         if _NESTING_FIELDS.isdisjoint(given):
             continue
-        for tensor in _tensors(attribute):
+        for tensor in _dense_tensors(attribute):
             _check_tensor(tensor, label)
+        for sparse in _sparse_tensors(attribute):
+            _check_sparse_tensor(sparse, label)
         for graph in (attribute.g, *attribute.graphs):
             _check_graph(graph, where)
 
@@ -218,15 +220,21 @@ def _check_type(attribute: AttributeProto, given: Sequence[str], label: str) -> 
 
 
 def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+    yield from _dense_tensors(attribute)
+    for sparse in _sparse_tensors(attribute):
+        yield from (sparse.values, sparse.indices)
+
+
+def _dense_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
-    sparse = [
-        *attribute.sparse_tensors,
-        *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),
-    ]
-    for each in sparse:
-        yield from (each.values, each.indices)
+
+
+def _sparse_tensors(attribute: AttributeProto) -> Iterator[onnx.SparseTensorProto]:
+    if attribute.HasField("sparse_tensor"):
+        yield attribute.sparse_tensor
+    yield from attribute.sparse_tensors
 
 
 def _check_tensor(tensor: TensorProto, label: str) -> None:
@@ -283,6 +291,12 @@ def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
     yield from of_graph(model.graph)
     for function in model.functions:
         yield from of_nodes(function.node)
+
+
+def _check_sparse_tensor(sparse: onnx.SparseTensorProto, label: str) -> None:
+    for tensor in (sparse.values, sparse.indices):
+        _check_tensor(tensor, label)
+    check_sparse(sparse, label)
 
 
 def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.scopes import called
+from rnnlower.files.sparse import dense_array
 from rnnlower.graph.constants import mark_trained
 from rnnlower.graph.walk import subgraphs_of
 
@@ -189,12 +189,4 @@ def _placeholder(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> ir.TensorProtocol:
-    shape, dtype = tuple(sparse.dims), ir.DataType(sparse.values.data_type)
-    dense = np.zeros(shape, dtype.numpy())
-    indices = onnx.numpy_helper.to_array(sparse.indices)
-    where = (indices,) if indices.ndim == 1 else tuple(indices.T)
-    flat = dense.reshape(-1)
-    flat[where[0] if len(where) == 1 else np.ravel_multi_index(where, shape)] = onnx.numpy_helper.to_array(
-        sparse.values
-    )
-    return ir.Tensor(dense, dtype=dtype, name=sparse.values.name)
+    return ir.Tensor(dense_array(sparse), dtype=ir.DataType(sparse.values.data_type), name=sparse.values.name)

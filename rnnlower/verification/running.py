@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rnnlower.engines.known import Engine as Runtime
@@ -24,6 +25,8 @@ from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
 from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.models import HeldModel, op_types
+from rnnlower.verification.verdict.compare import is_inexact
+from rnnlower.verification.verdict.widened import widened
 
 __all__ = ["Runner"]
 
@@ -138,6 +141,19 @@ class Runner:
         precise = self.engines["reference"] != NumpyEngine.name
         try:
             return NumpyEngine(self.reference, self._semantics, precise).run(feeds | self.sets)
+        except (LoadError, RunError):
+            return None
+
+    def in_float64(self, model: HeldModel, feeds: dict[str, Array]) -> dict[str, Any] | None:
+        """The model's outputs as NumPy computes them in float64; None if it cannot, or is large."""
+        if len(model.proto.graph.node) > _LARGE_GRAPH or not model.fits_memory:
+            return None
+        wide = {
+            name: value.astype(np.float64) if is_inexact(value.dtype) else value
+            for name, value in feeds.items()
+        }
+        try:
+            return NumpyEngine(widened(model), self._semantics).run(wide)
         except (LoadError, RunError):
             return None
 

@@ -119,3 +119,39 @@ def test_what_is_decided_by_a_hair_is_no_difference(monkeypatch: pytest.MonkeyPa
     assert not verify(reference, _compared("same = Identity (X)"), atol=0.0)
     monkeypatch.setattr(doubt, "_DRAWS_OF_TIES", 0)
     assert not verify(reference, _compared("same = Identity (X)"))
+
+
+def growing(seed: int, scale: float = 1.0) -> onnx.ModelProto:
+    """A GRU whose update gate has no bounds: its state grows beyond the range in every trial."""
+    constants = {name: 2.5 * value for name, value in weights("GRU", directions=2, seed=seed).items()}
+    constants["W"] *= scale
+    return recurrent_model(
+        "GRU",
+        constants=constants,
+        inputs={"X": (FLOAT, ["T", 2, 3])},
+        direction="bidirectional",
+        linear_before_reset=1,
+        activations=["LeakyRelu", "Softplus", "Softsign", "LeakyRelu"],
+    )
+
+
+@pytest.mark.parametrize("seed", [15, 17])
+def test_what_overflows_in_every_trial_is_judged_within_range_and_in_float64(seed: int) -> None:
+    result = verify(growing(seed), rnnlower.scan(growing(seed)), trials=8)
+    assert result, str(result)
+    assert any("equal in float64 or within range" in reason for reason in result.skipped)
+    assert not verify(growing(seed), rnnlower.scan(growing(seed, 1.05)), trials=8)
+
+
+def test_being_right_in_float64_alone_is_not_enough() -> None:
+    """Where the reference does not overflow, what does so is wrong: log(1 + exp(x)) for a large x."""
+
+    def softplus(text: str) -> onnx.ModelProto:
+        return onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : 18]>
+            main (float[N,3] X) => (float[N,3] Z) <float one = {{1}}> {{ {text} }}
+        """)
+
+    plain = softplus("Z = Softplus (X)")
+    assert verify(plain, plain)
+    assert not verify(plain, softplus("e = Exp (X)  s = Add (e, one)  Z = Log (s)"))

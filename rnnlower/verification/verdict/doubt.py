@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.verdict.compare import is_inexact
 from rnnlower.verification.verdict.conditioning import outputs_beside, overflowing, rounding_noise
 
-__all__ = ["Doubt", "overflowing_outputs"]
+__all__ = ["Doubt", "masked_outputs", "overflowing_outputs"]
 
 Array = NDArray[Any]
 
@@ -55,15 +55,28 @@ class Doubt:
 
     def overflows(self, name: str, found: Array) -> Array:
         """The elements of an output, of which the candidate makes ``found``, that are beyond the range."""
-        expected, other = self._outputs[name], self._opinion.get(name)
-        places = overflowing(expected, expected.dtype) | overflowing(found, expected.dtype)
-        if other is not None and other.shape == expected.shape:
-            places |= overflowing(other, expected.dtype)
+        expected = self._outputs[name]
+        places = self._reaches_the_end(name) | overflowing(found, expected.dtype)
         if not self._has_large_numbers:
             # A NaN or infinity is what the model says there, as of a root or a mask. Only which of them it is
             # may be left open by what grew beyond every range inside of a node.
             either = ~_is_number(expected) & ~_is_number(found)
             places &= (either & self._is_number_for_less(name)) | ~self._is_meant(name)
+        return places
+
+    def reference_overflows(self, name: str) -> Array:
+        """The elements of an output that are beyond the range by the reference, in one precision or another.
+
+        What it gives in both as NaN or infinity is meant, if no number is large.
+        """
+        places = self._reaches_the_end(name)
+        return places if self._has_large_numbers else places & ~self._is_meant(name)
+
+    def _reaches_the_end(self, name: str) -> Array:
+        expected, other = self._outputs[name], self._opinion.get(name)
+        places = overflowing(expected, expected.dtype)
+        if other is not None and other.shape == expected.shape:
+            places = places | overflowing(other, expected.dtype)
         return places
 
     def is_decided_by_a_hair(self, name: str, found: Any) -> bool:
@@ -126,6 +139,19 @@ def overflowing_outputs(values: Mapping[str, Any], typed: Mapping[str, Any] | No
     return {
         name for name, dtype in types.items() if name in values and overflowing(values[name], dtype).any()
     }
+
+
+def masked_outputs(trials: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The outputs that overflow in every trial, and to the same few values, as a mask of -inf does.
+
+    What grows beyond the range does so by other numbers in every trial.
+    """
+    names = set.intersection(*map(overflowing_outputs, trials))
+    return {name for name in names if len({_overflowing_values(each[name]) for each in trials}) == 1}
+
+
+def _overflowing_values(values: Array) -> bytes:
+    return np.unique(values[overflowing(values, values.dtype)].astype(np.float64)).tobytes()
 
 
 def _is_number(values: Array) -> Array:

@@ -19,7 +19,7 @@ from rnnlower.verification.interface import feedable_inputs
 from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.running import Runner
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact, merge, tolerance_for
-from rnnlower.verification.verdict.doubt import Doubt, overflowing_outputs
+from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 
 __all__ = ["Judge", "Judged"]
@@ -99,7 +99,7 @@ class Judge:
         differs = any(not c.equal for one in judged for c in one.comparisons.values())
         if not differs or self.atol is not None or self.rtol is not None:
             return judged
-        usual = set.intersection(*(overflowing_outputs(one.trial.outputs) for one in judged))
+        masks = masked_outputs([one.trial.outputs for one in judged])
         again: list[Judged] = []
         undetermined: list[tuple[Comparisons, OutputComparison]] = []
         with self._runner.open(self._runner.reference) as run:
@@ -113,7 +113,14 @@ class Judge:
                 doubt = Doubt(run, one.trial.feeds, one.trial.outputs, opinion, seed)
                 second = self.compare(one.trial, one.outputs, doubt.noise)
                 for name in doubtful:
-                    if doubt.is_open(name) or self._is_overflow(name, one, doubt, usual):
+                    within = self._within_range(name, one, doubt, masks)
+                    if within is not None:
+                        kept[name] = within
+                        self._runner.note(
+                            f"trial {one.trial.number}, output {name!r}: equal in float64 or within range; "
+                            "in its own type it overflows, or rounding decides it"
+                        )
+                    elif doubt.is_open(name) or self._is_overflow(name, one, doubt, masks):
                         undetermined.append((kept, kept.pop(name)))
                     elif second[name].equal or doubt.is_decided_by_a_hair(name, one.outputs[name]):
                         used = second[name].used if second[name].equal else None
@@ -127,13 +134,50 @@ class Judge:
         self._settle(again, undetermined)
         return again
 
-    def _is_overflow(self, name: str, one: Judged, doubt: Doubt, usual: Collection[str]) -> bool:
-        """Whether an output differs only in elements that overflow, in a trial in which something does.
+    def _within_range(
+        self, name: str, one: Judged, doubt: Doubt, masks: Collection[str]
+    ) -> OutputComparison | None:
+        """The comparison of what neither overflows in the reference nor is equal in float64; None if unequal.
 
-        What overflows in every trial, as a mask of -inf, says nothing of one.
+        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is right in
+        float64 alone, as one that overflows where the reference does not, is wrong. None, too, where nothing
+        is left that either comparison finds equal.
         """
         expected, found = one.trial.outputs[name], one.outputs[name]
-        if not doubt.overflowing_outputs - {*usual}:
+        may_differ = doubt.is_open(name) or bool(doubt.overflowing_outputs - {*masks})
+        if not may_differ or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            return None
+        beyond, tolerance = doubt.reference_overflows(name), self.tolerance(expected.dtype, one.trial.feeds)
+        wide, other = (values.get(name) for values in self._in_float64(one))
+        settled = beyond
+        if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap = np.abs(wide - other)
+                settled = beyond | (gap <= tolerance.allowed(wide, gap > 0))
+        if beyond.all():
+            return None
+        zero = np.zeros((), expected.dtype)
+        expected, found = np.where(settled, zero, expected), np.where(settled, zero, found)
+        comparison = compare_values(name, expected, found, tolerance, doubt.noise[name])
+        return replace(comparison, note="") if comparison.equal else None
+
+    def _in_float64(self, one: Judged) -> list[dict[str, Any]]:
+        """What the two models give in float64; empty where that cannot be told."""
+        runner = self._runner
+        accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
+        feeds = {k: v for k, v in one.trial.feeds.items() if k in accepted}
+        return [
+            runner.in_float64(runner.reference, one.trial.feeds) or {},
+            runner.in_float64(runner.candidate, feeds) or {},
+        ]
+
+    def _is_overflow(self, name: str, one: Judged, doubt: Doubt, masks: Collection[str]) -> bool:
+        """Whether an output differs only in elements that overflow, in a trial in which something does.
+
+        A mask, as of -inf, says nothing of a trial.
+        """
+        expected, found = one.trial.outputs[name], one.outputs[name]
+        if not doubt.overflowing_outputs - {*masks}:
             return False
         if name not in doubt.noise or found.shape != expected.shape or found.dtype != expected.dtype:
             return False
