@@ -22,10 +22,9 @@ from typing import Any
 
 from rnnlower.errors import OptionError
 
-__all__ = ["Child", "ChildDiedError", "longest_call"]
+__all__ = ["Child", "ChildDiedError", "limit_set", "longest_call"]
 
 _VARIABLE = "RNNLOWER_ENGINE_SECONDS"
-_DEFAULT_SECONDS = 600.0
 # Of how often a child looks whether its parent is still there.
 _WATCH_SECONDS = 1.0
 # The paths come first, so that nothing in the current folder hides a module.
@@ -46,14 +45,23 @@ def longest_call() -> float:
     Raises:
         OptionError: It is no number above 0.
     """
-    text = os.environ.get(_VARIABLE) or str(_DEFAULT_SECONDS)
+    return limit_set(_VARIABLE, 600.0)
+
+
+def limit_set(variable: str, default: float) -> float:
+    """The limit that an environment variable sets.
+
+    Raises:
+        OptionError: It is no number above 0.
+    """
+    text = os.environ.get(variable) or str(default)
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise OptionError(f"{_VARIABLE} is {text!r}; it must be a number of seconds above 0")
-    return seconds
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise OptionError(f"{variable} is {text!r}; it must be a number above 0")
+    return number
 
 
 class Child:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from rnnlower.errors import OptionError
+from rnnlower.processes import limit_set
 
 __all__ = ["ended", "gigabytes", "guarded_environment", "kill", "last_words", "limit"]
 
@@ -27,14 +26,7 @@ def gigabytes() -> float:
     Raises:
         OptionError: It is no number above 0.
     """
-    text = os.environ.get("RNNLOWER_ENGINE_GIGABYTES") or "8"
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise OptionError(f"RNNLOWER_ENGINE_GIGABYTES is {text!r}; it must be a number above 0")
-    return number
+    return limit_set("RNNLOWER_ENGINE_GIGABYTES", 8.0)
 
 
 def guarded_environment(folder: str, python: str) -> dict[str, str]:

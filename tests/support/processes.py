@@ -31,7 +31,7 @@ def process(code: str, *line: object, limit: int | None = None) -> subprocess.Co
     )
 
 
-def open_or_die(key: int, source: str | bytes, optimize: bool) -> None:
+def open_or_die(key: int, source: str | bytes, optimize: bool, *others: object) -> None:
     """In the place of what opens a session of onnxruntime: the variable says which models end the process."""
     which = os.environ["DIES"]
     content = Path(source).read_bytes() if isinstance(source, str) else source
@@ -39,4 +39,4 @@ def open_or_die(key: int, source: str | bytes, optimize: bool) -> None:
         os.abort()
     if which == "late":
         time.sleep(1000)
-    session._open(key, source, optimize)
+    session._open(key, source, optimize, *others)
