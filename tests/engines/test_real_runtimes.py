@@ -1,0 +1,73 @@
+"""Lowered nodes on every runtime that is installed, here or where RNNLOWER_PYTHON_NAME says.
+
+onnxruntime and the NumPy reference are left to the tests of verification.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import onnx
+import pytest
+from support.configs import Config
+from support.faults import SOURCE_FAULTS
+
+import rnnlower
+from rnnlower.engines.known import Engine, engines
+from rnnlower.targets import find_target, target_names
+
+NAMES = [engine.name for engine in engines() if engine.name not in ("onnxruntime", "rnnlower-reference")]
+NODES = {
+    "LSTM": Config(seq_length=3, Y_h="graph", Y_c="graph"),
+    "bidirectional LSTM": Config(direction="bidirectional", seq_length=3, Y_h="graph", Y_c="graph"),
+    "GRU": Config(op_type="GRU", seq_length=3, Y_h="graph"),
+    "GRU, linear_before_reset": Config(op_type="GRU", seq_length=3, linear_before_reset=1, Y_h="graph"),
+}
+REFUSED = {("ort-qnn", "GRU"): "MEM_ALLOC", ("ort-qnn", "GRU, linear_before_reset"): "MEM_ALLOC"}
+"""What the simulator of QNN does not finalize, although each operator of it does."""
+
+
+@functools.cache
+def installed(name: str) -> Engine:
+    return next(engine for engine in engines() if engine.name == name)
+
+
+@pytest.fixture(params=NAMES)
+def runtime(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if installed(name).missing:
+        pytest.skip(installed(name).missing)
+    return name
+
+
+def lowered(model: onnx.ModelProto, runtime: str) -> onnx.ModelProto:
+    """For the runtime's target; of straight-line primitive ops where it has none, or is not to keep nodes."""
+    targets = [name for name in target_names() if find_target(name).engine == runtime]
+    result = rnnlower.lower(model, target=targets[0]) if targets else rnnlower.unroll(model)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
+    model = NODES[node].build()
+    result = rnnlower.unroll(model) if runtime == "ort-qnn" else lowered(model, runtime)
+    if (runtime, node) in REFUSED:
+        with pytest.raises(rnnlower.UnverifiableError, match=REFUSED[runtime, node]):
+            rnnlower.verify(model, result, on=runtime, trials=1)
+        return
+    verdict = rnnlower.verify(model, result, on=runtime, trials=1)
+    assert verdict, str(verdict)
+    assert verdict.engines["candidate"] == runtime
+
+
+@pytest.mark.parametrize("fault", ["direction flipped", "a weight of R off by 5%"])
+def test_a_planted_fault_shows_there(runtime: str, fault: str) -> None:
+    model = NODES["LSTM"].build()
+    wrong = onnx.ModelProto.FromString(model.SerializeToString())
+    assert SOURCE_FAULTS[fault](wrong, np.random.default_rng(0))
+    verdict = rnnlower.verify(model, rnnlower.unroll(wrong, opset=17), on=runtime, trials=1)
+    assert verdict.on is not None
+    assert verdict.on.ran
+    assert not verdict, str(verdict)
