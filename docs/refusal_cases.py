@@ -44,6 +44,7 @@ from refusal_models import (
     x,
 )
 from refusal_quantized import QUANTIZED
+from refusal_streams import STREAMS
 from refusal_targets import TARGET_FILES, TARGETS
 
 __all__ = ["CALLS", "CASES"]
@@ -368,6 +369,7 @@ CASES = {
     "Verification": VERIFICATION,
     "Other runtimes": RUNTIMES,
     "Benchmarks": BENCHMARKS,
+    "Streams": STREAMS,
 }
 
 CALLS = [
@@ -388,6 +390,7 @@ CALLS = [
     Case("the unroll factor", "rnnlower.scan(model, unroll_factor=0)"),
     Case("the opset", "rnnlower.convert(model, opset=0)"),
     Case("the number of trials", "rnnlower.verify(model, model, trials=0)"),
+    Case("a chunk without steps", "rnnlower.stream(model, chunk=0)"),
     Case("the number of runs", "rnnlower.bench(model, runs=0)"),
     Case("external data of a protobuf", "rnnlower.verify(model, model)", external("weights.data", length=96)),
     Case("too many inputs", "rnnlower.scan(ir.from_proto(model))", more_inputs("", "", "W"), cell("RNN")),

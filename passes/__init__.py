@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.remove_unused import RemoveUnusedPass
     from rnnlower.passes.set_inputs import SetInputsPass
     from rnnlower.passes.static_shapes import StaticShapesPass
+    from rnnlower.passes.stream import StreamPass
     from rnnlower.passes.take_branches import TakeBranchesPass
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "RemoveUnusedPass",
     "SetInputsPass",
     "StaticShapesPass",
+    "StreamPass",
     "TakeBranchesPass",
 ]
 
@@ -52,6 +54,7 @@ _HOMES = {
     "RemoveUnusedPass": "remove_unused",
     "SetInputsPass": "set_inputs",
     "StaticShapesPass": "static_shapes",
+    "StreamPass": "stream",
     "TakeBranchesPass": "take_branches",
 }
 

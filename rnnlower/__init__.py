@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnnlower.api import check, convert, inspect, loop, lower, scan, unroll
+    from rnnlower.api import check, convert, inspect, loop, lower, scan, stream, unroll
     from rnnlower.benchmarking import BenchResult, BenchVariant, bench
     from rnnlower.errors import (
         InvalidModelError,
@@ -42,12 +42,13 @@ __all__ = [
     "loop",
     "lower",
     "scan",
+    "stream",
     "unroll",
     "verify",
 ]
 
 _HOMES = {
-    "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "unroll"),
+    "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "stream", "unroll"),
     "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),

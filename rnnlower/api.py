@@ -24,7 +24,7 @@ from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.fit import Misfit, find_misfits, runs_op
 
-__all__ = ["check", "convert", "inspect", "loop", "lower", "scan", "unroll"]
+__all__ = ["check", "convert", "inspect", "loop", "lower", "scan", "stream", "unroll"]
 
 logger = logging.getLogger(__name__)
 
@@ -218,6 +218,56 @@ def inspect(model: ModelLike) -> list[RecurrentNode]:
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
     return inspect_model(load_model(model))
+
+
+def stream(
+    model: ModelLike,
+    *,
+    chunk: int = 1,
+    time_axes: Mapping[str, int] | None = None,
+    allow_delay: bool = False,
+    strategy: str = "none",
+    target: str | os.PathLike[str] | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    sets: Mapping[str, Any] | None = None,
+    semantics: Semantics = "ort",
+) -> onnx.ModelProto | ir.Model:
+    """Makes a model of whole sequences one of a chunk a call, with every state an input and an output.
+
+    Args:
+        chunk: Time steps a call.
+        time_axes: The axis of time by the input's name, where it does not follow from the recurrent nodes.
+        allow_delay: Whether convolutions may look ahead, at a delay.
+        strategy: ``unroll``, ``scan`` or ``loop``: the recurrent nodes of the chunk are lowered as well;
+            ``none``: they stay.
+        target: Lower them for this runtime instead.
+
+    The other arguments are those of `unroll`. The metadata of the result tells which output feeds which input
+    in the next call (``rnnlower.state``), and where time is (``rnnlower.stream``).
+
+    Raises:
+        OptionError: An option does not fit the model, or nothing tells which axis is time.
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+        UnsupportedModelError: A node couples time steps in a way that no state can carry.
+    """
+    from rnnlower.passes.streaming import StreamOptions, stream_model
+
+    own = load_model(model)
+    options = StreamOptions(
+        chunk,
+        time_axes or {},
+        allow_delay,
+        strategy,
+        None if target is None else find_target(target),
+        dims or {},
+        input_shapes or {},
+        semantics,
+        sets or {},
+    )
+    with paused_collection():
+        _log(stream_model(own, options).notes)
+        return own if isinstance(model, ir.Model) else to_proto(own)
 
 
 def _lower(model: ModelLike, options: LoweringOptions) -> onnx.ModelProto | ir.Model:

@@ -57,6 +57,13 @@ def sets(name: str) -> str:
     return "--set " + _quoted(f"{name}=VALUE")
 
 
+def time_axis(name: str, axis: object) -> str:
+    """The option that tells where time is: `--time-axis X:0`, or `time_axes={"X": 0}`."""
+    if _in_python.get():
+        return f'time_axes={{"{name}": {axis}}}'
+    return "--time-axis " + _quoted(f"{name}:{axis}")
+
+
 def several(options: Sequence[str]) -> str:
     """Several options after each other."""
     return (", " if _in_python.get() else " ").join(options)

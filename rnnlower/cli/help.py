@@ -26,6 +26,7 @@ _EXAMPLES = {
     "verify": "rnnlower verify model.onnx lowered.onnx",
     "inspect": "rnnlower inspect model.onnx",
     "check": "rnnlower check model.onnx --target tinygrad --dim T=16",
+    "stream": "rnnlower stream denoiser.onnx -o step.onnx --chunk 1",
     "targets": "rnnlower targets",
     "engines": "rnnlower engines",
     "bench": "rnnlower bench model.onnx --dim T=50 --unroll-factor 4",

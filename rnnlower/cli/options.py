@@ -44,6 +44,7 @@ __all__ = [
     "Verbose",
     "Verify",
     "check_external_data",
+    "parse_axes",
     "parse_dims",
     "parse_sets",
     "parse_shapes",
@@ -340,6 +341,16 @@ def parse_states(options: list[str] | None) -> dict[str, str] | None:
             raise OptionError(f"--state {option!r} is not OUT=IN, as in --state h_out=h_in")
         _set_once(states, output, name, "--state")
     return states or None
+
+
+def parse_axes(options: list[str] | None) -> dict[str, int]:
+    axes: dict[str, int] = {}
+    for option in options or ():
+        name, separator, axis = option.rpartition(":")
+        if not separator or not name or not axis.removeprefix("-").isdecimal():
+            raise OptionError(f"--time-axis {option!r} is not INPUT:AXIS, as in --time-axis X:0")
+        _set_once(axes, name, int(axis), "--time-axis")
+    return axes
 
 
 def verification_settings(

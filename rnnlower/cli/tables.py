@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rnnlower.inspection import RecurrentNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.pipeline import LoweringReport
+    from rnnlower.passes.streaming import StreamReport
     from rnnlower.targets import Target
     from rnnlower.targets.fit import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult
@@ -38,6 +39,7 @@ __all__ = [
     "print_engines",
     "print_inspection",
     "print_lowering",
+    "print_stream",
     "print_targets",
     "print_verification",
 ]
@@ -103,6 +105,26 @@ def print_conversion(
         _print(table)
     for name in report.inlined:
         _print(f"inlined function {name}")
+    if verification is not None:
+        print_verification(verification, verbose=verbose)
+
+
+def print_stream(
+    report: StreamReport, verification: VerificationResult | None, *, verbose: bool = False
+) -> None:
+    """The states, where time is, what became of the recurrent nodes, and how the result compares."""
+    table = _table("state output", "feeds input")
+    for output, name in report.states.items():
+        table.add_row(output, name)
+    if report.states:
+        _print(table)
+    places = ", ".join(
+        f"{name} on axis {axis}" for name, axis in (*report.inputs.items(), *report.outputs.items())
+    )
+    late = f"; outputs are {report.delay} steps late" if report.delay else ""
+    _print(f"{report.chunk} time step{'s' * (report.chunk > 1)} a call: {places}{late}")
+    if report.lowering is not None:
+        print_lowering(report.lowering, None, verbose=verbose)
     if verification is not None:
         print_verification(verification, verbose=verbose)
 

@@ -34,6 +34,10 @@ class NameSource:
         names = itertools.chain([letter], (letter + more for more in _letters()))
         return self.fresh(next(name for name in names if _normal(name) not in self._taken))
 
+    def is_free(self, *names: str) -> bool:
+        """Whether nothing has any of the names."""
+        return self._taken.isdisjoint(map(_normal, names))
+
     def fresh(self, wanted: str) -> str:
         """The wanted name, with a number behind it where it is taken."""
         normal = _normal(wanted)

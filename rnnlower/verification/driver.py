@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -20,11 +20,12 @@ from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.verification.chunks import Chunks, stream_of
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_inputs, read_sets
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.thresholds import largest_threshold
-from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.inputs.trials import RunModel, Trial, fed_back, generate_trials, input_maker
 from rnnlower.verification.interface import feedable_inputs, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold
 from rnnlower.verification.result import RuntimeTrial, VerificationResult
@@ -51,6 +52,16 @@ class _Options:
     also_on: Engine | None
 
 
+@dataclass(frozen=True)
+class _Procedure:
+    """How two models are run: on the same inputs, or the candidate on chunks of them."""
+
+    problems: Callable[[onnx.ModelProto, onnx.ModelProto, Collection[str]], tuple[list[str], bool]]
+    reference: Callable[[Runner, _Options], list[Trial]]
+    candidate: Callable[[Runner, RunModel, list[Trial]], Iterator[tuple[Trial, dict[str, Any]]]]
+    begins: Callable[[Runner, Judge, list[Judged]], str | None]
+
+
 def verify(
     reference: ModelLike,
     candidate: ModelLike,
@@ -69,6 +80,8 @@ def verify(
     progress: Progress | None = None,
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs by name.
+
+    A streamed candidate (``rnnlower stream``) runs on the chunks of what the reference runs on as a whole.
 
     Args:
         reference: the model that is right: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
@@ -128,41 +141,57 @@ def verify(
         folder = Path(name)
         models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
         runner = Runner(*models, semantics, engine, read_sets(sets or {}, models[0].proto.graph))
-        return _verify(runner if on is None else runner.on(find_engine(on)), options)
+        if on is not None:
+            runner = runner.on(find_engine(on))
+        stream = stream_of(*models)
+        return _verify(runner, _WHOLE if stream is None else _in_chunks(Chunks(stream)), options)
 
 
-def _verify(runner: Runner, options: _Options) -> VerificationResult:
+def _in_chunks(chunks: Chunks) -> _Procedure:
+    def reference(runner: Runner, options: _Options) -> list[Trial]:
+        runner.states = dict(chunks.stream.states)
+        given = None
+        if options.inputs is not None:
+            given = read_inputs(options.inputs, runner.reference.proto.graph)
+        return chunks.run_reference(runner, given, options.trials, options.seed, options.progress)
+
+    return _Procedure(chunks.problems, reference, chunks.run_candidate, chunks.where_it_begins)
+
+
+def _verify(runner: Runner, procedure: _Procedure, options: _Options) -> VerificationResult:
     judge = Judge(runner, options.atol, options.rtol)
-    problems, runnable = interface_problems(runner.reference.proto, runner.candidate.proto, runner.sets)
+    problems, runnable = procedure.problems(runner.reference.proto, runner.candidate.proto, runner.sets)
     for name, array in runner.sets.items():
         runner.note(f"input {name!r} is set: the reference was fed {brief_value(array)}")
     if not runnable:
-        return _result(runner, judge, [], problems)
+        return _result(runner, procedure, judge, [], problems)
     try:
-        finished = _run_reference(runner, options)
+        finished = procedure.reference(runner, options)
     except UnverifiableError:
         raise
     except VerificationError as error:
-        return _result(runner, judge, [], [*problems, str(error)])
-    result = _compared(runner, finished, problems, options)
+        return _result(runner, procedure, judge, [], [*problems, str(error)])
+    result = _compared(runner, procedure, finished, problems, options)
     if options.also_on is None or not result:
         return result
     if options.also_on.is_here and options.also_on.name == runner.engines["candidate"]:
         return _tried_on(options.also_on, result)
-    other = _compared(runner.on(options.also_on), finished, [], options)
+    other = _compared(runner.on(options.also_on), procedure, finished, [], options)
     return replace(result, equal=other.equal, on=other.on, skipped=other.skipped)
 
 
 def _compared(
-    runner: Runner, finished: list[Trial], problems: list[str], options: _Options
+    runner: Runner, procedure: _Procedure, finished: list[Trial], problems: list[str], options: _Options
 ) -> VerificationResult:
     judge = Judge(runner, options.atol, options.rtol)
-    pairs, failures = _run_candidate(runner, finished, options.progress)
+    pairs, failures = _run_candidate(runner, procedure, finished, options.progress)
     judged = [Judged(trial, outputs, judge.compare(trial, outputs)) for trial, outputs in pairs]
-    return _result(runner, judge, judge.look_again(judged, options.seed), problems + failures)
+    return _result(runner, procedure, judge, judge.look_again(judged, options.seed), problems + failures)
 
 
-def _result(runner: Runner, judge: Judge, judged: list[Judged], problems: list[str]) -> VerificationResult:
+def _result(
+    runner: Runner, procedure: _Procedure, judge: Judge, judged: list[Judged], problems: list[str]
+) -> VerificationResult:
     outputs = tuple(judge.merged(judged).values())
     same = bool(outputs) and all(output.equal for output in outputs)
     engines = dict(runner.engines)
@@ -176,7 +205,7 @@ def _result(runner: Runner, judge: Judge, judged: list[Judged], problems: list[s
         versions={name: _version(name) for name in dict.fromkeys(engines.values())},
         tolerances={"atol": judge.atol, "rtol": judge.rtol},
         problems=tuple(problems),
-        first_difference=None if same else judge.where_it_begins(judged),
+        first_difference=None if same else procedure.begins(runner, judge, judged),
     )
     return result if runner.runtime is None else _tried_on(runner.runtime, result)
 
@@ -245,20 +274,26 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
     return finished
 
 
+def _run_same(runner: Runner, run: RunModel, finished: list[Trial]) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
+    for trial in finished:
+        yield trial, run({k: v for k, v in trial.feeds.items() if k in accepted})
+
+
 def _run_candidate(
-    runner: Runner, finished: list[Trial], progress: Progress
+    runner: Runner, procedure: _Procedure, finished: list[Trial], progress: Progress
 ) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
     """The candidate's outputs, and what is wrong with it beyond them: that it does not load, or run."""
-    accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
     pairs: list[tuple[Trial, dict[str, Any]]] = []
     failures = []
     if runner.runtime is not None:
         finished = _without_overrides(runner, finished)
     try:
         with runner.open(runner.candidate) as run:
-            for done, trial in enumerate(finished):
-                progress("candidate", done, len(finished))
-                pairs.append((trial, run({k: v for k, v in trial.feeds.items() if k in accepted})))
+            progress("candidate", 0, len(finished))
+            for pair in procedure.candidate(runner, run, finished):
+                pairs.append(pair)
+                progress("candidate", min(len(pairs), len(finished) - 1), len(finished))
     except EngineError as error:
         on = None
         if runner.runtime is not None:
@@ -309,3 +344,11 @@ def _checker_complaint(model: HeldModel) -> str:
     except onnx.checker.ValidationError as error:
         return str(error).strip().splitlines()[0]
     return ""
+
+
+_WHOLE = _Procedure(
+    interface_problems,
+    _run_reference,
+    _run_same,
+    lambda runner, judge, judged: judge.where_it_begins(judged),
+)

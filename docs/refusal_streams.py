@@ -1,0 +1,69 @@
+"""What cannot be streamed."""
+
+from __future__ import annotations
+
+from onnx import TensorProto, helper
+from refusal_models import Case, insert, lens, node, rename_input, set_attribute, text, then, x
+
+__all__ = ["STREAMS"]
+
+STREAM = "stream model.onnx -o out.onnx"
+
+
+def before(*nodes_: object) -> object:
+    """Nodes between X and the recurrent node, which reads `x`."""
+    return then(rename_input(0, "x"), insert(*nodes_))  # type: ignore[arg-type]
+
+
+def conv(*pads: int, stride: int = 1) -> object:
+    """A convolution over time before the recurrent node, of X turned for it."""
+    return before(
+        node("Constant", [], ["kernel"], value_floats=[1.0] * 3),
+        node("Constant", [], ["kernel_shape"], value_ints=[1, 1, 3]),
+        node("Reshape", ["kernel", "kernel_shape"], ["weights"]),
+        node("Transpose", ["X"], ["turned"], perm=[2, 1, 0]),
+        node("Conv", ["turned", "weights"], ["wide"], name="conv", pads=list(pads), strides=[stride]),
+        node("Transpose", ["wide"], ["x"], perm=[2, 1, 0]),
+    )
+
+
+def more(steps: int) -> object:
+    """Another input over time."""
+    value = helper.make_tensor_value_info("Z", TensorProto.FLOAT, [steps, 3])
+    return lambda model: model.graph.input.append(value)
+
+
+STREAMS = [
+    Case("a recurrence from the end", STREAM, set_attribute("direction", b"reverse")),
+    Case("lengths at run time", STREAM, lens(TensorProto.INT32, 1)),
+    Case(
+        "a mean over time",
+        STREAM,
+        before(node("ReduceMean", ["X"], ["m"], name="mean", axes=[0]), node("Sub", ["X", "m"], ["x"])),
+    ),
+    Case("an operator that nothing is known of", STREAM, before(node("Einstein", ["X"], ["x"], name="odd"))),
+    Case("a convolution that looks ahead", STREAM, conv(1, 1)),
+    Case("a stride that the chunk does not fit", STREAM, conv(2, 0, stride=2)),
+    Case("a chunk that is longer than the sequence", f"{STREAM} --chunk 6", x(TensorProto.FLOAT, 5, 1, 3)),
+    Case(
+        "two lengths",
+        f"{STREAM} --time-axis X:0 --time-axis Z:0",
+        then(x(TensorProto.FLOAT, 5, 1, 3), more(6)),
+    ),
+    Case(
+        "one step, whose axis is one of many",
+        STREAM,
+        then(
+            x(TensorProto.FLOAT, 3),
+            before(
+                node("Constant", [], ["shape"], value_ints=[1, 1, 3]), node("Reshape", ["X", "shape"], ["x"])
+            ),
+        ),
+    ),
+    Case("no recurrent node", STREAM, model=text(17, "float[T, 3] X", "Y = Relu (X)")),
+    Case("no such input", f"{STREAM} --time-axis Z:0"),
+    Case("no such axis", f"{STREAM} --time-axis X:3"),
+    Case("an axis that is no number", f"{STREAM} --time-axis X"),
+    Case("no such strategy", f"{STREAM} --strategy unfold"),
+    Case("a strategy and a target", f"{STREAM} --strategy unroll --target tract"),
+]

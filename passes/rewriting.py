@@ -1,0 +1,279 @@
+"""Carries out what the analysis of a stream has found to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.streaming.analysis import Analysis
+from rnnlower.streaming.edits import (
+    Bypassed,
+    Cached,
+    Carried,
+    Replaced,
+    SetAttribute,
+    Start,
+    Summed,
+    WithoutInput,
+)
+
+__all__ = ["StreamRewriter"]
+
+_STATE_INPUTS = {"initial_h": (5, 1, "h"), "initial_c": (6, 2, "c")}
+_COUNTER = "calls"
+
+
+class StreamRewriter:
+    """Rewrites the main graph of a model.
+
+    Args:
+        model: The model.
+        opset: Version of its default domain.
+    """
+
+    def __init__(self, model: ir.Model, opset: int) -> None:
+        self._model = model
+        self._graph = model.graph
+        self._opset = opset
+        self._names = NameSource(names_in(model))
+        self._pool = InitializerPool(model, self._names)
+        self._states: dict[str, str] = {}
+        self._starts: dict[str, Any] = {}
+        self._shared: dict[tuple[object, ...], ir.Value] = {}
+        self._ready: dict[int, ir.Value] = {}
+        self._counter: ir.Value | None = None
+
+    def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
+        """Rewrites; gives the output of each state with the input that takes it."""
+        steps: dict[type, Callable[[Any], None]] = {
+            Bypassed: self._bypass,
+            Cached: self._cache,
+            Carried: self._carry,
+            Replaced: self._replace,
+            SetAttribute: self._set_attribute,
+            Summed: self._sum,
+            WithoutInput: self._drop,
+        }
+        for edit in analysis.edits:
+            steps[type(edit)](edit)
+        self._forget_shapes(analysis)
+        StreamMetadata(
+            chunk=analysis.chunk,
+            inputs=analysis.axes,
+            outputs={name: track.axis for name, track in analysis.outputs.items()},
+            delay=analysis.delay,
+            states=self._states,
+            start=self._starts,
+        ).write(self._model.metadata_props)
+        return self._states
+
+    # States.
+
+    def _state(
+        self, name: str, dtype: ir.DataType, shape: tuple[int | str | None, ...], start: Start
+    ) -> tuple[ir.Value, str]:
+        """A new input for a state, and the name of its output."""
+        number = 0
+        base = name
+        while not self._names.is_free(f"{base}_in", f"{base}_out"):
+            number += 1
+            base = f"{name}_{number}"
+        value = ir.Value(
+            name=self._names.fresh(f"{base}_in"), type=ir.TensorType(dtype), shape=ir.Shape(list(shape))
+        )
+        self._graph.inputs.append(value)
+        out = self._names.fresh(f"{base}_out")
+        self._states[out] = str(value.name)
+        self._starts[str(value.name)] = start.tolist() if isinstance(start, np.ndarray) else start
+        return value, out
+
+    def _hand_out(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
+        """Makes a value the output of a state; before the first real frame the old one stays."""
+        emitter = self._emitter(old, name)
+        if calls:
+            value = emitter.op("Where", self._is_ready(calls), value, old, since=9)
+        if not calls and (value.is_graph_output() or value.is_graph_input()):
+            value = emitter.op("Identity", value)
+        self._graph.extend(emitter.nodes)
+        value.name = name
+        value.type = old.type
+        value.shape = old.shape
+        self._graph.outputs.append(value)
+
+    def _is_ready(self, calls: int) -> ir.Value:
+        """Whether so many calls have been before this one."""
+        if self._counter is None:
+            self._counter, name = self._state(_COUNTER, ir.DataType.FLOAT, (1,), 0.0)
+            emitter = self._emitter(self._counter, _COUNTER)
+            # It need not count beyond what is asked for, where a float may stop to grow.
+            more = emitter.op("Add", self._counter, emitter.constant(np.ones(1, np.float32)))
+            self._hand_out(self._insert_first(emitter, more), name, self._counter, 0)
+        if calls not in self._ready:
+            emitter = self._emitter(self._counter, _COUNTER)
+            limit = emitter.constant(np.array([calls - 0.5], np.float32))
+            self._ready[calls] = self._insert_first(
+                emitter, emitter.op("Greater", self._counter, limit, since=9)
+            )
+        return self._ready[calls]
+
+    def _insert_first(self, emitter: Emitter, value: ir.Value) -> ir.Value:
+        first = next(iter(self._graph))
+        self._graph.insert_before(first, emitter.nodes)
+        emitter.nodes.clear()
+        return value
+
+    def _carry(self, edit: Carried) -> None:
+        node = edit.resolved.node
+        wanted = 3 if edit.resolved.op_type == "LSTM" else 2
+        if len(node.outputs) < wanted:
+            node.resize_outputs(wanted)
+        for name in edit.resolved.state_names:
+            index, place, letter = _STATE_INPUTS[name]
+            final = node.outputs[place]
+            if not final.name:
+                final.name = self._names.fresh(f"{edit.name}_{letter}_final")
+            if name in edit.kept:
+                self._keep(edit, *edit.kept[name], final)
+                continue
+            value, out = self._state(f"{edit.name}_{letter}", edit.dtype, edit.shape, edit.starts[name])
+            old = node.inputs[index] if index < len(node.inputs) else None
+            if index >= len(node.inputs):
+                node.resize_inputs(index + 1)
+            node.replace_input_with(index, value)
+            if old is not None:
+                remove_orphans([old])
+            self._hand_out(final, out, value, edit.calls)
+
+    def _keep(self, edit: Carried, value: ir.Value, output: ir.Value | None, final: ir.Value) -> None:
+        """A state that is an input already; its output is there, or is made."""
+        assert value.name is not None
+        if output is not None:
+            assert output.name is not None
+            self._states[output.name] = value.name
+        elif value.name not in self._states.values():
+            name = self._names.fresh(f"{value.name}_out")
+            self._states[name] = value.name
+            self._hand_out(final, name, value, edit.calls)
+
+    def _cache(self, edit: Cached) -> None:
+        outputs = self._graph.outputs
+        value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
+        assert value is not None
+        start = edit.start.tobytes() if isinstance(edit.start, np.ndarray) else edit.start
+        key = (value, edit.axis, edit.cache, edit.take, start, edit.calls)
+        if key not in self._shared or edit.node is None:
+            self._shared[key] = self._with_cache(edit, value)
+        if edit.node is not None:
+            edit.node.replace_input_with(edit.index, self._shared[key])
+            return
+        late = self._shared[key]
+        name, value.name = value.name, self._names.fresh(f"{value.name}_early")
+        late.name, late.type, late.shape = name, value.type, value.shape
+        outputs[edit.index] = late
+
+    def _with_cache(self, edit: Cached, value: ir.Value) -> ir.Value:
+        state, out = self._state(f"{edit.value.name}_cache", edit.dtype, edit.shape, edit.start)
+        emitter = self._emitter(value, f"{edit.value.name}_cache")
+        joined = emitter.concat([state, value], edit.axis)
+        last = emitter.slice(joined, [-edit.cache], [np.iinfo(np.int64).max], [edit.axis])
+        front = joined
+        if edit.take < edit.cache + edit.chunk:
+            front = emitter.slice(joined, [0], [edit.take], [edit.axis])
+        for each in (joined, last, front):
+            each.type = ir.TensorType(edit.dtype)
+        self._place(emitter, value)
+        self._hand_out(last, out, state, edit.calls)
+        return front
+
+    def _sum(self, edit: Summed) -> None:
+        node = edit.node
+        total = node.outputs[0]
+        source = node.inputs[0]
+        assert source is not None
+        state, out = self._state(f"{total.name}_sum", edit.dtype, edit.shape, 0.0)
+        emitter = self._emitter(source, f"{total.name}_sum")
+        ongoing = emitter.op("Add", total, state)
+        ends = ([edit.chunk - 1], [edit.chunk], [edit.axis])
+        last = emitter.slice(ongoing, *ends)
+        if "exclusive" in node.attributes and node.attributes["exclusive"].value:
+            last = emitter.op("Add", last, emitter.slice(source, *ends))
+        name = total.name
+        total.replace_all_uses_with(ongoing, replace_graph_outputs=True)
+        emitter.nodes[0].replace_input_with(0, total)
+        total.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
+        ongoing.type = total.type
+        self._graph.insert_after(node, emitter.nodes)
+        emitter.nodes.clear()
+        self._hand_out(last, out, state, edit.calls)
+
+    # The rest.
+
+    def _replace(self, edit: Replaced) -> None:
+        old = edit.node.inputs[edit.index] if edit.index < len(edit.node.inputs) else None
+        if edit.index >= len(edit.node.inputs):
+            edit.node.resize_inputs(edit.index + 1)
+        edit.node.replace_input_with(edit.index, self._pool.of(ir.Tensor(np.array(edit.array, order="C"))))
+        if old is not None:
+            remove_orphans([old])
+
+    def _set_attribute(self, edit: SetAttribute) -> None:
+        edit.node.attributes[edit.name] = ir.AttrInt64s(edit.name, list(edit.value))
+
+    def _drop(self, edit: WithoutInput) -> None:
+        old = edit.node.inputs[edit.index]
+        edit.node.replace_input_with(edit.index, None)
+        if old is not None:
+            remove_orphans([old])
+
+    def _bypass(self, edit: Bypassed) -> None:
+        value, out = edit.node.inputs[edit.index], edit.node.outputs[0]
+        assert value is not None
+        others = [each for each in edit.node.inputs if each is not None and each is not value]
+        identity = ir.node("Identity", [value])
+        new = identity.outputs[0]
+        self._graph.insert_before(edit.node, identity)
+        out.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.type, new.name, out.name = out.type, out.name, None
+        self._graph.remove(edit.node, safe=True)
+        remove_orphans(others)
+
+    def _emitter(self, value: ir.Value, name: str) -> Emitter:
+        return Emitter(
+            self._opset, Scope(self._names, f"{name}/"), value.dtype or ir.DataType.FLOAT, self._pool
+        )
+
+    def _place(self, emitter: Emitter, value: ir.Value) -> None:
+        """Puts what was emitted behind what it reads."""
+        producer = value.producer()
+        if producer is None:
+            self._graph.insert_before(next(iter(self._graph)), emitter.nodes)
+        else:
+            self._graph.insert_after(producer, emitter.nodes)
+        emitter.nodes.clear()
+
+    def _forget_shapes(self, analysis: Analysis) -> None:
+        """Sizes inside of the graph follow from its inputs; those of a chunk are declared at its ends."""
+        for node in self._graph:
+            for out in node.outputs:
+                if not out.is_graph_output():
+                    out.shape = None
+        for value in self._graph.inputs:
+            axis = analysis.axes.get(value.name or "")
+            if axis is not None and value.shape is not None:
+                value.shape = _with_size(value.shape, axis, analysis.chunk)
+        for value in self._graph.outputs:
+            track = analysis.outputs.get(value.name or "")
+            if track is not None and value.shape is not None:
+                value.shape = _with_size(value.shape, track.axis, track.chunk_size)
+
+
+def _with_size(shape: ir.Shape, axis: int, size: int) -> ir.Shape:
+    return ir.Shape([size if place == axis else dim for place, dim in enumerate(shape)])

@@ -1,0 +1,87 @@
+"""A model of whole sequences becomes one of a chunk a call, with every state an input and an output.
+
+Before::
+
+    main(float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) {
+        Y = GRU <hidden_size = 8> (X, W, R)          # named gru
+    }
+
+After ``StreamPass(chunk=1)``::
+
+    main(float[1, 1, 4] X, float[1, 1, 8] gru_h_in) => (float[1, 1, 1, 8] Y, float[1, 1, 8] gru_h_out) {
+        Y, gru_h_out = GRU <hidden_size = 8> (X, W, R, , , gru_h_in)
+    }
+
+A convolution over time gets the last frames of the chunk before in front of its own, and so do the other
+operators that need them. The metadata tells which output feeds which input (``rnnlower.state``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from rnnlower.errors import OptionError
+from rnnlower.graph.walk import default_opset
+from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.passes.rewriting import StreamRewriter
+from rnnlower.streaming.analysis import Analysis, analyse, find_axes
+
+__all__ = ["StreamPass"]
+
+_FREE_INITIALIZERS_IR = 4
+_FIRST_OPSET = 7
+
+
+class StreamPass(ir.passes.InPlacePass):
+    """Makes a model of one chunk a call.
+
+    Args:
+        chunk: Time steps a call.
+        time_axes: The axis of time of inputs, where it does not follow from the recurrent nodes.
+        allow_delay: Whether convolutions may look ahead, at a delay.
+
+    Attributes:
+        analysis: What was found out about the model.
+        states: For each output that holds a state, the input that takes it in the next call.
+
+    Raises:
+        OptionError: The chunk has no step.
+    """
+
+    def __init__(
+        self, chunk: int = 1, time_axes: Mapping[str, int] | None = None, allow_delay: bool = False
+    ) -> None:
+        super().__init__()
+        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+            raise OptionError(f"the chunk is {chunk!r}; it must be a number of time steps, at least 1")
+        self._chunk = chunk
+        self._time_axes = dict(time_axes or {})
+        self._allow_delay = allow_delay
+        self.analysis: Analysis | None = None
+        self.states: Mapping[str, str] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Streams.
+
+        Raises:
+            OptionError: The chunk or the time axis does not fit the model.
+            UnsupportedModelError: A node couples time steps in a way that no state outside can carry.
+        """
+        InlineFunctionsPass(wanted=lambda node: True)(model)
+        _free_initializers(model)
+        axes = find_axes(model, self._time_axes)
+        self.analysis = analyse(model, axes, self._chunk, allow_delay=self._allow_delay)
+        self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)
+        return ir.passes.PassResult(model, modified=True)
+
+
+def _free_initializers(model: ir.Model) -> None:
+    """Before version 4 each initializer was an input as well, which nobody could feed."""
+    if model.ir_version >= _FREE_INITIALIZERS_IR:
+        return
+    kept = [value for value in model.graph.inputs if not value.is_initializer()]
+    model.graph.inputs.clear()
+    model.graph.inputs.extend(kept)
+    model.ir_version = _FREE_INITIALIZERS_IR

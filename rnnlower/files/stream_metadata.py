@@ -1,0 +1,62 @@
+"""What a streamed model says of itself, in the metadata of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+__all__ = ["STATE_KEY", "STREAM_KEY", "StreamMetadata"]
+
+STATE_KEY = "rnnlower.state"
+STREAM_KEY = "rnnlower.stream"
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamMetadata:
+    """How a streamed model is called.
+
+    Attributes:
+        chunk: Time steps of a call.
+        inputs: The axis of time of each input that has one.
+        outputs: The axis of time of each output that has one; the others are as of the end of the chunk.
+        delay: Time steps that the outputs are late: so many come first that belong to no step.
+        states: For each output that holds a state, the input that takes it in the next call.
+        start: For each state input what it holds in the first call: a number, or nested lists of its shape
+            (a size of 1 stands for any).
+    """
+
+    chunk: int
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    delay: int
+    states: Mapping[str, str]
+    start: Mapping[str, Any]
+
+    def write(self, properties: MutableMapping[str, str]) -> None:
+        """Enters it into the metadata of a model."""
+        stream = {
+            "chunk": self.chunk,
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
+            "delay": self.delay,
+            "start": dict(self.start),
+        }
+        properties[STATE_KEY] = json.dumps(dict(self.states))
+        properties[STREAM_KEY] = json.dumps(stream)
+
+    @classmethod
+    def read(cls, properties: Mapping[str, str]) -> StreamMetadata | None:
+        """What the metadata of a model says; nothing where it is not a streamed model."""
+        if STATE_KEY not in properties or STREAM_KEY not in properties:
+            return None
+        stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])
+        return cls(
+            stream["chunk"],
+            stream["inputs"],
+            stream["outputs"],
+            stream["delay"],
+            states,
+            stream.get("start", {}),
+        )

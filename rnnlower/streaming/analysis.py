@@ -1,0 +1,247 @@
+"""Whether a model can be streamed, and what has to be done for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.graph.walk import Located, dim_name
+from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.streaming.edits import Edit
+from rnnlower.streaming.facts import CoupledError, Track, fix_batch, number
+from rnnlower.streaming.flow import Flow, Sample
+from rnnlower.wording import call, option, time_axis
+
+__all__ = ["Analysis", "analyse", "find_axes"]
+
+_PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
+_CHUNKS = 131
+_PROBE = 480
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """How a model is to be streamed.
+
+    Attributes:
+        chunk: Time steps of a chunk.
+        axes: The axis of time of each input that has one.
+        steps: Time steps of the model, if their number is fixed.
+        outputs: The frames of each output that has any; the others are as of the end of the chunk.
+        delay: Time steps that the outputs are late.
+        edits: What has to be done to the graph.
+    """
+
+    chunk: int
+    axes: Mapping[str, int]
+    steps: int | None
+    outputs: Mapping[str, Track]
+    delay: int
+    edits: list[Edit]
+
+
+def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int, *, allow_delay: bool) -> Analysis:
+    """Follows the time axis from the inputs to the outputs; the model has no calls of functions.
+
+    Raises:
+        OptionError: The axes or the chunk do not fit the model.
+        UnsupportedModelError: A node couples time steps.
+    """
+    steps = _steps(model, axes)
+    if steps is not None and chunk > steps:
+        raise OptionError(f"a chunk of {chunk} is longer than the model's {steps} time steps")
+    errors = []
+    for sizes in _sizes(model, axes):
+        flow = Flow(model, Sample(axes, steps or chunk * _CHUNKS, chunk, sizes), allow_delay=allow_delay)
+        try:
+            flow.run()
+            return _finish(flow, chunk, axes, steps)
+        except CoupledError as error:
+            errors.append(error)
+    raise _refusal(flow, errors[0]) from errors[0]
+
+
+def _refusal(flow: Flow, error: CoupledError) -> UnsupportedModelError:
+    """The error for the user: the node, why it cannot be streamed, and what to do."""
+    node = error.node
+    located = None if node is None else Located(node, flow.name(node), "", flow.opset)
+    return UnsupportedModelError(error.problem, node=located, remedy=error.remedy)
+
+
+def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) -> Analysis:
+    if flow.sample.steps == 1:
+        _require_followed(flow)
+    tracks: dict[str, Track] = {}
+    places: dict[str, int] = {}
+    for place, value in enumerate(flow.model.graph.outputs):
+        fact = flow.fact(value)
+        if fact.is_sized:
+            raise CoupledError(f"output {value.name!r} tells the number of time steps, which a stream lacks")
+        if fact.track is not None:
+            assert value.name is not None
+            tracks[value.name], places[value.name] = fact.track, place
+    _refuse_what_is_late(flow, tracks)
+    delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
+    for name, track in tracks.items():
+        late = -(-delay * track.chunk // chunk)
+        tracks[name] = flow.settle_output(places[name], late)
+        if track.outer != 1:
+            raise CoupledError(f"output {name!r} has time folded behind another axis", fix_batch())
+    return Analysis(chunk, axes, steps, tracks, delay, flow.edits)
+
+
+def _require_followed(flow: Flow) -> None:
+    """A single step shows its axis badly: a recurrence that was not met would forget its state."""
+    for node in flow.model.graph:
+        if is_recurrent(node) and node not in flow.recurrent and flow.fact(node.inputs[0]).streams:
+            raise CoupledError("takes one step a call, and the axis of time was lost before it", node=node)
+
+
+def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track]) -> None:
+    if flow.allow_delay:
+        return
+    for name, track in tracks.items():
+        if track.lag > 0:
+            raise CoupledError(
+                f"output {name!r} would be {track.lag} frames late behind {flow.shifts()}",
+                f"{option('allow-delay')} takes that",
+            )
+        if track.tail + track.lag > 0 and flow.sample.steps > flow.sample.chunk:
+            raise CoupledError(
+                f"output {name!r} has {track.tail} frames more than the input, made of pads at the end of "
+                "the sequence, which a stream never sees",
+                "cut them off",
+            )
+
+
+def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
+    """The axis of time of each input that has one.
+
+    Args:
+        model: The model.
+        given: Those that the user names. Other inputs with a dimension of the same name have it there.
+
+    Raises:
+        OptionError: A given axis is not there, or nothing tells which axis is time.
+    """
+    inputs = {value.name or "": value for value in model.graph.inputs if not value.is_initializer()}
+    for name, axis in given.items():
+        if name not in inputs:
+            raise OptionError(f"the model has no input {name!r}; it has {', '.join(inputs)}")
+        shape = inputs[name].shape
+        if shape is not None and not -len(shape) <= axis < len(shape):
+            raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
+    axes = {
+        name: axis % len(inputs[name].shape or [0] * (axis + 1)) for name, axis in given.items()
+    } or _follow_back(model, inputs)
+    return _with_namesakes(inputs, axes)
+
+
+def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> dict[str, int]:
+    """The axes, and those of other inputs that have a dimension of the same name."""
+    names = {dim_name(_dim(inputs[name], axis)) for name, axis in axes.items()} - {None}
+    found = dict(axes)
+    for name, value in inputs.items():
+        for axis, dim in enumerate(value.shape or ()):
+            if name not in found and dim_name(dim) in names:
+                found[name] = axis
+    return found
+
+
+def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, int]:
+    """The axes that lead to the time steps of a recurrent node."""
+    found: dict[str, list[int]] = {}
+    lost: dict[tuple[str, int], list[CoupledError]] = {}
+    for name, value in inputs.items():
+        for axis in range(len(value.shape or ())):
+            flow = _probe(model, _with_namesakes(inputs, {name: axis}), value, axis)
+            lost[name, axis] = flow.lost
+            if flow.recurrent:
+                found.setdefault(name, []).append(axis)
+    for name, places in found.items():
+        is_open = [axis for axis in places if not isinstance(_dim(inputs[name], axis), int)]
+        can_stream = [axis for axis in places if not lost[name, axis]]
+        for choice in (is_open, can_stream):
+            if len(found[name]) > 1 and len(choice) == 1:
+                found[name] = choice
+    if not found:
+        _refuse_single_step(model)
+        _refuse_what_is_in_the_way(model, lost)
+    unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
+    if unclear or not found:
+        which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node tells"
+        remedy = f"name it ({time_axis('INPUT', 'AXIS')})"
+        raise OptionError(f"which axis is time is not clear: {which}", remedy=remedy)
+    return {name: places[0] for name, places in found.items()}
+
+
+def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:
+    """Refuses a model whose recurrent nodes no axis leads to, by what the axis got lost at."""
+    for (name, axis), errors in lost.items():
+        for error in errors:
+            if error.node is not None and any(map(is_recurrent, model.graph)):
+                raise UnsupportedModelError(
+                    f"no axis of an input leads to a recurrent node; axis {axis} of {name!r} ends where "
+                    f"{error.node.op_type} node {error.node.name!r} {error.problem}",
+                    remedy=error.remedy,
+                )
+
+
+def _refuse_single_step(model: ir.Model) -> None:
+    """Refuses a model of one step, in which the axis of time is one of many that have the size 1."""
+    flow = Flow(model, Sample({}, 1, 1, next(_sizes(model, {}))), allow_delay=True, strict=False)
+    flow.run()
+    for node in model.graph:
+        shape = flow.fact(node.inputs[0]).shape if is_recurrent(node) else None
+        if shape is not None and shape[number(node, "layout", 0)] == 1:
+            raise UnsupportedModelError(
+                "takes one step a call already, and at that size nothing shows which axis is time",
+                node=Located(node, flow.name(node), "", flow.opset),
+                remedy=f"stream the model of whole sequences, or lower this one ({call('unroll')})",
+            )
+
+
+def _probe(model: ir.Model, axes: Mapping[str, int], value: ir.Value, axis: int) -> Flow:
+    """Where an axis leads, whatever stands in the way."""
+    dim = _dim(value, axis)
+    steps = dim if isinstance(dim, int) and dim >= 0 else _PROBE * _CHUNKS
+    sizes = next(_sizes(model, axes))
+    chunk = min(steps, _PROBE)
+    flow = Flow(model, Sample(axes, steps, chunk, sizes), allow_delay=True, strict=False)
+    flow.run()
+    return flow
+
+
+def _dim(value: ir.Value, axis: int) -> int | ir.SymbolicDim | None:
+    return None if value.shape is None or axis >= len(value.shape) else value.shape[axis]
+
+
+def _steps(model: ir.Model, axes: Mapping[str, int]) -> int | None:
+    """The number of time steps, if the inputs fix it."""
+    inputs = {value.name: value for value in model.graph.inputs}
+    fixed = {
+        name: dim
+        for name, axis in axes.items()
+        if isinstance(dim := _dim(inputs[name], axis), int) and dim >= 0
+    }
+    if len(set(fixed.values())) > 1:
+        raise OptionError(f"inputs differ in their time steps: {fixed}; streams run at one rate")
+    return next(iter(fixed.values()), None)
+
+
+def _sizes(model: ir.Model, axes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes for what is open: all different, which tells them apart, all the same, or 1."""
+    names = {
+        name: None
+        for value in model.graph.inputs
+        for axis, dim in enumerate(value.shape or ())
+        if (name := dim_name(dim)) and axes.get(value.name or "") != axis
+    }
+    different = dict(zip(names, itertools.chain(_PRIMES[1:], itertools.repeat(_PRIMES[0])), strict=False))
+    yield {**different, "": _PRIMES[0]}
+    yield {**dict.fromkeys(names, _PRIMES[0]), "": _PRIMES[0]}
+    yield {**dict.fromkeys(names, 1), "": 1}

@@ -1,0 +1,158 @@
+"""What is known of a value while the axis of time is followed through a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from rnnlower.wording import option
+
+__all__ = [
+    "Array",
+    "Content",
+    "CoupledError",
+    "Fact",
+    "Track",
+    "fix_batch",
+    "fix_shapes",
+    "number",
+    "numbers",
+    "text",
+]
+
+Array = NDArray[np.generic]
+Content = tuple[Array, Array]
+"""What a value holds: for the whole sequence, and for one chunk."""
+
+
+class CoupledError(Exception):
+    """A node couples time steps, so that the model cannot be streamed.
+
+    Args:
+        problem: Why.
+        remedy: What to do about it, if anything.
+        node: The node.
+    """
+
+    def __init__(self, problem: str, remedy: str = "", node: ir.Node | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+        self.node = node
+
+
+@dataclasses.dataclass(frozen=True)
+class Track:
+    """Where the frames of a value lie.
+
+    The axis has ``outer * frames * inner`` elements: more than frames where a Reshape has folded other axes
+    into it. Frame ``j`` of the whole sequence leaves the stream ``lag`` frames late. Frames that are late by
+    a negative number are not part of the stream at all: the first ``-lag`` frames, which are all ``fill``.
+
+    Attributes:
+        axis: The axis.
+        frames: Frames of the whole sequence.
+        chunk: Frames of a chunk.
+        outer, inner: What is folded in before and behind them.
+        lag: How many frames the stream is behind.
+        tail: How many frames the whole sequence has more than the stream, at its end.
+        fill: What stands in front of the stream.
+    """
+
+    axis: int
+    frames: int
+    chunk: int
+    outer: int = 1
+    inner: int = 1
+    lag: int = 0
+    tail: int = 0
+    fill: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """The size of the axis for the whole sequence."""
+        return self.outer * self.frames * self.inner
+
+    @property
+    def chunk_size(self) -> int:
+        """The size of the axis for a chunk."""
+        return self.outer * self.chunk * self.inner
+
+    def at(self, axis: int) -> Track:
+        """The same on another axis."""
+        return dataclasses.replace(self, axis=axis)
+
+    def with_(self, **changes: object) -> Track:
+        """The same with other attributes."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """What is known of a value.
+
+    Attributes:
+        shape: Its shape for the whole sequence.
+        track: Where its frames lie, if it has any.
+        latest: It follows from the stream without having an axis of time: a final state, the last frame.
+            A chunk's is that of the sequence up to its end.
+        content: What it holds, if that is small and follows from constants and sizes.
+    """
+
+    shape: tuple[int, ...] | None = None
+    track: Track | None = None
+    latest: bool = False
+    content: Content | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it follows from the stream."""
+        return self.track is not None or self.latest
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether it holds something else for a chunk than for the whole sequence: the length is in it."""
+        return self.content is not None and not _same(*self.content)
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...] | None:
+        """Its shape for a chunk."""
+        if self.shape is None or self.track is None:
+            return self.content[1].shape if self.content is not None else self.shape
+        axis = self.track.axis
+        return (*self.shape[:axis], self.track.chunk_size, *self.shape[axis + 1 :])
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
+def fix_batch() -> str:
+    """What to do where time lies behind a batch."""
+    return f"fix the batch at 1 ({option('dim')}, {option('input-shape')})"
+
+
+def fix_shapes() -> str:
+    """What to do where a shape is not known."""
+    return f"fix what is dynamic beside time ({option('dim')}, {option('input-shape')})"
+
+
+def number(node: ir.Node, name: str, default: int) -> int:
+    """An integer attribute."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else int(attribute.value)
+
+
+def numbers(node: ir.Node, name: str) -> tuple[int, ...] | None:
+    """An attribute that is a list of integers."""
+    attribute = node.attributes.get(name)
+    return None if attribute is None or attribute.is_ref() else tuple(int(each) for each in attribute.value)
+
+
+def text(node: ir.Node, name: str, default: str) -> str:
+    """A text attribute."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else str(attribute.value)

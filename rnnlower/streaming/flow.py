@@ -1,0 +1,381 @@
+"""The axis of time, followed forward through a graph, node by node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.shape_inference import InferenceError, infer_node_outputs
+
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.streaming.contents import LARGEST, compute, held
+from rnnlower.streaming.edits import Cached, Edit, Start
+from rnnlower.streaming.facts import Array, Content, CoupledError, Fact, Track, fix_batch, fix_shapes, number
+
+__all__ = ["LATEST", "Flow", "Outcome", "Rule", "Sample"]
+
+LATEST = "latest"
+"""What a rule says of an output that follows from the stream and has no axis of time."""
+
+Outcome = Track | str | None
+Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Numbers for everything that the model leaves open.
+
+    Attributes:
+        axes: The axis of time of each input that has one.
+        steps: Time steps of the whole sequence.
+        chunk: Time steps of a chunk.
+        sizes: Sizes of the other symbolic dimensions, by name; of nameless ones under "".
+    """
+
+    axes: Mapping[str, int]
+    steps: int
+    chunk: int
+    sizes: Mapping[str, int]
+
+    def shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """The shape of a graph input for the whole sequence."""
+        if value.shape is None:
+            return None
+        shape = [
+            dim if isinstance(dim, int) and dim >= 0 else self.sizes.get(_name(dim), self.sizes[""])
+            for dim in value.shape
+        ]
+        if value.name is not None and value.name in self.axes:
+            shape[self.axes[value.name]] = self.steps
+        return tuple(shape)
+
+    def named(self, size: int) -> int | str | None:
+        """The size as a shape may declare it: a number, the name of a dimension, or neither."""
+        for name, own in self.sizes.items():
+            if own > 1 and size % own == 0:
+                return (name if size == own else f"{size // own}*{name}") if name else None
+        return size
+
+
+def _name(dim: object) -> str:
+    return (dim.value or "") if isinstance(dim, ir.SymbolicDim) else ""
+
+
+class Flow:
+    """Follows the time axis of a main graph without calls of functions.
+
+    Args:
+        model: The model, which stays as it is.
+        sample: Where the axis begins, and sizes.
+        allow_delay: Whether the stream may fall behind.
+        strict: Whether a node that couples time steps is an error; else what follows from it is unknown.
+
+    Attributes:
+        facts: What is known of each value.
+        edits: What has to be done.
+        ahead: The nodes that look ahead, by how many frames.
+        recurrent: The recurrent nodes that run over the time axis.
+        lost: What is in the way, where that is no error.
+    """
+
+    def __init__(self, model: ir.Model, sample: Sample, *, allow_delay: bool, strict: bool = True) -> None:
+        self.model = model
+        self.sample = sample
+        self.allow_delay = allow_delay
+        self.opset = model.opset_imports.get("", 1)
+        self.facts: dict[ir.Value, Fact] = {}
+        self.edits: list[Edit] = []
+        self.ahead: dict[ir.Node, int] = {}
+        self.recurrent: list[ir.Node] = []
+        self.lost: list[CoupledError] = []
+        self._types: dict[ir.Value, ir.DataType] = {}
+        self.strict = strict
+
+    def run(self) -> None:
+        """Follows it to the end.
+
+        Raises:
+            CoupledError: A node couples time steps.
+        """
+        for value in self.model.graph.initializers.values():
+            self.facts[value] = _of_initializer(value)
+        for value in self.model.graph.inputs:
+            self.facts[value] = self._of_input(value)
+        for node in self.model.graph:
+            self._visit(node)
+
+    def _of_input(self, value: ir.Value) -> Fact:
+        shape = self.sample.shape(value)
+        if value.name is not None and value.name in self.sample.axes:
+            track = Track(self.sample.axes[value.name], self.sample.steps, self.sample.chunk)
+            return Fact(shape, track)
+        return Fact(shape)
+
+    # What rules ask.
+
+    def fact(self, value: ir.Value | None) -> Fact:
+        """What is known of a value."""
+        return Fact() if value is None else self.facts.get(value, Fact())
+
+    def track(self, node: ir.Node, index: int = 0) -> Track | None:
+        """Where the frames of an input lie."""
+        return self.fact(node.inputs[index]).track if index < len(node.inputs) else None
+
+    def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
+        """The shape of an input for the whole sequence."""
+        shape = self.fact(node.inputs[index]).shape
+        if shape is None:
+            raise CoupledError("has an input of unknown shape")
+        return shape
+
+    def result(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
+        """The shape of an output for the whole sequence."""
+        shape = self.fact(node.outputs[index]).shape
+        if shape is None:
+            raise CoupledError("has a result of unknown shape", fix_shapes())
+        return shape
+
+    def content(self, node: ir.Node, index: int) -> Content | None:
+        """What an input holds."""
+        return self.fact(node.inputs[index]).content if index < len(node.inputs) else None
+
+    def name(self, node: ir.Node) -> str:
+        """What a node is called; unnamed ones after operator and number."""
+        if node.name:
+            return node.name
+        twins = [other for other in self.model.graph if other.op_type == node.op_type]
+        return f"{node.op_type}_{twins.index(node)}"
+
+    def shifts(self) -> str:
+        """What shifts time, for messages."""
+        ahead = (
+            f"{node.op_type} node {self.name(node)!r}, which looks {frames} frame{'s' * (frames > 1)} ahead"
+            for node, frames in self.ahead.items()
+        )
+        return " and ".join(ahead) or "frames that are put in front of the sequence, or cut off its end"
+
+    def is_constant(self, value: ir.Value) -> bool:
+        """Whether it is an initializer that nobody can override."""
+        return value.is_initializer() and not value.is_graph_input()
+
+    # What rules do.
+
+    def settle(self, node: ir.Node, index: int, lag: int | None = None) -> Track:
+        """Lets an input be as late as is said, or at least not ahead of the stream."""
+        track = self.track(node, index)
+        assert track is not None
+        wanted = max(track.lag, 0) if lag is None else lag
+        missing = wanted - track.lag
+        if missing:
+            fill = track.fill if track.lag < 0 else 0.0
+            self.cache(node, index, track, missing, track.chunk, fill)
+        return track.with_(lag=wanted)
+
+    def settle_output(self, place: int, lag: int) -> Track:
+        """Lets an output of the model be as late as is said."""
+        value = self.model.graph.outputs[place]
+        track = self.fact(value).track
+        assert track is not None
+        if lag != track.lag:
+            fill = track.fill if track.lag < 0 else 0.0
+            self._cache(None, place, value, track, lag - track.lag, track.chunk, fill)
+        return track.with_(lag=lag)
+
+    def wait(self, node: ir.Node, index: int) -> tuple[Track, int]:
+        """Lets an input be late by whole chunks, and tells how many: a state must not see what comes before.
+
+        What leaves the stream before the first frame belongs to no step.
+        """
+        track = self.track(node, index)
+        assert track is not None
+        calls = -(-max(track.lag, 0) // track.chunk)
+        return self.settle(node, index, calls * track.chunk), calls
+
+    def cache(
+        self, node: ir.Node, index: int, track: Track, frames: int, take: int, start: Start, calls: int = 0
+    ) -> None:
+        """Keeps frames of an input for the next chunk, in front of which they are put."""
+        value = node.inputs[index]
+        assert value is not None
+        self._cache(node, index, value, track, frames, take, start, calls)
+
+    def _cache(
+        self,
+        node: ir.Node | None,
+        index: int,
+        value: ir.Value,
+        track: Track,
+        frames: int,
+        take: int,
+        start: Start,
+        calls: int = 0,
+    ) -> None:
+        if track.outer != 1:
+            raise CoupledError(
+                "needs frames of the chunk before, but time is folded behind another axis", fix_batch()
+            )
+        shape = list(self.fact(value).shape or ())
+        named: list[int | str | None] = [self.sample.named(size) for size in shape]
+        named[track.axis] = frames * track.inner
+        kept, chunk, taken = (count * track.inner for count in (frames, track.chunk, take))
+        dtype = self.dtype(value)
+        self.edits.append(
+            Cached(node, index, track.axis, kept, chunk, taken, start, tuple(named), value, dtype, calls)
+        )
+
+    def _visit(self, node: ir.Node) -> None:
+        for out in node.outputs:
+            self.facts[out] = Fact()
+        try:
+            self._follow(node)
+        except CoupledError as error:
+            error.node = error.node or node
+            if self.strict:
+                raise
+            self.lost.append(error)
+
+    def _follow(self, node: ir.Node) -> None:
+        for out, shape in zip(node.outputs, self._infer(node), strict=True):
+            self.facts[out] = Fact(shape)
+        content = self._compute(node)
+        if content is not None:
+            self.facts[node.outputs[0]] = Fact(content[0].shape, content=content)
+            return
+        captured = [self.fact(value) for value in _captured(node)]
+        facts = [*captured, *(self.fact(value) for value in node.inputs if value is not None)]
+        if any(fact.track is not None or fact.is_sized for fact in captured):
+            raise CoupledError("has a body that reads values over time; only the main graph is streamed")
+        if any(fact.track is not None or fact.is_sized for fact in facts):
+            self._apply(node)
+        elif any(fact.latest for fact in facts):
+            for out in node.outputs:
+                self.facts[out] = dataclasses.replace(self.facts[out], latest=True)
+
+    def _apply(self, node: ir.Node) -> None:
+        from rnnlower.streaming.rules import RULES
+
+        rule = RULES.get(node.op_type) if not node.domain else None
+        if rule is None:
+            domain = f"{node.domain}." if node.domain else ""
+            raise CoupledError(
+                f"may couple time steps: nothing is known here of what {domain}{node.op_type} does over time"
+            )
+        outcome = rule(self, node)
+        outcomes = [outcome] * len(node.outputs) if not isinstance(outcome, list) else outcome
+        for out, one in zip(node.outputs, outcomes, strict=False):
+            fact = self.facts[out]
+            if isinstance(one, Track):
+                if fact.shape is not None and fact.shape[one.axis : one.axis + 1] != (one.size,):
+                    raise CoupledError("changes the length of the time axis in a way that is not followed")
+                self.facts[out] = dataclasses.replace(fact, track=one)
+            elif one == LATEST:
+                self.facts[out] = dataclasses.replace(fact, latest=True)
+
+    # Shapes and contents.
+
+    def _compute(self, node: ir.Node) -> Content | None:
+        if node.op_type == "Constant" and not node.domain:
+            array = held(node)
+            return None if array is None else (array, array)
+        if node.op_type in ("Shape", "Size") and not node.domain:
+            fact = self.fact(node.inputs[0])
+            whole, chunk = fact.shape, fact.chunk_shape
+            return None if whole is None or chunk is None else (_size(node, whole), _size(node, chunk))
+        contents = [self.fact(value).content for value in node.inputs]
+        if any(value is not None and c is None for value, c in zip(node.inputs, contents, strict=True)):
+            return None
+        if node.op_type in _FILLING and any(self.fact(value).is_sized for value in node.inputs):
+            # As long as the sequence: a value over time, and not one that is known.
+            return None
+        worlds = [compute(node, [None if c is None else c[world] for c in contents]) for world in (0, 1)]
+        return None if worlds[0] is None or worlds[1] is None else (worlds[0], worlds[1])
+
+    def _infer(self, node: ir.Node) -> list[tuple[int, ...] | None]:
+        """The shapes of the outputs, as onnx infers them or as the model declares them."""
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self.opset, node.domain)
+        except onnx.defs.SchemaError:
+            return [_static(out) for out in node.outputs]
+        if any(True for _ in subgraphs_of(node)):
+            return [_static(out) for out in node.outputs]
+        proto = ir.serde.serialize_node(node)
+        types, data = {}, {}
+        for value in node.inputs:
+            if value is None or not value.name:
+                continue
+            fact = self.fact(value)
+            types[value.name] = onnx.helper.make_tensor_type_proto(self.dtype(value).value, fact.shape)
+            if fact.content is not None and fact.content[0].size <= _SHAPE_LIKE:
+                data[value.name] = onnx.numpy_helper.from_array(np.asarray(fact.content[0]), value.name)
+        try:
+            inferred = infer_node_outputs(
+                schema,
+                proto,
+                types,
+                data,
+                opset_imports=[onnx.helper.make_opsetid(node.domain, self.opset)],
+                ir_version=self.model.ir_version or 8,
+            )
+        except (InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise CoupledError(f"does not take values of these shapes: {reason}") from error
+        return [self._learn(out, inferred.get(out.name or "")) for out in node.outputs]
+
+    def dtype(self, value: ir.Value) -> ir.DataType:
+        """The type of a value."""
+        content = self.fact(value).content
+        known = self._types.get(value) or value.dtype
+        if known is None and content is not None:
+            known = ir.DataType.from_numpy(content[0].dtype)
+        return known or ir.DataType.FLOAT
+
+    def _learn(self, out: ir.Value, inferred: onnx.TypeProto | None) -> tuple[int, ...] | None:
+        if inferred is None or not inferred.tensor_type.HasField("shape"):
+            return None
+        self._types[out] = ir.DataType(inferred.tensor_type.elem_type)
+        dims = inferred.tensor_type.shape.dim
+        return (
+            tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+        )
+
+
+_SHAPE_LIKE = 64
+_FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
+
+
+def _of_initializer(value: ir.Value) -> Fact:
+    tensor = constant_of(value)
+    if tensor is None or tensor.size > LARGEST or tensor.dtype == ir.DataType.STRING:
+        return Fact(_static(value))
+    array = tensor.numpy()
+    return Fact(array.shape, content=(array, array))
+
+
+def _static(value: ir.Value) -> tuple[int, ...] | None:
+    if value.shape is None or not all(isinstance(dim, int) and dim >= 0 for dim in value.shape):
+        return None
+    return tuple(int(dim) for dim in value.shape if isinstance(dim, int))
+
+
+def _size(node: ir.Node, shape: tuple[int, ...]) -> Array:
+    if node.op_type == "Size":
+        return np.array(int(np.prod(shape)), np.int64)
+    attribute = node.attributes.get("end")
+    end = len(shape) if attribute is None else int(attribute.value)
+    return np.array(shape[number(node, "start", 0) : end], np.int64)
+
+
+def _captured(node: ir.Node) -> Iterable[ir.Value]:
+    """The values of the graph that the bodies of a node read."""
+    for graph in subgraphs_of(node):
+        for inner, _ in walk(graph):
+            for value in inner.inputs:
+                if value is not None and value.graph is node.graph:
+                    yield value
+        # A branch may hand on a value of the outer graph as it is.
+        yield from (value for value in graph.outputs if value.graph is node.graph)

@@ -1,0 +1,238 @@
+"""LSTM, GRU and RNN over time, and sums that go on: nodes that carry a state from chunk to chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.walk import Located, sources
+from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.streaming.edits import Carried, Start, Summed, WithoutInput
+from rnnlower.streaming.facts import CoupledError, Fact, Track, number
+from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
+
+__all__ = ["RECURRENCE"]
+
+_STATES = {"initial_h": ("Y_h", 5), "initial_c": ("Y_c", 6)}
+_MOVES = {
+    "Cast",
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+}
+
+
+def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
+    facts = [flow.fact(value) for value in node.inputs]
+    for index, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
+        if index < len(facts) and (facts[index].streams or facts[index].is_sized):
+            raise CoupledError(f"has weights ({name}) that follow from the stream")
+    resolved = parse_recurrent(Located(node, flow.name(node), "", flow.opset))
+    time, batch = resolved.layout, 1 - resolved.layout
+    track = flow.track(node)
+    if track is None:
+        raise CoupledError("has states over time, but its X is not")
+    if track.axis == 2:
+        raise CoupledError("takes the steps for the features of X")
+    if track.axis == batch:
+        return _over_another_axis(flow, node, resolved, track)
+    if track.axis != time or (track.outer, track.inner) != (1, 1):
+        raise CoupledError("runs over an axis in which time is folded")
+    flow.recurrent.append(node)
+    if any(resolved.reversed_directions):
+        raise CoupledError(
+            f"is {resolved.direction}: it begins with the last step, which a stream never sees"
+        )
+    _lengths(flow, node, track)
+    track, calls = flow.wait(node, 0)
+    _carry(flow, node, resolved, track, calls)
+    return _outcomes(flow, node, resolved, track)
+
+
+def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
+    """A recurrence over frequency, say: the steps are rows of its batch, in any direction."""
+    track = flow.settle(node, 0)
+    lens = node.inputs[4] if len(node.inputs) > 4 else None
+    if lens is not None:
+        content = flow.fact(lens).content
+        steps = flow.shape(node)[resolved.layout]
+        if content is None or (content[0] != steps).any():
+            raise CoupledError("has sequence_lens for each step of the stream")
+        flow.edits.append(WithoutInput(node, 4))
+    axis = 0 if resolved.layout else 1
+    for name, (_, index) in _STATES.items():
+        value = resolved.inputs.get(name)
+        if value is None:
+            continue
+        fact = flow.fact(value)
+        if fact.content is not None and not fact.content[0].any():
+            flow.edits.append(WithoutInput(node, index))
+        elif fact.track is None or fact.track != track.at(axis):
+            raise CoupledError(f"has an {name} that is not the same at every step of the stream")
+    y = 0 if resolved.layout else 2
+    outcomes: list[Outcome] = [track.at(y), track.at(axis), track.at(axis)]
+    return outcomes[: len(node.outputs)]
+
+
+def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
+    lens = node.inputs[4] if len(node.inputs) > 4 else None
+    if lens is None:
+        return
+    content = flow.fact(lens).content
+    if content is None:
+        raise CoupledError(
+            f"takes sequence_lens at run time (from {lens.name!r}), and a stream never ends",
+            "make them the full length, or remove the input",
+        )
+    if (content[0] != track.frames).any():
+        raise CoupledError("has sequence_lens that are shorter than the sequence")
+    flow.edits.append(WithoutInput(node, 4))
+
+
+def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
+    y = track.at(1 if resolved.layout else 0).with_(fill=0.0)
+    finals = [out for out in node.outputs[1:] if out.name and (out.uses() or out.is_graph_output())]
+    shifted = track.lag + track.tail
+    states = {value for edit in flow.edits if isinstance(edit, Carried) for _, value in edit.kept.values()}
+    if shifted and any(not _only_feeds(out, states) for out in finals):
+        raise CoupledError(f"has a final state that is read behind {flow.shifts()}")
+    outcomes: list[Outcome] = [y, LATEST, LATEST]
+    return outcomes[: len(node.outputs)]
+
+
+def _only_feeds(value: ir.Value, outputs: set[ir.Value | None]) -> bool:
+    return value in outputs and not value.uses()
+
+
+def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track, calls: int) -> None:
+    starts: dict[str, Start] = {}
+    kept: dict[str, tuple[ir.Value, ir.Value | None]] = {}
+    for name in resolved.state_names:
+        value = resolved.inputs.get(name)
+        fact = flow.fact(value)
+        if fact.streams:
+            raise CoupledError(f"has an {name} that is computed from the stream")
+        if value is None:
+            starts[name] = 0.0
+        elif fact.content is not None:
+            starts[name] = _start(flow, name, fact)
+        else:
+            kept[name] = _kept(flow, node, name, value)
+    X = resolved.inputs["X"]
+    shape = _state_shape(flow, node, resolved)
+    flow.edits.append(Carried(resolved, flow.name(node), starts, kept, shape, flow.dtype(X), calls))
+
+
+def _state_shape(flow: Flow, node: ir.Node, resolved: ResolvedNode) -> tuple[int | str | None, ...]:
+    batch = flow.sample.named(flow.shape(node)[1 - resolved.layout])
+    if resolved.layout:
+        return (batch, 1, resolved.hidden_size)
+    return (1, batch, resolved.hidden_size)
+
+
+def _start(flow: Flow, name: str, fact: Fact) -> Start:
+    assert fact.content is not None
+    array = fact.content[0]
+    first = array.reshape(-1)[:1]
+    if (array == first).all():
+        return float(first[0])
+    for axis, size in enumerate(array.shape):
+        if not isinstance(flow.sample.named(size), int):
+            if not np.array_equal(array, np.repeat(array.take([0], axis), size, axis)):
+                raise CoupledError(f"has an {name} that differs from row to row of a dynamic batch")
+            array = array.take([0], axis)
+    return array
+
+
+def _kept(flow: Flow, node: ir.Node, name: str, value: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """A state that the model takes already: its input, and the output that holds it in the end."""
+    inputs = [this for this in _moved_from(value) if this.is_graph_input()]
+    if len(inputs) != 1:
+        raise CoupledError(f"has an {name} that is computed: neither a constant nor an input of the model")
+    index = list(_STATES).index(name) + 1
+    final = node.outputs[index] if index < len(node.outputs) else None
+    wanted = inputs[0].shape
+    outputs = [
+        out
+        for out in _moved_to(final)
+        if out.is_graph_output() and (wanted is None or out.shape is None or len(wanted) == len(out.shape))
+    ]
+    if len(outputs) == 1:
+        return inputs[0], outputs[0]
+    if value is not inputs[0] or len(value.uses()) > 1 or outputs:
+        raise CoupledError(
+            f"has an {name} that comes from input {inputs[0].name!r}, and no output of the model holds "
+            "the final state in the same form",
+            "add one",
+        )
+    return value, None
+
+
+def _moved_from(value: ir.Value) -> set[ir.Value]:
+    """Where a value comes from by way of operators that move it only."""
+    found: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        this = pending.pop()
+        producer = this.producer()
+        if this in found:
+            continue
+        found.add(this)
+        if producer is not None and producer.op_type in _MOVES:
+            moved = producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
+            pending += [each for each in moved if each is not None]
+        elif producer is not None:
+            found |= {each for each in sources(this) if each.is_graph_input()}
+    return found
+
+
+def _moved_to(value: ir.Value | None) -> list[ir.Value]:
+    """Where a value goes by way of operators that move it only, in the order of the graph."""
+    found: dict[ir.Value, None] = {}
+    pending = [] if value is None else [value]
+    while pending:
+        this = pending.pop()
+        if this in found:
+            continue
+        found[this] = None
+        for use in this.uses():
+            if use.node.op_type in _MOVES and (use.idx == 0 or use.node.op_type == "Concat"):
+                pending += use.node.outputs
+    return list(found)
+
+
+def _cumulative(flow: Flow, node: ir.Node) -> Outcome:
+    content = flow.content(node, 1)
+    if content is None or flow.track(node) is None:
+        raise CoupledError("sums along an axis that is not constant")
+    axis = int(content[0].reshape(-1)[0]) % len(flow.shape(node))
+    track = flow.track(node)
+    assert track is not None
+    if axis != track.axis:
+        return flow.settle(node, 0).with_(fill=0.0)
+    if number(node, "reverse", 0):
+        raise CoupledError("sums from the end of the sequence, which a stream never sees")
+    if (track.outer, track.inner) != (1, 1):
+        raise CoupledError("sums along an axis in which time is folded")
+    track, calls = flow.wait(node, 0)
+    shape: list[int | str | None] = [flow.sample.named(size) for size in flow.shape(node)]
+    shape[axis] = 1
+    flow.edits.append(Summed(node, axis, track.chunk, tuple(shape), flow.dtype(node.outputs[0]), calls))
+    return track.with_(fill=0.0)
+
+
+RECURRENCE: dict[str, Rule] = {
+    "CumSum": _cumulative,
+    "GRU": _recurrent,
+    "LSTM": _recurrent,
+    "RNN": _recurrent,
+}

@@ -1,0 +1,13 @@
+"""What each operator does over time: a row for each that is known. Any other is refused by name."""
+
+from __future__ import annotations
+
+from rnnlower.streaming.flow import Rule
+from rnnlower.streaming.movement import MOVEMENT
+from rnnlower.streaming.pointwise import ALONG, POINTWISE
+from rnnlower.streaming.recurrence import RECURRENCE
+from rnnlower.streaming.windows import WINDOWS
+
+__all__ = ["RULES"]
+
+RULES: dict[str, Rule] = {**POINTWISE, **ALONG, **MOVEMENT, **WINDOWS, **RECURRENCE}

@@ -1,0 +1,236 @@
+"""StreamPass: what becomes of single nodes, read as before and after."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.passes import StreamPass
+from rnnlower.verification import verify
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+WEIGHTS = {"W": (1, 24, 4), "R": (1, 24, 8), "W4": (1, 32, 4), "R4": (1, 32, 8), "kernel": (4, 4, 3)}
+
+
+def model(text: str) -> ir.Model:
+    """The model, with random weights for the names in `WEIGHTS` that it mentions."""
+    parsed = onnx.parser.parse_model(HEADER + text)
+    rng = np.random.default_rng(0)
+    read = {name for node in parsed.graph.node for name in node.input}
+    for name, shape in WEIGHTS.items():
+        if name in read:
+            array = rng.standard_normal(shape).astype(np.float32)
+            parsed.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    for number, node in enumerate(parsed.graph.node):
+        node.name = f"{node.op_type.lower()}{number}"
+    return ir.from_proto(parsed)
+
+
+def stream(text: str, chunk: int = 1, **options: object) -> onnx.ModelProto:
+    """The streamed model, valid and proved to be right."""
+    own = model(text)
+    source = ir.to_proto(own)
+    StreamPass(chunk, **options)(own)  # type: ignore[arg-type]
+    proto = ir.to_proto(own)
+    onnx.checker.check_model(proto, full_check=True)
+    result = verify(source, proto)
+    assert result, str(result)
+    return proto
+
+
+def shapes(values: object) -> dict[str, list[int | str]]:
+    return {
+        value.name: [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
+        for value in values  # type: ignore[attr-defined]
+    }
+
+
+def said(proto: onnx.ModelProto, key: str) -> dict[str, object]:
+    return json.loads({entry.key: entry.value for entry in proto.metadata_props}[f"rnnlower.{key}"])
+
+
+def refusal(text: str, chunk: int = 1, **options: object) -> str:
+    with pytest.raises((UnsupportedModelError, OptionError)) as caught:
+        StreamPass(chunk, **options)(model(text))  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_before_and_after() -> None:
+    proto = stream("""
+        main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }
+    """)
+    assert shapes(proto.graph.input) == {"X": [1, 1, 4], "gru0_h_in": [1, 1, 8]}
+    assert shapes(proto.graph.output) == {"Y": [1, 1, 1, 8], "gru0_h_out": [1, 1, 8]}
+    assert [node.op_type for node in proto.graph.node] == ["GRU"]
+    assert said(proto, "state") == {"gru0_h_out": "gru0_h_in"}
+    assert said(proto, "stream") == {
+        "chunk": 1,
+        "inputs": {"X": 0},
+        "outputs": {"Y": 0},
+        "delay": 0,
+        "start": {"gru0_h_in": 0.0},
+    }
+
+
+def test_a_final_state_that_is_an_output_keeps_its_name() -> None:
+    proto = stream("""
+        main (float[T, B, 4] X) => (float[T, 1, B, 8] Y, float[1, B, 8] last, float[1, B, 8] cell)
+        { Y, last, cell = LSTM <hidden_size = 8> (X, W4, R4) }
+    """)
+    assert [value.name for value in proto.graph.output] == ["Y", "last", "cell", "lstm0_h_out", "lstm0_c_out"]
+    assert shapes(proto.graph.input)["lstm0_c_in"] == [1, "B", 8]
+
+
+def test_states_that_are_inputs_and_outputs_stay() -> None:
+    proto = stream("""
+        main (float[T, B, 4] X, float[1, B, 8] h) => (float[T, 1, B, 8] Y, float[1, B, 8] h_new)
+        { Y, h_new = GRU <hidden_size = 8> (X, W, R, , , h) }
+    """)
+    assert [value.name for value in proto.graph.input] == ["X", "h"]
+    assert said(proto, "state") == {"h_new": "h"}
+
+
+def test_a_state_input_without_an_output_gets_one() -> None:
+    proto = stream("""
+        main (float[T, B, 4] X, float[1, B, 8] h) => (float[T, 1, B, 8] Y)
+        { Y = GRU <hidden_size = 8> (X, W, R, , , h) }
+    """)
+    assert said(proto, "state") == {"h_out": "h"}
+
+
+def test_a_learned_start_is_told() -> None:
+    proto = stream("""
+        main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y)
+        <float[1, 1, 8] h = {1, 2, 3, 4, 5, 6, 7, 8}>
+        { Y = GRU <hidden_size = 8> (X, W, R, , , h) }
+    """)
+    assert said(proto, "stream")["start"] == {"gru0_h_in": [[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]]]}
+
+
+def test_a_causal_convolution_keeps_frames() -> None:
+    proto = stream(
+        """
+        main (float[1, 4, T] X) => (float[1, 4, T] Y)
+        { Y = Conv <pads = [4, 0], dilations = [2]> (X, kernel) }
+        """,
+        chunk=2,
+        time_axes={"X": 2},
+    )
+    assert [node.op_type for node in proto.graph.node] == ["Concat", "Slice", "Conv"]
+    assert shapes(proto.graph.input)["X_cache_in"] == [1, 4, 4]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7])
+def test_a_convolution_that_looks_ahead_is_taken_at_a_delay(chunk: int) -> None:
+    text = """
+        main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y, float[1, 4, T] Z)
+        {
+            channels = Transpose <perm = [1, 2, 0]> (X)
+            once = Conv <pads = [1, 1]> (channels, kernel)
+            Z = Conv <pads = [2, 2], dilations = [2]> (once, kernel)
+            steps = Transpose <perm = [2, 0, 1]> (Z)
+            Y = GRU <hidden_size = 8> (steps, W, R)
+        }
+    """
+    assert "looks 1 frame ahead" in refusal(text, chunk)
+    proto = stream(text, chunk, allow_delay=True)
+    # Each is late by as many chunks as it takes, since a state must not see what comes before the first.
+    assert said(proto, "stream")["delay"] == {1: 3, 2: 4, 3: 6, 7: 14}[chunk]
+
+
+def test_valid_convolutions_and_the_last_state() -> None:
+    """Nothing is late about a final state: it is as of the last frame."""
+    proto = stream("""
+        main (float[1, 4, T] X) => (float[1, 1, 8] last)
+        {
+            short = Conv (X, kernel)
+            steps = Transpose <perm = [2, 0, 1]> (short)
+            , last = GRU <hidden_size = 8> (steps, W, R)
+        }
+    """)
+    assert said(proto, "stream")["outputs"] == {}
+
+
+def test_static_lengths_give_way() -> None:
+    proto = stream(
+        """
+        main (float[2, 12, 4] X) => (float[2, 12, 8] Y)
+        <int64[3] by_step = {12, 2, 8}, int32[2] full = {12, 12}>
+        {
+            steps = Transpose <perm = [1, 0, 2]> (X)
+            y = GRU <hidden_size = 8> (steps, W, R, , full)
+            flat = Reshape (y, by_step)
+            Y = Transpose <perm = [1, 0, 2]> (flat)
+        }
+        """,
+        chunk=3,
+    )
+    assert shapes(proto.graph.output)["Y"] == [2, 3, 8]
+
+
+def test_a_recurrence_over_another_axis_carries_nothing() -> None:
+    proto = stream(
+        """
+        main (float[1, T, 5, 4] X) => (float[1, T, 5, 8] Y)
+        <int64[3] rows = {-1, 5, 4}, int64[4] back = {1, -1, 5, 8}, int64[1] one = {1}>
+        {
+            folded = Reshape (X, rows)
+            bands = Transpose <perm = [1, 0, 2]> (folded)
+            y = GRU <hidden_size = 8, direction = "reverse"> (bands, W, R)
+            squeezed = Squeeze (y, one)
+            frames = Transpose <perm = [1, 0, 2]> (squeezed)
+            Y = Reshape (frames, back)
+        }
+    """,
+        time_axes={"X": 1},
+    )
+    assert said(proto, "state") == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ('Y = GRU <hidden_size = 8, direction = "reverse"> (X, W, R)', "is reverse: it begins with the last"),
+        (
+            "m = ReduceMean <axes = [0]> (X) x = Sub (X, m) Y = GRU <hidden_size = 8> (x, W, R)",
+            "averages over",
+        ),
+        ("y, h = GRU <hidden_size = 8> (X, W, R) Y = Add (y, h)", "combines every step with the last one"),
+        ("h = ReduceMax <axes = [0]> (X) Y = GRU <hidden_size = 8> (X, W, R)", "takes the largest over time"),
+        (
+            "n = Size (X) y = GRU <hidden_size = 8> (X, W, R) f = Cast <to = 1> (n) Y = Mul (y, f)",
+            "number of",
+        ),
+        ("x = Unknown (X) Y = GRU <hidden_size = 8> (X, W, R)", "nothing is known here of what Unknown does"),
+    ],
+)
+def test_what_couples_time_steps_is_refused_by_name(nodes: str, words: str) -> None:
+    message = refusal(f"main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) {{ {nodes} }}")
+    assert words in message
+    assert "node '" in message
+
+
+def test_the_chunk_must_fit_the_model() -> None:
+    text = "main (float[6, 1, 4] X) => (float[6, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }"
+    assert "longer than the model's 6 time steps" in refusal(text, 7)
+    assert "at least 1" in refusal(text, 0)
+    strided = """
+        main (float[1, 4, T] X) => (float[S, 1, 1, 8] Y)
+        {
+            half = Conv <pads = [2, 0], strides = [2]> (X, kernel)
+            steps = Transpose <perm = [2, 0, 1]> (half)
+            Y = GRU <hidden_size = 8> (steps, W, R)
+        }
+    """
+    assert "must be a multiple of 2 steps" in refusal(strided, 3)
+    assert said(stream(strided, 4), "stream")["outputs"] == {"Y": 0}
+
+
+def test_the_same_bytes_each_time() -> None:
+    text = "main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }"
+    assert stream(text).SerializeToString() == stream(text).SerializeToString()

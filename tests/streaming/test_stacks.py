@@ -1,0 +1,35 @@
+"""Random stacks of layers: streamed they equal the whole, or they couple time steps and are refused."""
+
+from __future__ import annotations
+
+import pytest
+import stream_sweep
+from onnx import helper
+from support.stream_models import LAYERS, differences, random_stack
+
+import rnnlower
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_streamed_or_refused_as_the_layers_say(seed: int) -> None:
+    kind, words = stream_sweep.outcome(seed, (1, 2, 5)[seed % 3])
+    assert kind in ("right", "refused"), words
+
+
+def test_the_stacks_hold_every_layer() -> None:
+    drawn = {name for seed in range(200) for name in random_stack(seed).layers}
+    assert drawn >= set(LAYERS)
+
+
+def test_a_state_that_is_not_carried_shows() -> None:
+    """The judge of the stacks sees what it is there for."""
+    stack = next(s for s in map(random_stack, range(100)) if not s.couples and s.stride == 1)
+    streamed = rnnlower.stream(stack.model)
+    graph = streamed.graph
+    states = {output.name for output in graph.output} - {"y"}
+    for node in graph.node:
+        # What is handed out is what came in.
+        node.output[:] = [f"{name}_lost" if name in states else name for name in node.output]
+    for name in states:
+        graph.node.append(helper.make_node("Identity", [name.replace("_out", "_in")], [name]))
+    assert differences(stack, streamed, 0)
