@@ -7,7 +7,15 @@ import contextvars
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["call", "command_line_words", "dims", "input_shapes", "option", "sets", "several"]
+__all__ = [
+    "call",
+    "command_line_words",
+    "dims",
+    "input_shapes",
+    "option",
+    "several",
+    "time_axis",
+]
 
 # Python's words where nobody asks for others: the command line does, as it is the outer of the two.
 _in_python: contextvars.ContextVar[bool] = contextvars.ContextVar("in_python", default=True)

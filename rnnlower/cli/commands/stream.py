@@ -113,7 +113,9 @@ def stream(
     for note in report.notes:
         say(f"rnnlower: note: {note}", quiet)
     settings |= {"semantics": semantics, "sets": report.sets, "also_on": runtime}
-    verification, written = write(streamed, output, model, settings if verify else None, external_data, quiet)
+    verification, written = write(
+        streamed, output, model, settings if verify else None, external_data, quiet, phases
+    )
     if verification is not None and verification.on is None:
         verification = dataclasses.replace(verification, on=absent)
     result = report.to_dict() | {
