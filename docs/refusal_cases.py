@@ -243,6 +243,14 @@ OPTIONS = [
     Case("an .npz file that is not there", f"{SCAN} --inputs inputs.npz"),
 ]
 SETTING = text(17, "int64[2] n, float[2, K] X, bool on, float16 h, string s", "Y = Identity (X)")
+LOOPING = text(
+    17,
+    "float[2] X, int64 n, bool on",
+    """Y = Loop (n, on, X) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
+        d = Identity (c)
+        g = Neg (h)
+    }>""",
+)
 SETS = [
     Case("--set", f"{SCAN} --set X"),
     Case("a value that is none", f"{SCAN} --set X=one"),
@@ -259,6 +267,9 @@ SETS = [
     Case("text", f"{SCAN} --set s=1", model=SETTING),
     Case("another shape", f"{SCAN} --set n=[1,2,3]", model=SETTING),
     Case("a number where the shape is open", f"{SCAN} --set X=0", model=SETTING),
+    Case("a Loop of an open number of iterations", f"{UNROLL} --control-flow unroll", model=LOOPING),
+    Case("a Loop that is too long", f"{UNROLL} --control-flow unroll --set n=1000000", model=LOOPING),
+    Case("--control-flow", f"{UNROLL} --control-flow open"),
     Case("an input of the training", f"{SCAN} --set X=0", training(node("Neg", ["X"], ["negative"]))),
     Case("another value among the inputs", f"{SCAN} --dim T=2 --set X=2 --inputs good.npz"),
 ]
@@ -354,7 +365,7 @@ CASES = {
     "Quantized recurrent nodes": QUANTIZED,
     "Lengths": LENGTHS,
     "Options": OPTIONS,
-    "Inputs that are set": SETS,
+    "Inputs that are set, control flow": SETS,
     "Targets": TARGETS,
     "The file of a target": TARGET_FILES,
     "Conversion": CONVERSION,

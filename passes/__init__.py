@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.static_shapes import StaticShapesPass
     from rnnlower.passes.stream import StreamPass
     from rnnlower.passes.take_branches import TakeBranchesPass
+    from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 
 __all__ = [
     "ConformSonnxPass",
@@ -38,6 +39,7 @@ __all__ = [
     "StaticShapesPass",
     "StreamPass",
     "TakeBranchesPass",
+    "UnrollControlFlowPass",
 ]
 
 _HOMES = {
@@ -56,6 +58,7 @@ _HOMES = {
     "StaticShapesPass": "static_shapes",
     "StreamPass": "stream",
     "TakeBranchesPass": "take_branches",
+    "UnrollControlFlowPass": "unroll_control_flow",
 }
 
 

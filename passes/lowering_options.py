@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.arguments import check_strings, integer
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import walk
@@ -20,9 +21,10 @@ from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
 from rnnlower.targets.plan import KeptNode, check_opset
 
-__all__ = ["LAST_OPSET", "LoweringOptions", "LoweringReport", "count_ops"]
+__all__ = ["LAST_OPSET", "LOOPS", "LoweringOptions", "LoweringReport", "count_ops"]
 
 LAST_OPSET = 26
+LOOPS = ("Loop", "Scan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,8 @@ class LoweringOptions:
         sets: Values of graph inputs that become constants.
         fold: Whether decided branches are taken and constants folded; ``None``: for a target, and where
             inputs or sizes are given.
+        control_flow: ``unroll``: Loop and Scan nodes of the model become straight lines, too; ``keep``: they
+            stay; ``None``: those go that the target lacks.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
     """
 
@@ -56,6 +60,7 @@ class LoweringOptions:
     strict: bool = False
     sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fold: bool | None = None
+    control_flow: str | None = None
 
     @property
     def folds(self) -> bool:
@@ -64,11 +69,23 @@ class LoweringOptions:
             return self.fold
         return self.strategy == "target" or bool(self.sets or self.dims or self.input_shapes)
 
+    @property
+    def unrolls(self) -> tuple[str, ...]:
+        """Which of the model's own operators of control flow become straight lines."""
+        if self.control_flow == "unroll":
+            return LOOPS
+        if self.control_flow == "keep" or self.target is None:
+            return ()
+        return tuple(op_type for op_type in LOOPS if op_type not in self.target.control_flow.ops)
+
     def __post_init__(self) -> None:
         if self.nodes is not None:
             check_strings("nodes", self.nodes)
         if not isinstance(self.sets, Mapping):
             raise OptionError(f"sets is {self.sets!r}; it must be a dictionary")
+        if self.control_flow not in (None, "keep", "unroll"):
+            name = wording.option("control-flow")
+            raise OptionError(f"{name} is {self.control_flow!r}; it must be keep or unroll")
         if integer("unroll factor", self.unroll_factor) < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
         check_semantics(self.semantics)

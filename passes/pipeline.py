@@ -27,6 +27,7 @@ from rnnlower.passes.opset_moves import inline, move, reach
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
 from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.caveats import forgotten_states, other_recurrences
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -215,9 +216,22 @@ def _set_inputs(work: _Work) -> None:
 def _simplify(work: _Work) -> None:
     target = work.options.target
     work.notes += simplify(work.model, lambda node: target is not None and not runs_op(target, node))
-    here = {node for node, _ in walk(work.model.graph)}
-    work.unreachable += [located for located in work.nodes if located.node not in here]
-    work.nodes = [located for located in work.nodes if located.node in here]
+    before = work.nodes
+    _find_nodes(work)
+    here = {located.name for located in work.nodes}
+    work.unreachable += [located for located in before if located.name not in here]
+
+
+def _unroll_control_flow(work: _Work) -> None:
+    kinds = work.options.unrolls
+    if kinds:
+        unrolling = UnrollControlFlowPass(kinds, strict=work.options.control_flow == "unroll")
+        unrolling(work.model)
+        work.notes += [
+            f"{name!r} became a straight line of {count} iterations"
+            for name, count in unrolling.unrolled.items()
+        ]
+        _find_nodes(work)
 
 
 def _open_to_target(work: _Work) -> None:
@@ -265,6 +279,11 @@ def _inline_functions(work: _Work) -> None:
     target = work.options.target
     in_the_way = work.options.folds and target is not None and not target.ops.functions
     work.notes += inline(work.model, (lambda node: True) if in_the_way else _is_selected)
+    _find_nodes(work)
+
+
+def _find_nodes(work: _Work) -> None:
+    """Notes where the selected nodes are now, under the names and places that they had in the source."""
     opset = default_opset(work.model)
     work.nodes = [
         dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
@@ -420,6 +439,7 @@ PIPELINE: Sequence[Step] = (
     Step(
         _inline_functions, "Only a call knows the attributes, shapes and constants of a node in a function."
     ),
+    Step(_unroll_control_flow, "Iterations tell sizes and constants.", lambda o: bool(o.unrolls)),
     Step(_simplify, "What never runs need not be lowered, nor fit.", lambda options: options.folds),
     Step(
         _set_impossible_aside,

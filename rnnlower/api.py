@@ -39,6 +39,7 @@ def unroll(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    control_flow: str | None = None,
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites LSTM, GRU and RNN nodes into straight-line primitive ops.
 
@@ -52,6 +53,8 @@ def unroll(
         sets: Values of graph inputs, by name: numbers, lists or arrays. These inputs become constants.
         fold: Fold constants and take the branches of Ifs that are decided; ``None``: where `sets`, `dims` or
             `input_shapes` is given, and for a target.
+        control_flow: ``unroll``: the model's own Loop and Scan nodes become straight lines, too; ``keep``:
+            they stay. ``None``: for a target, those go that it lacks.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -60,7 +63,16 @@ def unroll(
         OpsetError: The model cannot be moved to the opset.
     """
     options = LoweringOptions(
-        "unroll", opset, dims or {}, input_shapes or {}, nodes, 1, semantics, sets=sets or {}, fold=fold
+        "unroll",
+        opset,
+        dims or {},
+        input_shapes or {},
+        nodes,
+        1,
+        semantics,
+        sets=sets or {},
+        fold=fold,
+        control_flow=control_flow,
     )
     return _lower(model, options)
 
@@ -141,6 +153,7 @@ def lower(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    control_flow: str | None = None,
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites the LSTM, GRU and RNN nodes that a runtime lacks or gets wrong into ops that it has.
 
@@ -166,6 +179,7 @@ def lower(
         strict,
         sets or {},
         fold,
+        control_flow,
     )
     return _lower(model, options)
 

@@ -111,7 +111,9 @@ def test_options_are_the_command_lines() -> None:
     shared = {"opset", "dims", "input_shapes", "nodes", "semantics", "sets", "fold"}
     for name in STRATEGIES:
         parameters = python_inspect.signature(getattr(rnnlower, name)).parameters
-        assert set(parameters) - {"model"} == shared | ({"unroll_factor"} if name != "unroll" else set())
+        assert set(parameters) - {"model"} == shared | (
+            {"control_flow"} if name == "unroll" else {"unroll_factor"}
+        )
         assert all(
             parameter.kind == parameter.KEYWORD_ONLY
             for key, parameter in parameters.items()

@@ -20,6 +20,7 @@ __all__ = [
     "PANELS",
     "VERIFICATION",
     "Atol",
+    "ControlFlow",
     "Dims",
     "ExternalData",
     "Fold",
@@ -121,6 +122,16 @@ Fold = Annotated[
         "--set, --dim or --input-shape is given.",
         show_default=False,
         rich_help_panel=MODEL,
+    ),
+]
+ControlFlow = Annotated[
+    str | None,
+    typer.Option(
+        "--control-flow",
+        metavar="keep|unroll",
+        help="Whether the model's own Loop and Scan nodes with a known number of iterations become straight "
+        "lines, too. Left out: keep for `unroll`, what the target needs for `lower`.",
+        show_default=False,
     ),
 ]
 Nodes = Annotated[

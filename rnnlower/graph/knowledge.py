@@ -19,6 +19,7 @@ Shape = tuple[int | None, ...]
 _LARGEST = 1 << 26
 """Bytes of the inputs and outputs of a node up to which it is evaluated."""
 _STATE_ROUNDS = 3
+_MOST_ITERATIONS = 1000
 
 
 class Knowledge:
@@ -73,6 +74,41 @@ class Knowledge:
         """Whether an If takes its then_branch; ``None``: that is not known."""
         array = self.constant(node.inputs[0])
         return bool(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+    def count_iterations(self, node: ir.Node, limit: int | None) -> int | None:
+        """How often a Loop's body runs whose condition follows from constants, found by following these.
+
+        Args:
+            node: The Loop.
+            limit: The number of iterations after which it ends in any case.
+        """
+        body = node.attributes["body"].as_graph()
+        number, condition, *states = body.inputs
+        values = [self.constant(source) for source in node.inputs[2:]]
+        count: int | None = None
+        for step in range(min(_MOST_ITERATIONS if limit is None else limit, _MOST_ITERATIONS)):
+            self._forget_body(body)
+            self._computed |= {number: np.array(step, np.int64), condition: np.array(True)}
+            self._computed |= {
+                state: value for state, value in zip(states, values, strict=True) if value is not None
+            }
+            self._visit_graph(body)
+            goes_on = self.constant(body.outputs[0])
+            if goes_on is None:
+                break
+            if not goes_on.reshape(-1)[0] or step + 1 == limit:
+                count = step + 1
+                break
+            values = [self.constant(out) for out in body.outputs[1 : 1 + len(states)]]
+        self._forget_body(body)
+        self._visit(node)
+        return count
+
+    def _forget_body(self, body: ir.Graph) -> None:
+        """Forgets what held in one iteration."""
+        for graph in (body, *body.subgraphs()):
+            for value in (*graph.inputs, *(out for node in graph for out in node.outputs)):
+                self._forget(value)
 
     def _visit_graph(self, graph: ir.Graph) -> None:
         for node in graph:
@@ -209,9 +245,8 @@ class Knowledge:
             if merged == shapes:
                 break
             # What followed from sizes that change does not hold.
-            for inner, _ in walk(body):
-                for out in inner.outputs:
-                    self._forget(out)
+            for out in (out for inner, _ in walk(body) for out in inner.outputs):
+                self._forget(out)
             shapes = merged if number + 2 < _STATE_ROUNDS else [None] * len(shapes)
         return list(shapes)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rnnlower.cli.options import (
     Atol,
+    ControlFlow,
     Dims,
     ExternalData,
     Fold,
@@ -63,6 +64,7 @@ def _lower(
     input_shape: InputShapes = None,
     set_: Sets = None,
     fold: Fold = None,
+    control_flow: ControlFlow = None,
     node: Nodes = None,
     unroll_factor: UnrollFactor = 1,
     semantics: Semantics = "ort",
@@ -97,6 +99,7 @@ def _lower(
         strict=strict,
         sets=parse_sets(set_),
         fold=fold,
+        control_flow=control_flow,
     )
     check_external_data(external_data)
     settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state, on)
@@ -131,8 +134,8 @@ def _lower(
 
 _ABSENT: dict[str, set[str]] = {
     "unroll": {"unroll_factor", "target", "strict"},
-    "scan": {"target", "strict"},
-    "loop": {"target", "strict"},
+    "scan": {"target", "strict", "control_flow"},
+    "loop": {"target", "strict", "control_flow"},
     "target": set(),
 }
 

@@ -1,0 +1,300 @@
+"""Scan and Loop nodes of a known number of iterations as straight lines.
+
+Before::
+
+    <int64 n = {2}, bool on = {1}>
+    y = Loop (n, on, x) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
+        d = Identity(c)
+        g = Add(h, x)
+    }>
+
+After::
+
+    loop/0/g = Add(x, x)
+    y = Add(loop/0/g, x)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.iterations import iterations
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.splicing import replace_outputs
+from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.passes.fold_constants import FoldConstantsPass
+from rnnlower.passes.take_branches import TakeBranchesPass
+
+__all__ = ["UnrollControlFlowPass"]
+
+_KINDS = ("Loop", "Scan")
+_MOST_NODES = 200_000
+_FIRST_SCAN = 9
+_FAN_IN = 64
+
+
+class UnrollControlFlowPass(ir.passes.InPlacePass):
+    """Unrolls the Scan and Loop nodes whose number of iterations constants and static sizes tell.
+
+    Bodies may hold others, and capture values. An If that an iteration decides is taken.
+
+    Args:
+        kinds: Which of the two operators.
+        strict: Whether a node that cannot be unrolled is an error.
+
+    Attributes:
+        unrolled: The number of iterations of each node that is gone, by its name.
+    """
+
+    def __init__(self, kinds: Sequence[str] = _KINDS, *, strict: bool = False) -> None:
+        super().__init__()
+        self._kinds = kinds
+        self._strict = strict
+        self.unrolled: dict[str, int] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Unrolls.
+
+        Raises:
+            UnsupportedModelError: A line would be too long, or, if `strict`, a number of iterations is open.
+        """
+        self._made = 0
+        TakeBranchesPass()(model)
+        while self._unroll_outermost(model):
+            # Iterations tell more about what is inside of them.
+            TakeBranchesPass()(model)
+            FoldConstantsPass()(model)
+        if self._strict:
+            for node, path in walk(model.graph):
+                if self._is_wanted(node):
+                    raise UnsupportedModelError(_why_not(model, node, path))
+        return ir.passes.PassResult(model, modified=bool(self.unrolled))
+
+    def _is_wanted(self, node: ir.Node) -> bool:
+        return not node.domain and node.op_type in self._kinds
+
+    def _unroll_outermost(self, model: ir.Model) -> bool:
+        if not any(self._is_wanted(node) for node, _ in walk(model.graph)):
+            return False
+        knowledge = Knowledge(model)
+        writer = _Writer(model, knowledge)
+        return self._unroll_in(model.graph, writer)
+
+    def _unroll_in(self, graph: ir.Graph, writer: _Writer) -> bool:
+        done = False
+        for node in list(graph):
+            count = iterations(writer.knowledge, node) if self._is_wanted(node) else None
+            if count is None or not writer.can_write(node, count):
+                for inner in subgraphs_of(node):
+                    done |= self._unroll_in(inner, writer)
+                continue
+            body = node.attributes["body"].as_graph()
+            self._made += count * sum(1 for _ in walk(body))
+            if self._made > _MOST_NODES:
+                raise UnsupportedModelError(
+                    f"{node.op_type} node {_label(node)!r}: its {count:,} iterations make more than "
+                    f"{_MOST_NODES:,} nodes in a straight line; choose a target that has {node.op_type}"
+                )
+            self.unrolled[_label(node)] = count
+            writer.unroll(node, count)
+            done = True
+        return done
+
+
+def _label(node: ir.Node) -> str:
+    return node.name or str(node.outputs[0].name)
+
+
+def _why_not(model: ir.Model, node: ir.Node, path: str) -> str:
+    place = f"{path}/{_label(node)}" if path else _label(node)
+    reason = decided_by(model, node.outputs[0]) or "it is known at run time only"
+    return f"{node.op_type} node {place!r} cannot be unrolled: the number of its iterations is open; {reason}"
+
+
+@dataclasses.dataclass
+class _Series:
+    """What a Scan reads or gives: a value for each iteration along an axis."""
+
+    axis: int
+    backward: bool
+
+
+class _Writer:
+    """Writes straight lines into the place of nodes."""
+
+    def __init__(self, model: ir.Model, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
+        self._model = model
+        self._opset = default_opset(model)
+        self._names = NameSource(names_in(model))
+        self._pool = InitializerPool(model, self._names)
+
+    def can_write(self, node: ir.Node, count: int) -> bool:
+        """Whether everything is known that the straight line needs: sizes of what no iteration gives."""
+        if node.op_type == "Scan" and self._opset < _FIRST_SCAN:
+            return False
+        body = node.attributes["body"].as_graph()
+        if len(node.outputs) > len(body.outputs) - (node.op_type == "Loop"):
+            return False
+        stacked = body.outputs[self._count_states(node) + (node.op_type == "Loop") :]
+        if count:
+            return True
+        shapes = [self.knowledge.shape(out) for out in stacked]
+        typed = all(isinstance(self.knowledge.type(out), ir.TensorType) for out in stacked)
+        return typed and all(shape is not None and None not in shape for shape in shapes)
+
+    def _count_states(self, node: ir.Node) -> int:
+        if node.op_type == "Loop":
+            return len(node.inputs) - 2
+        return len(node.inputs) - node.attributes.get_int("num_scan_inputs", 1)
+
+    def unroll(self, node: ir.Node, count: int) -> None:
+        """Puts `count` copies of the node's body in its place."""
+        body = node.attributes["body"].as_graph()
+        states = self._count_states(node)
+        self._lift_initializers(body)
+        first = 2 if node.op_type == "Loop" else 0
+        values: list[ir.Value | None] = list(node.inputs[first : first + states])
+        series = [] if first else self._read_series(node, node.inputs[states:], count)
+        stacked: list[list[ir.Value]] = [[] for _ in body.outputs[states + (1 if first else 0) :]]
+        for step in range(count):
+            given: list[ir.Value | None] = [*values, *(each[step] for each in series)]
+            if first:
+                number = self._pool.of(ir.Tensor(np.array(step, np.int64)))
+                given = [number, self._pool.of(ir.Tensor(np.array(True))), *values]
+            results = self._copy(node, body, given, step)[1 if first else 0 :]
+            values = list(results[:states])
+            for pile, result in zip(stacked, results[states:], strict=True):
+                pile.append(result)
+        outs = self._write_series(node, stacked, body.outputs[states + (1 if first else 0) :])
+        finals = [value for value in (*values, *outs) if value is not None]
+        replace_outputs(node, finals[: len(node.outputs)])
+
+    def _lift_initializers(self, body: ir.Graph) -> None:
+        for graph in (body, *body.subgraphs()):
+            for name, value in list(graph.initializers.items()):
+                if value.is_graph_input() or value.const_value is None:
+                    continue
+                lifted = self._pool.of(value.const_value, name)
+                value.replace_all_uses_with(lifted, replace_graph_outputs=True)
+                graph.initializers.pop(name)
+
+    def _copy(
+        self, node: ir.Node, body: ir.Graph, given: Sequence[ir.Value | None], step: int
+    ) -> list[ir.Value]:
+        """Writes one iteration before the node; gives its results."""
+        graph = node.graph
+        assert graph is not None
+        copy = body.clone(allow_outer_scope_values=True)
+        prefix = f"{_label(node)}/{step}/"
+        for each in (copy, *copy.subgraphs()):
+            inner = [value for value in each.inputs if each is not copy]
+            for value in (*inner, *(out for made in each for out in made.outputs)):
+                if value.name:
+                    value.name = self._names.fresh(prefix + value.name)
+            for made in each:
+                made.name = self._names.fresh(prefix + (made.name or made.op_type))
+        results = list(copy.outputs)
+        copy.outputs.clear()
+        for value, source in zip(copy.inputs, given, strict=True):
+            if source is not None:
+                value.replace_all_uses_with(source)
+                results = [source if result is value else result for result in results]
+        nodes = list(copy)
+        copy.remove(nodes)
+        graph.insert_before(node, nodes)
+        return results
+
+    def _read_series(
+        self, node: ir.Node, values: Sequence[ir.Value | None], count: int
+    ) -> list[list[ir.Value]]:
+        """The slices of what a Scan reads, in the order of the iterations."""
+        zeros = [0] * len(values)
+        axes = node.attributes.get_ints("scan_input_axes", zeros)
+        backward = node.attributes.get_ints("scan_input_directions", zeros)
+        found = []
+        for value, axis, back in zip(values, axes, backward, strict=True):
+            assert value is not None
+            slices = [self._squeeze(node, part, axis) for part in self._split(node, value, count, axis)]
+            found.append(slices[::-1] if back else slices)
+        return found
+
+    def _write_series(
+        self, node: ir.Node, stacked: Sequence[Sequence[ir.Value]], declared: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        zeros = [0] * len(stacked)
+        axes, backward = zeros, zeros
+        if node.op_type == "Scan":
+            axes = list(node.attributes.get_ints("scan_output_axes", zeros))
+            backward = list(node.attributes.get_ints("scan_output_directions", zeros))
+        outs = []
+        for pile, out, axis, back in zip(stacked, declared, axes, backward, strict=True):
+            if not pile:
+                outs.append(self._empty(out, axis))
+                continue
+            parts = [self._unsqueeze(node, value, axis) for value in (pile[::-1] if back else pile)]
+            outs.append(self._concat(node, parts, axis))
+        return outs
+
+    def _empty(self, out: ir.Value, axis: int) -> ir.Value:
+        """What no iteration has given anything for."""
+        shape, type_ = self.knowledge.shape(out), self.knowledge.type(out)
+        assert shape is not None
+        assert isinstance(type_, ir.TensorType)
+        sizes = [size for size in shape if size is not None]
+        sizes.insert(axis % (len(shape) + 1), 0)
+        return self._pool.of(ir.Tensor(np.zeros(sizes, type_.dtype.numpy()), dtype=type_.dtype))
+
+    def _split(self, node: ir.Node, value: ir.Value, count: int, axis: int) -> Sequence[ir.Value]:
+        if count < 2:
+            return [value] * count
+        attributes: dict[str, int] = {"axis": axis}
+        if self._opset >= 18:
+            attributes["num_outputs"] = count
+        return self._emit(node, "Split", [value], attributes, outputs=count)
+
+    def _concat(self, node: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Value:
+        # A Concat of thousands of inputs takes runtimes long to load.
+        while len(parts) > 1:
+            groups = [parts[first : first + _FAN_IN] for first in range(0, len(parts), _FAN_IN)]
+            parts = [
+                self._emit(node, "Concat", group, {"axis": axis})[0] if len(group) > 1 else group[0]
+                for group in groups
+            ]
+        return parts[0]
+
+    def _squeeze(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+        return self._with_axes(node, "Squeeze", value, axis)
+
+    def _unsqueeze(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+        return self._with_axes(node, "Unsqueeze", value, axis)
+
+    def _with_axes(self, node: ir.Node, op_type: str, value: ir.Value, axis: int) -> ir.Value:
+        if self._opset < 13:
+            return self._emit(node, op_type, [value], {"axes": [axis]})[0]
+        return self._emit(node, op_type, [value, self._pool.integers((axis,))], {})[0]
+
+    def _emit(
+        self,
+        node: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        attributes: dict[str, int] | dict[str, list[int]],
+        outputs: int = 1,
+    ) -> Sequence[ir.Value]:
+        graph = node.graph
+        assert graph is not None
+        name = self._names.fresh(f"{_label(node)}/{op_type}")
+        made = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=name)
+        for out in made.outputs:
+            out.name = self._names.fresh(name)
+        graph.insert_before(node, made)
+        return made.outputs

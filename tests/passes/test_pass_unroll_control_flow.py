@@ -1,0 +1,124 @@
+"""UnrollControlFlowPass: Loop and Scan nodes of the model itself as straight lines."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from support.control_judge import judge_control
+from support.control_models import draw_model
+
+import rnnlower
+from rnnlower.graph.walk import walk
+from rnnlower.passes import UnrollControlFlowPass
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+def unrolled(text: str, **options: bool) -> ir.Model:
+    source = onnx.parser.parse_model(HEADER + text)
+    own = ir.from_proto(source)
+    UnrollControlFlowPass(**options)(own)
+    result = ir.to_proto(own)
+    onnx.checker.check_model(result, full_check=True)
+    assert rnnlower.verify(source, result)
+    return own
+
+
+def ops(own: ir.Model) -> list[str]:
+    return [node.op_type for node, _ in walk(own.graph)]
+
+
+def test_before_and_after() -> None:
+    own = unrolled("""
+        main (float[2] x) => (float[2] y) <int64 n = {2}, bool on = {1}>
+        {
+            y = Loop (n, on, x) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
+                d = Identity (c)
+                g = Add (h, x)
+            }>
+        }
+    """)
+    assert [op for op in ops(own) if op != "Identity"] == ["Add", "Add"]
+    assert [value.name for value in own.graph.outputs] == ["y"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_loop_that_passes_its_state_on(count: int) -> None:
+    own = unrolled(f"""
+        main (float[2] x) => (float[2] y, float[m, 2] all) <int64 n = {{{count}}}, bool on = {{1}}>
+        {{
+            y, all = Loop (n, on, x) <
+                body = b (int64 i, bool c, float[2] h) => (bool c, float[2] h, float[2] s) {{ s = Neg (h) }}
+            >
+        }}
+    """)
+    assert "Loop" not in ops(own)
+
+
+def test_a_loop_without_a_limit_that_a_counter_ends() -> None:
+    own = unrolled("""
+        main (float[2] x) => (float[2] y) <int64 zero = {0}, int64 one = {1}, int64 four = {4}>
+        {
+            k, y = Loop ( , , zero, x) <
+                body = b (int64 i, bool c, int64 a, float[2] h) => (bool d, int64 e, float[2] g) {
+                    e = Add (a, one)
+                    d = Less (e, four)
+                    g = Add (h, x)
+                }
+            >
+        }
+    """)
+    assert [op for op in ops(own) if op != "Identity"].count("Add") >= 4
+    assert "Loop" not in ops(own)
+
+
+def test_a_scan_over_another_axis_backwards() -> None:
+    own = unrolled("""
+        main (float[2, 3] x, float[2] h) => (float[2] y, float[2, 3] all)
+        {
+            y, all = Scan <
+                num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [-1],
+                scan_input_directions = [1], scan_output_directions = [1],
+                body = b (float[2] s, float[2] e) => (float[2] o, float[2] p) { o = Add (s, e)  p = Neg (o) }
+            > (h, x)
+        }
+    """)
+    assert "Scan" not in ops(own)
+    assert ops(own).count("Add") == 3
+
+
+OPEN = """
+    main (float[2] x, int64 n) => (float[2] y) <bool on = {1}>
+    {
+        y = Loop (n, on, x) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
+            d = Identity (c)
+            g = Add (h, x)
+        }>
+    }
+"""
+
+
+def test_what_is_open_stays_or_is_refused_by_name() -> None:
+    own = ir.from_onnx_text(HEADER + OPEN)
+    assert not UnrollControlFlowPass()(own).modified
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Loop node 'y' .* input 'n' decides it: sets="):
+        UnrollControlFlowPass(strict=True)(own)
+
+
+def test_names_in_iterations_tell_where_they_come_from() -> None:
+    model = rnnlower.unroll(onnx.parser.parse_model(HEADER + OPEN), sets={"n": 3}, control_flow="unroll")
+    assert isinstance(model, onnx.ModelProto)
+    assert [node.output[0] for node in model.graph.node] == ["y/0/g", "y/1/g", "y"]
+
+
+def test_too_long_a_line_is_refused() -> None:
+    with pytest.raises(rnnlower.UnsupportedModelError, match="Loop node 'y': its 1,000,000 iterations"):
+        rnnlower.unroll(onnx.parser.parse_model(HEADER + OPEN), sets={"n": 10**6}, control_flow="unroll")
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_random_models(number: int) -> None:
+    rng = np.random.default_rng([2, number])
+    assert judge_control(draw_model(rng), rng) == "right"
