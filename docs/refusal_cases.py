@@ -245,8 +245,8 @@ OPTIONS = [
 SETTING = text(17, "int64[2] n, float[2, K] X, bool on, float16 h, string s", "Y = Identity (X)")
 LOOPING = text(
     17,
-    "float[2] X, int64 n, bool on",
-    """Y = Loop (n, on, X) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
+    "float[2] X, int64 n",
+    """Y = Loop (n, , X) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
         d = Identity (c)
         g = Neg (h)
     }>""",

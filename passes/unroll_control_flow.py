@@ -115,7 +115,10 @@ def _label(node: ir.Node) -> str:
 
 def _why_not(model: ir.Model, node: ir.Node, path: str) -> str:
     place = f"{path}/{_label(node)}" if path else _label(node)
-    reason = decided_by(model, node.outputs[0]) or "it is known at run time only"
+    deciding = [*node.inputs[:2], node.attributes["body"].as_graph().outputs[0]]
+    if node.op_type == "Scan":
+        deciding = [*node.inputs[-node.attributes.get_int("num_scan_inputs", 1) :]]
+    reason = decided_by(model, *deciding) or "it is known at run time only"
     return f"{node.op_type} node {place!r} cannot be unrolled: the number of its iterations is open; {reason}"
 
 

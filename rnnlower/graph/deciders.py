@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from rnnlower import wording
@@ -13,12 +15,9 @@ __all__ = ["decided_by"]
 _READS_SHAPE = ("Shape", "Size")
 
 
-def decided_by(model: ir.Model, value: ir.Value | None) -> str:
-    """Which inputs decide a value, with the options that set them; ``""``: none does.
-
-    Values that a body computes for itself lead to the inputs of the node that holds it.
-    """
-    data, sizes = _inputs_behind(model, value)
+def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
+    """Which inputs decide values, with the options that set them; ``""``: none does."""
+    data, sizes = _inputs_behind(model, values)
     inputs = list(model.graph.inputs)
     parts = [
         f"input {each.name!r} decides it" + (f": {wording.sets(str(each.name))}" if _is_setting(each) else "")
@@ -37,13 +36,13 @@ def _is_setting(value: ir.Value) -> bool:
     return exact or (value.shape is not None and all(dim == 1 for dim in value.shape))
 
 
-def _inputs_behind(model: ir.Model, value: ir.Value | None) -> tuple[set[ir.Value], set[ir.Value]]:
+def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[set[ir.Value], set[ir.Value]]:
     """The graph inputs whose data a value depends on, and those of which it depends on the shape alone."""
     data: set[ir.Value] = set()
     sizes: set[ir.Value] = set()
     owners = {graph: node for node, _ in walk(model.graph) for graph in subgraphs_of(node)}
     met: set[tuple[ir.Value, bool]] = set()
-    pending = [(value, False)]
+    pending = [(value, False) for value in values]
     while pending:
         this, of_shape = pending.pop()
         if this is None or (this, of_shape) in met:
@@ -53,9 +52,23 @@ def _inputs_behind(model: ir.Model, value: ir.Value | None) -> tuple[set[ir.Valu
         if node is None:
             (sizes if of_shape else data).add(this)
             owner = owners.get(this.graph)  # type: ignore[arg-type]
-            pending += [(used, of_shape) for used in (owner.inputs if owner is not None else ())]
+            pending += [(used, of_shape) for used in _given_to(owner, this)]
             continue
         reads_shape = of_shape or (node.op_type in _READS_SHAPE and not node.domain)
         pending += [(used, reads_shape) for used in node.inputs]
         pending += [(out, of_shape) for graph in subgraphs_of(node) for out in graph.outputs]
     return data, sizes
+
+
+def _given_to(owner: ir.Node | None, value: ir.Value) -> list[ir.Value | None]:
+    """What a body's input is: the input of the node that holds the body, and what an iteration hands on."""
+    body = owner.attributes.get("body") if owner is not None else None
+    if owner is None or body is None or body.is_ref():
+        return []
+    graph = body.as_graph()
+    index = graph.inputs.index(value)
+    found = list(owner.inputs[index : index + 1])
+    handed_on = index - 1 if owner.op_type == "Loop" else index
+    if handed_on >= 0 and index < len(owner.inputs) - owner.attributes.get_int("num_scan_inputs", 0):
+        found.append(graph.outputs[handed_on])
+    return found
