@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from refusal_models import Case, Change
+from refusal_models import Case, Change, cell
 
 __all__ = ["QUANTIZED"]
 
@@ -57,5 +57,9 @@ QUANTIZED = [
     Case("a zero point of another type", SCAN, weight("R_zero_point", np.zeros(1, np.uint8)), MODEL),
     Case("zero points of the columns", SCAN, weight("W_zero_point", np.ones((1, 8), np.int8)), MODEL),
     Case("no scale", SCAN, no_scale, MODEL),
+    Case("some nodes dequantized", f"{SCAN} --dequantize --node cell", None, MODEL),
+    Case("a GRU older than its attribute", f"{SCAN} --assume-linear-before-reset", None, cell("GRU", 1)),
+    Case("a compute type", f"{SCAN} --compute-type float64"),
+    Case("gates", f"{SCAN} --gates joined"),
     Case("a target without integer products", PLAIN, None, MODEL),
 ]

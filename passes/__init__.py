@@ -6,8 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
     from rnnlower.passes.conform_sonnx import ConformSonnxPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass
+    from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
     from rnnlower.passes.fold_constants import FoldConstantsPass
     from rnnlower.passes.fold_weights import FoldWeightsPass
     from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 
 __all__ = [
+    "AssumeLinearBeforeResetPass",
     "ConformSonnxPass",
     "ConvertOpsetPass",
+    "DequantizeRecurrentPass",
     "FoldConstantsPass",
     "FoldWeightsPass",
     "FreezeDimsPass",
@@ -43,6 +47,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AssumeLinearBeforeResetPass": "assume_linear",
+    "DequantizeRecurrentPass": "dequantize_recurrent",
     "ConformSonnxPass": "conform_sonnx",
     "ConvertOpsetPass": "convert_opset",
     "FoldConstantsPass": "fold_constants",

@@ -31,7 +31,7 @@ from rnnlower.graph.quiet import paused_collection
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import LoweredNode, Plan, replace_node
+from rnnlower.lowering.replacing import Gates, LoweredNode, Plan, replace_node
 from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights
@@ -59,6 +59,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
         dialect: The operators that may be emitted; ``None``: all.
+        compute_type: The type that narrower floats are computed in; ``None``: their own, float32 for
+            bfloat16.
+        gates: Whether gates share products: ``fused``, ``separate``, or ``auto``, what runs fastest.
         tell: Hears which of how many nodes is being lowered.
 
     Raises:
@@ -78,6 +81,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         semantics: Semantics = "ort",
         impossible: Sequence[Located] = (),
         dialect: Dialect | None = None,
+        compute_type: ir.DataType | None = None,
+        gates: Gates = "auto",
         tell: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:
         super().__init__()
@@ -91,6 +96,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self._strategy = strategy
         self._unroll_factor = unroll_factor
         self._dialect = dialect
+        self._compute_type = compute_type
+        self._gates: Gates = gates
         self._tell = tell
         self._semantics: Semantics = semantics
         self.lowered: list[LoweredNode] = []
@@ -136,7 +143,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 steps = f", {node.seq_length} steps" if node.seq_length else ""
                 self._tell(f"lowering {located.name}{steps}: node", number, len(found))
                 dtype = _dtype(node, located)
-                e = Emitter(opset, _scope(names, located), _arithmetic(dtype), initializers, self._dialect)
+                arithmetic = self._arithmetic(dtype)
+                e = Emitter(opset, _scope(names, located), arithmetic, initializers, self._dialect)
                 emitted.append((located, e, {}))
                 emitted[-1][2].update(self._emit(e, located, node, Weights(private, dtype)))
                 reports.append(self._report(located, e, node.direction, node.seq_length))
@@ -162,7 +170,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     ) -> dict[str, ir.Value]:
         plan = self._plan(located)
         try:
-            return lower_node(e, node, weights, plan.strategy, plan.unroll_factor)
+            return lower_node(e, node, weights, plan.strategy, plan.unroll_factor, self._gates)
         except MissingOperatorError as error:
             raise error.at(located) from None
         except OpsetError as error:
@@ -179,6 +187,13 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 remedy="take the branch out of the model, or give the inputs other shapes",
             )
         return fail_like_node(e, located.node)
+
+    def _arithmetic(self, dtype: ir.DataType) -> ir.DataType:
+        """The type to compute in: runtimes move bfloat16 but hardly compute with it."""
+        compute_type = ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else self._compute_type
+        if compute_type is None or compute_type.itemsize <= dtype.itemsize:
+            return dtype
+        return compute_type
 
     def _plan(self, located: Located) -> Plan:
         if isinstance(self._strategy, str):
@@ -223,11 +238,6 @@ def _dtype(node: ResolvedNode, located: Located) -> ir.DataType:
             "the types of its inputs are unknown", node=located, remedy="add type information to the model"
         )
     return node.dtype
-
-
-def _arithmetic(dtype: ir.DataType) -> ir.DataType:
-    """The type to compute in: runtimes move bfloat16 but hardly compute with it."""
-    return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
 def _private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir.Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from rnnlower import wording
 from rnnlower.arguments import check_strings, integer
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import walk
-from rnnlower.lowering.replacing import LoweredNode
+from rnnlower.lowering.replacing import Gates, LoweredNode
 from rnnlower.lowering.requirements import FIRST_OPSET
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.suspicions import Suspicion
@@ -47,6 +47,11 @@ class LoweringOptions:
         control_flow: ``unroll``: Loop and Scan nodes of the model become straight lines, too; ``keep``: they
             stay; ``None``: those go that the target lacks.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
+        dequantize: Whether quantized recurrent operators become float ones.
+        assume_linear_before_reset: Whether every GRU is read as ``linear_before_reset=1``.
+        compute_type: ``float32``: narrower recurrences compute in it, between Casts.
+        gates: ``fused``: as few products as can be; ``separate``: one for each gate; ``auto``: what the
+            target runs fastest.
     """
 
     strategy: str
@@ -61,6 +66,10 @@ class LoweringOptions:
     sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fold: bool | None = None
     control_flow: str | None = None
+    dequantize: bool = False
+    assume_linear_before_reset: bool = False
+    compute_type: str | None = None
+    gates: Gates = "auto"
 
     @property
     def folds(self) -> bool:
@@ -89,6 +98,17 @@ class LoweringOptions:
         if integer("unroll factor", self.unroll_factor) < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
         check_semantics(self.semantics)
+        if self.dequantize and self.nodes is not None:
+            raise OptionError(
+                "all quantized recurrent operators are to be dequantized, and only some nodes lowered",
+                remedy="leave out --dequantize or --node",
+            )
+        if self.compute_type not in (None, "float32"):
+            raise OptionError(f"the compute type is {self.compute_type!r}; it must be 'float32'")
+        if self.gates not in get_args(Gates):
+            raise OptionError(
+                f"the gates are {self.gates!r}; they must be one of {', '.join(get_args(Gates))}"
+            )
         if self.opset is not None and not FIRST_OPSET <= integer("opset", self.opset) <= LAST_OPSET:
             raise OptionError(
                 f"the opset is {self.opset}; a lowered model has one from {FIRST_OPSET} to {LAST_OPSET}"

@@ -14,8 +14,10 @@ from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
 from rnnlower.lowering.requirements import FIRST_OPSET, opset_needs
+from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.conforming import conform
 from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
@@ -263,6 +265,21 @@ def _read(work: _Work) -> None:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
+def _assume_linear(work: _Work) -> None:
+    reading = AssumeLinearBeforeResetPass()
+    reading(work.model)
+    work.notes.append(
+        f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.mended} had another form"
+    )
+
+
+def _dequantize(work: _Work) -> None:
+    target = work.options.target
+    keep_integers = target is None or "DequantizeLinear" in target.op_types
+    InferTypesPass()(work.model)
+    DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers)(work.model)
+
+
 def _warn(work: _Work) -> None:
     work.warnings += [*find_suspicions(work.model), *other_recurrences(work.model)]
 
@@ -355,6 +372,8 @@ def _lower_nodes(work: _Work) -> None:
         semantics=work.options.semantics,
         impossible=work.impossible,
         dialect=None if target is None else dialect(target),
+        compute_type=None if work.options.compute_type is None else ir.DataType.FLOAT,
+        gates=work.options.gates,
         tell=work.tell,
     )
     lowering(work.model)
@@ -432,6 +451,7 @@ def _may_waste_factor(options: LoweringOptions) -> bool:
 PIPELINE: Sequence[Step] = (
     Step(_select, "Nodes have the names that `inspect` shows only before anything moves."),
     Step(_freeze, "What follows is easier to tell where sizes are numbers."),
+    Step(_assume_linear, "What follows reads the attribute.", lambda o: o.assume_linear_before_reset),
     Step(_warn, "Names are still those that the user knows, and fixed sizes excuse some."),
     Step(_set_inputs, "A value fills the shape that is now known.", lambda options: bool(options.sets)),
     Step(_open_to_target, "A model that the target takes in no form is refused first.", _has_target),
@@ -441,6 +461,7 @@ PIPELINE: Sequence[Step] = (
     ),
     Step(_unroll_control_flow, "Iterations tell sizes and constants.", lambda o: bool(o.unrolls)),
     Step(_simplify, "What never runs need not be lowered, nor fit.", lambda options: options.folds),
+    Step(_dequantize, "A target may run the float operator.", lambda o: o.dequantize),
     Step(
         _set_impossible_aside,
         "Branches that inputs of the given shapes must not take need not make sense for them.",

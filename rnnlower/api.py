@@ -17,6 +17,7 @@ import onnx_ir as ir
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.quiet import paused_collection
 from rnnlower.inspection import RecurrentNode, inspect_model
+from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.passes.simplify import settle
@@ -40,6 +41,10 @@ def unroll(
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
     control_flow: str | None = None,
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    compute_type: str | None = None,
+    gates: Gates = "auto",
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites LSTM, GRU and RNN nodes into straight-line primitive ops.
 
@@ -55,6 +60,10 @@ def unroll(
             `input_shapes` is given, and for a target.
         control_flow: ``unroll``: the model's own Loop and Scan nodes become straight lines, too; ``keep``:
             they stay. ``None``: for a target, those go that it lacks.
+        dequantize: Quantized recurrent operators become float ones, with dequantized weights.
+        assume_linear_before_reset: Every GRU is read as ``linear_before_reset=1``.
+        compute_type: ``float32``: float16 and bfloat16 recurrences compute in it, between Casts.
+        gates: One product for several gates (``fused``), one each (``separate``), or what runs fastest.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -73,6 +82,10 @@ def unroll(
         sets=sets or {},
         fold=fold,
         control_flow=control_flow,
+        dequantize=dequantize,
+        assume_linear_before_reset=assume_linear_before_reset,
+        compute_type=compute_type,
+        gates=gates,
     )
     return _lower(model, options)
 
@@ -88,6 +101,10 @@ def scan(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    compute_type: str | None = None,
+    gates: Gates = "auto",
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites each LSTM, GRU and RNN node into primitive ops around one Scan.
 
@@ -106,6 +123,10 @@ def scan(
         semantics,
         sets=sets or {},
         fold=fold,
+        dequantize=dequantize,
+        assume_linear_before_reset=assume_linear_before_reset,
+        compute_type=compute_type,
+        gates=gates,
     )
     return _lower(model, options)
 
@@ -121,6 +142,10 @@ def loop(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    compute_type: str | None = None,
+    gates: Gates = "auto",
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites each LSTM, GRU and RNN node into primitive ops around one Loop.
 
@@ -136,6 +161,10 @@ def loop(
         semantics,
         sets=sets or {},
         fold=fold,
+        dequantize=dequantize,
+        assume_linear_before_reset=assume_linear_before_reset,
+        compute_type=compute_type,
+        gates=gates,
     )
     return _lower(model, options)
 
@@ -154,6 +183,10 @@ def lower(
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
     control_flow: str | None = None,
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    compute_type: str | None = None,
+    gates: Gates = "auto",
 ) -> onnx.ModelProto | ir.Model:
     """Rewrites the LSTM, GRU and RNN nodes that a runtime lacks or gets wrong into ops that it has.
 
@@ -180,6 +213,10 @@ def lower(
         sets or {},
         fold,
         control_flow,
+        dequantize=dequantize,
+        assume_linear_before_reset=assume_linear_before_reset,
+        compute_type=compute_type,
+        gates=gates,
     )
     return _lower(model, options)
 

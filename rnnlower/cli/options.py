@@ -19,11 +19,15 @@ __all__ = [
     "OUTPUT",
     "PANELS",
     "VERIFICATION",
+    "AssumeLinear",
     "Atol",
+    "ComputeType",
     "ControlFlow",
+    "Dequantize",
     "Dims",
     "ExternalData",
     "Fold",
+    "Gates",
     "InputShapes",
     "Inputs",
     "Json",
@@ -170,6 +174,39 @@ Strict = Annotated[
     typer.Option(
         "--strict",
         help="Fail if ops of the rest of the model do not fit the target.",
+        rich_help_panel=LOWERING,
+    ),
+]
+Dequantize = Annotated[
+    bool,
+    typer.Option(
+        "--dequantize",
+        help="Quantized recurrent operators become float ones, with dequantized weights.",
+        rich_help_panel=LOWERING,
+    ),
+]
+AssumeLinear = Annotated[
+    bool,
+    typer.Option(
+        "--assume-linear-before-reset",
+        help="Read GRU nodes as linear_before_reset=1: mends what some exporters of PyTorch wrote.",
+        rich_help_panel=LOWERING,
+    ),
+]
+ComputeType = Annotated[
+    str | None,
+    typer.Option(
+        metavar="float32",
+        help="Compute float16 and bfloat16 recurrences in float32, between Casts.",
+        show_default=False,
+        rich_help_panel=LOWERING,
+    ),
+]
+Gates = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|fused|separate",
+        help="One product for several gates, or one each.",
         rich_help_panel=LOWERING,
     ),
 ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BODY_FORMS",
+    "GATE_FORMS",
     "PLAIN",
     "STRAIGHT_FORMS",
     "Case",
@@ -262,7 +263,30 @@ class ManyRowsForm(Form):
         return isinstance(case.axes.batch, int) and case.axes.batch >= LARGE_BATCH
 
 
+class SeparateForm(Form):
+    """A product for each gate, as quantizers and NPUs want that give each product a range of its own."""
+
+    def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        return _grouped(node, _BY_ACTIVATION[node.op_type], len(node.cell.gates))
+
+
+class FusedForm(Form):
+    """As few products as the cell allows."""
+
+    def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        return _grouped(node, _TOGETHER[node.op_type], 1)
+
+    def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
+        return [GateGroup("zrh", 0, 3)] if node.linear_before_reset else self.groups(node)
+
+
 PLAIN = Form("rows")
+
+GATE_FORMS: Mapping[str, Form] = {
+    "separate": SeparateForm("separate gates"),
+    "fused": FusedForm("fused gates"),
+}
+"""The forms that a user asks for by `--gates`, on any runtime."""
 
 STRAIGHT_FORMS: Sequence[Form] = (LongForm("long line"), StraightForm("straight line"))
 """The forms in a straight line, the best first."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
-__all__ = ["EMITTED", "LoweredNode", "Plan", "replace_node"]
+__all__ = ["EMITTED", "Gates", "LoweredNode", "Plan", "replace_node"]
+
+Gates = Literal["auto", "fused", "separate"]
+"""Whether gates share products; ``auto``: as it runs fastest."""
 
 EMITTED = "rnnlower.emitted"
 """Key in the `meta` of nodes that were emitted for a target."""

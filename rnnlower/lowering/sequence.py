@@ -15,11 +15,12 @@ import onnx_ir as ir
 from rnnlower.lowering.cells import LAST_OPS, NewState
 from rnnlower.lowering.declaring import symbol_of_rows
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.forms import PLAIN, Case, Form
+from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
 from rnnlower.lowering.masks import Mask, is_never, mask_of, where
 from rnnlower.lowering.outputs import output_shape, outputs_of, outputs_without_steps
 from rnnlower.lowering.quantized import quantized_lanes, turned_back
+from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
@@ -29,7 +30,12 @@ __all__ = ["fail_like_node", "lower_node"]
 
 
 def lower_node(
-    e: Emitter, node: ResolvedNode, weights: Weights, strategy: str, unroll_factor: int = 1
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    strategy: str,
+    unroll_factor: int = 1,
+    gates: Gates = "auto",
 ) -> dict[str, ir.Value]:
     """Emits the node; gives a new value for each of its outputs that is used.
 
@@ -39,6 +45,8 @@ def lower_node(
         weights: Cuts the node's weights.
         strategy: A key of `STRATEGIES`.
         unroll_factor: Time steps in an iteration of the loop.
+        gates: ``fused``: all gates in as few products as the cell allows; ``separate``: a product for each;
+            ``auto``: the form that onnxruntime runs fastest, where the result is for that.
     """
     X = node.inputs["X"]
     axes = _axes(e, node, X)
@@ -50,7 +58,7 @@ def lower_node(
     if node.is_quantized:
         lanes: Sequence[Lane] = quantized_lanes(e, node, weights, series)
     else:
-        form = _form(Case(e, node, weights, axes), STRATEGIES[strategy])
+        form = GATE_FORMS.get(gates) or _form(Case(e, node, weights, axes), STRATEGIES[strategy])
         lanes = make_lanes(e, node, weights, form, series)
     mask = mask_of(e, node, lanes[0].axes)
     results = _run(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)

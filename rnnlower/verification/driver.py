@@ -28,6 +28,7 @@ from rnnlower.verification.inputs.thresholds import largest_threshold
 from rnnlower.verification.inputs.trials import RunModel, Trial, fed_back, generate_trials, input_maker
 from rnnlower.verification.interface import feedable_inputs, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold
+from rnnlower.verification.readings import as_read
 from rnnlower.verification.result import RuntimeTrial, VerificationResult
 from rnnlower.verification.running import Runner
 from rnnlower.verification.streaming import state_pairs
@@ -78,6 +79,8 @@ def verify(
     also_on: str | None = None,
     sets: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs by name.
 
@@ -94,6 +97,8 @@ def verify(
         inputs: run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
         states: for a streaming model, the state input that each state output feeds in the next call; left
             out: found by name and shape. Some of the generated trials go on with such states.
+        dequantize: read the reference's DynamicQuantizeLSTM nodes as LSTM with dequantized weights.
+        assume_linear_before_reset: read its GRU nodes as ``linear_before_reset=1``.
         semantics: what the reference's recurrent operators mean where the ONNX text and onnxruntime differ.
         engine: run both models on this one; left out, each on onnxruntime if that has kernels for it.
         on: run the candidate on this runtime instead: a name of ``rnnlower.engines()``, or
@@ -140,7 +145,10 @@ def verify(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
-        runner = Runner(*models, semantics, engine, read_sets(sets or {}, models[0].proto.graph))
+        read = as_read(
+            models[0], dequantize=dequantize, assume_linear_before_reset=assume_linear_before_reset
+        )
+        runner = Runner(read, models[1], semantics, engine, read_sets(sets or {}, models[0].proto.graph))
         if on is not None:
             runner = runner.on(find_engine(on))
         stream = stream_of(*models)

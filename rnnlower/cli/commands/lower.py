@@ -8,11 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from rnnlower.cli.options import (
+    AssumeLinear,
     Atol,
+    ComputeType,
     ControlFlow,
+    Dequantize,
     Dims,
     ExternalData,
     Fold,
+    Gates,
     Inputs,
     InputShapes,
     Json,
@@ -68,6 +72,10 @@ def _lower(
     node: Nodes = None,
     unroll_factor: UnrollFactor = 1,
     semantics: Semantics = "ort",
+    dequantize: Dequantize = False,
+    assume_linear_before_reset: AssumeLinear = False,
+    compute_type: ComputeType = None,
+    gates: Gates = "auto",
     verify: Verify = True,
     trials: Trials = None,
     seed: Seed = None,
@@ -100,6 +108,10 @@ def _lower(
         sets=parse_sets(set_),
         fold=fold,
         control_flow=control_flow,
+        dequantize=dequantize,
+        assume_linear_before_reset=assume_linear_before_reset,
+        compute_type=compute_type,
+        gates=gates,  # type: ignore[arg-type]  # LoweringOptions checks it
     )
     check_external_data(external_data)
     settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state, on)
@@ -117,6 +129,7 @@ def _lower(
         say(f"rnnlower: note: {note}", quiet)
     warn(lowering.warnings)
     settings |= {"semantics": semantics, "sets": lowering.sets, "also_on": runtime}
+    settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
     how = settings if verify else None
     verification, written = write(lowered, output, model, how, external_data, quiet, phases)
     if verification is not None and verification.on is None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rnnlower.cli.options import (
+    AssumeLinear,
     Atol,
+    Dequantize,
     Inputs,
     Json,
     On,
@@ -52,6 +54,8 @@ def verify(
     inputs: Inputs = None,
     state: States = None,
     semantics: Semantics = "ort",
+    dequantize: Dequantize = False,
+    assume_linear_before_reset: AssumeLinear = False,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -73,6 +77,7 @@ def verify(
     if "on" in settings:
         installed_runtime(settings["on"])
     settings |= {"semantics": semantics, "engine": engine}
+    settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
     phases = Phases(verbose)
     with progress("verifying", quiet, phases) as tell:
         result = verify_files(reference, candidate, settings, tell)

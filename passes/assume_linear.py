@@ -1,0 +1,57 @@
+"""GRU nodes read as the form that PyTorch computes.
+
+Before::
+
+    Y = GRU<hidden_size=H>(X, W, R, B)
+
+After::
+
+    Y = GRU<hidden_size=H, linear_before_reset=1>(X, W, R, B)
+
+torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pytorch/pytorch#189225).
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.recurrent.finding import find_recurrent
+
+__all__ = ["AssumeLinearBeforeResetPass"]
+
+_FIRST_OPSET = 3
+_NAME = "linear_before_reset"
+
+
+class AssumeLinearBeforeResetPass(ir.passes.InPlacePass):
+    """Gives linear_before_reset=1 to every GRU of the model, functions included.
+
+    Attributes:
+        mended: How many had another form.
+    """
+
+    mended = 0
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Sets the attribute.
+
+        Raises:
+            UnsupportedModelError: A GRU is older than the attribute.
+        """
+        self.mended = 0
+        for located in find_recurrent(model):
+            node = located.node
+            if node.op_type != "GRU":
+                continue
+            if located.opset < _FIRST_OPSET:
+                raise UnsupportedModelError(
+                    f"GRU-1 has no {_NAME}, which is to be assumed",
+                    node=located,
+                    remedy=f"convert the model first (rnnlower convert --opset {_FIRST_OPSET})",
+                )
+            given = node.attributes.get(_NAME)
+            if given is None or given.is_ref() or given.as_int() != 1:
+                node.attributes[_NAME] = ir.AttrInt64(_NAME, 1)
+                self.mended += 1
+        return ir.passes.PassResult(model, modified=bool(self.mended))

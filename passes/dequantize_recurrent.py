@@ -1,0 +1,124 @@
+"""Quantized recurrent operators as float ones, whose weights are what the integers stand for.
+
+Before::
+
+    Y = com.microsoft.DynamicQuantizeLSTM<hidden_size=H>(
+        X, W, R, B, , , , , W_scale, W_zero_point, R_scale, R_zero_point)
+
+After (W stays int8; ``keep_integers=False`` writes it as float)::
+
+    W_float = DequantizeLinear<axis=1>(W_transposed, W_scale, W_zero_point)
+    R_float = DequantizeLinear<axis=1>(R_transposed, R_scale, R_zero_point)
+    Y = LSTM<hidden_size=H>(X, W_float, R_float, B)
+
+X and H are not rounded to 8 bits any more, so the numbers are those of a finer model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.operators import MOST_INPUTS
+from rnnlower.recurrent.parsing import parse_recurrent
+
+__all__ = ["DequantizeRecurrentPass"]
+
+_PER_AXIS = 13
+"""The first DequantizeLinear with a scale for each row."""
+
+
+class DequantizeRecurrentPass(ir.passes.InPlacePass):
+    """Makes DynamicQuantizeLSTM nodes of the main graph and its subgraphs LSTM nodes.
+
+    Args:
+        nodes: The nodes; those that are not quantized stay. ``None``: every recurrent node.
+        keep_integers: Whether constant weights stay integers behind DequantizeLinear.
+    """
+
+    def __init__(self, nodes: Sequence[Located] | None = None, *, keep_integers: bool = True) -> None:
+        super().__init__()
+        self._nodes = nodes
+        self._keep_integers = keep_integers
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Dequantizes.
+
+        Raises:
+            InvalidModelError: A node breaks the operator's text.
+        """
+        found = find_recurrent(model) if self._nodes is None else self._nodes
+        resolved = [(located, parse_recurrent(located)) for located in found]
+        quantized = [(located, node) for located, node in resolved if node.is_quantized]
+        opset = default_opset(model)
+        names = NameSource(names_in(model)) if quantized else NameSource()
+        initializers = InitializerPool(model, names)
+        for located, node in quantized:
+            e = Emitter(opset, Scope(names, f"{located.name}/"), ir.DataType.FLOAT, initializers)
+            keep_integers = self._keep_integers and opset >= _PER_AXIS
+            weights = [_weight(e, node, name, keep_integers) for name in "WR"]
+            _replace(located.node, weights, e.nodes)
+        return ir.passes.PassResult(model, modified=bool(quantized))
+
+
+def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
+    """Makes the node an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
+    assert node.graph is not None
+    node.graph.insert_before(node, emitted)
+    old = [value for value in (*node.inputs[1:3], *node.inputs[MOST_INPUTS:]) if value is not None]
+    node.resize_inputs(MOST_INPUTS)
+    for index, weight in enumerate(weights, 1):
+        node.replace_input_with(index, weight)
+    node.domain, node.op_type = "", "LSTM"
+    remove_orphans(old)
+
+
+def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> ir.Value:
+    """W or R as LSTM has it, ``[num_directions, 4 * hidden_size, columns]``."""
+    parts = [node.inputs[part] for part in (name, f"{name}_scale", f"{name}_zero_point")]
+    tensors = [constant_of(value) for value in parts]
+    known = [tensor.numpy() for tensor in tensors if tensor is not None]
+    if len(known) < len(parts):
+        return _at_run_time(e, *parts)
+    values, scale, zero_point = known
+    values = np.ascontiguousarray(values.transpose(0, 2, 1))
+    if not keep_integers:
+        centred = values.astype(np.float32) - _columns(zero_point.astype(np.float32))
+        return e.constant(centred * _columns(scale), name=parts[0].name or "")
+    lanes = [
+        _dequantized(e, values[[d]], scale[d], zero_point[d], parts[0].name or "") for d in range(len(values))
+    ]
+    return e.concat(lanes, axis=0)
+
+
+def _columns(array: np.ndarray) -> np.ndarray:
+    """Scales or zero points in the shape of the weights of LSTM, as far as they vary."""
+    return array.reshape(len(array), -1, 1)
+
+
+def _dequantized(
+    e: Emitter, values: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, name: str
+) -> ir.Value:
+    """One direction's weights; a scale and a zero point for all of it, or for each row."""
+    operands = [e.constant(values, name=name), e.constant(np.asarray(scale))]
+    if np.any(zero_point):
+        operands.append(e.constant(np.asarray(zero_point)))
+    return e.op("DequantizeLinear", *operands, axis=1) if scale.ndim else e.op("DequantizeLinear", *operands)
+
+
+def _at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
+    shape = e.integers(0, 1, -1)
+    centre = e.op("Reshape", e.cast(zero_point, e.dtype), shape, since=5)
+    centred = e.op("Sub", e.cast(values, e.dtype), centre)
+    product = e.op("Mul", centred, e.op("Reshape", scale, shape, since=5))
+    return e.transpose(product, [0, 2, 1])

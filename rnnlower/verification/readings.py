@@ -1,0 +1,78 @@
+"""The reference as the user wants it read, where that is not what it says.
+
+`dequantize`: DynamicQuantizeLSTM is LSTM with the weights that the integers stand for.
+`assume_linear_before_reset`: every GRU has linear_before_reset=1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import onnx
+from onnx import NodeProto, TensorProto, helper
+
+from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
+from rnnlower.verification.models import HeldModel
+
+__all__ = ["as_read"]
+
+_OF_LSTM = 8
+
+
+def as_read(model: HeldModel, *, dequantize: bool, assume_linear_before_reset: bool) -> HeldModel:
+    """The model with these readings written down; itself where there are none."""
+    if not (dequantize or assume_linear_before_reset):
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.with_data())
+    for graph in (proto.graph, *proto.functions):
+        _rewrite(graph, dequantize, assume_linear_before_reset)
+    return replace(model, proto=proto, path=None)
+
+
+def _rewrite(graph: onnx.GraphProto | onnx.FunctionProto, dequantize: bool, linear: bool) -> None:
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            # Only to look at a graph that is not there would make it.
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _rewrite(attribute.g, dequantize, linear)
+            for inner in attribute.graphs:
+                _rewrite(inner, dequantize, linear)
+        if dequantize and node.op_type == QUANTIZED_LSTM:
+            nodes += _dequantized(node)
+            continue
+        if linear and node.op_type == "GRU" and node.domain in ("", "ai.onnx"):
+            kept = [attribute for attribute in node.attribute if attribute.name != "linear_before_reset"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
+        nodes.append(node)
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
+    """LSTM, and what makes its W and R of the quantized ones."""
+    inputs = list(node.input)
+    scales = {"W": inputs[8:10], "R": inputs[10:12]}
+    label = node.name or next(filter(None, node.output))
+    for index, (name, (scale, zero_point)) in enumerate(scales.items(), 1):
+        start = f"{label}/{name}"
+        shape = helper.make_tensor("shape", TensorProto.INT64, [3], [0, 1, -1])
+        yield helper.make_node("Constant", [], [f"{start}/shape"], value=shape)
+        yield helper.make_node("Cast", [inputs[index]], [f"{start}/values"], to=TensorProto.FLOAT)
+        yield helper.make_node("Cast", [zero_point], [f"{start}/zero"], to=TensorProto.FLOAT)
+        yield helper.make_node("Reshape", [f"{start}/zero", f"{start}/shape"], [f"{start}/zeros"])
+        yield helper.make_node("Reshape", [scale, f"{start}/shape"], [f"{start}/scales"])
+        yield helper.make_node("Sub", [f"{start}/values", f"{start}/zeros"], [f"{start}/centred"])
+        yield helper.make_node("Mul", [f"{start}/centred", f"{start}/scales"], [f"{start}/columns"])
+        yield helper.make_node("Transpose", [f"{start}/columns"], [f"{start}/float"], perm=[0, 2, 1])
+        inputs[index] = f"{start}/float"
+    lstm = NodeProto()
+    lstm.CopyFrom(node)
+    lstm.domain, lstm.op_type = "", "LSTM"
+    del lstm.input[:]
+    lstm.input.extend(inputs[:_OF_LSTM])
+    yield lstm

@@ -1,0 +1,94 @@
+"""--dequantize: DynamicQuantizeLSTM as an LSTM whose weights are what the integers stand for."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from support.cli_helpers import rnnlower as command
+from support.cli_helpers import save
+from support.judge import STRATEGIES, all_nodes, run
+from support.quantized_models import QuantizedLstm, draw
+from support.quantized_oracle import dequantized
+
+import rnnlower
+from rnnlower.passes import DequantizeRecurrentPass
+
+STATES = ("B", "initial_h", "initial_c")
+CASES = {
+    "defaults": QuantizedLstm(),
+    "per column": QuantizedLstm(per_column=True, direction="bidirectional", optional=(*STATES, "P")),
+    "uint8": QuantizedLstm(signed=False, batch=3, lengths=(4, 2, 5), direction="reverse", optional=STATES),
+    "opset 11": QuantizedLstm(opset=11, direction="bidirectional"),
+    "weights at run time": QuantizedLstm(
+        weights_at_run_time=True, per_column=True, direction="bidirectional"
+    ),
+}
+
+
+def lowered(config: QuantizedLstm, strategy: str, **options: Any) -> onnx.ModelProto:
+    if strategy == "unroll":
+        options["input_shapes"] = {name: value.shape for name, value in config.feeds().items()}
+    result = getattr(rnnlower, strategy)(config.build(), dequantize=True, **options)
+    onnx.checker.check_model(result, full_check=True)
+    return result
+
+
+def check(config: QuantizedLstm, strategy: str) -> None:
+    result = lowered(config, strategy)
+    assert not {"DynamicQuantizeLSTM", "LSTM"} & {node.op_type for node in all_nodes(result)}
+    expected = dequantized(config.all_attributes, config.values())
+    for name, value in run(result, config.feeds()).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-5, err_msg=f"{name} of {config}")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+def test_the_numbers_are_those_of_the_float_operator(config: QuantizedLstm, strategy: str) -> None:
+    check(config, strategy)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_nodes(seed: int) -> None:
+    config = draw(np.random.default_rng(100 + seed))
+    check(config, STRATEGIES[seed % 3])
+
+
+def test_the_pass_keeps_the_integers() -> None:
+    model = ir.from_proto(QuantizedLstm(per_column=True, direction="bidirectional").build())
+    assert DequantizeRecurrentPass()(model).modified
+    assert [node.op_type for node in model.graph] == [
+        *["DequantizeLinear", "DequantizeLinear", "Concat"] * 2,
+        "LSTM",
+    ]
+    floats = ir.from_proto(QuantizedLstm().build())
+    DequantizeRecurrentPass(keep_integers=False)(floats)
+    assert [node.op_type for node in floats.graph] == ["LSTM"]
+    assert not DequantizeRecurrentPass()(floats).modified
+
+
+def test_the_file_does_not_grow() -> None:
+    config = QuantizedLstm(hidden_size=64, input_size=64, steps=20)
+    source = config.build().ByteSize()
+    assert lowered(config, "scan").ByteSize() < 1.2 * source
+    assert lowered(config, "scan", opset=11).ByteSize() < 4.5 * source
+
+
+def test_a_target_without_integers_gets_floats(tmp_path: pathlib.Path) -> None:
+    model = save(QuantizedLstm().build(), tmp_path)
+    out = tmp_path / "out.onnx"
+    command("lower", model, "-o", out, "--target", "primitive", "--dequantize")
+    assert "DequantizeLinear" not in {node.op_type for node in all_nodes(onnx.load(out))}
+    # What is quantized is not what is not: 8 bits are seen.
+    command("verify", model, out, code=1)
+    command("verify", model, out, "--dequantize")
+
+
+def test_some_nodes_only_are_refused(tmp_path: pathlib.Path) -> None:
+    model = save(QuantizedLstm().build(), tmp_path)
+    run = command("scan", model, "-o", tmp_path / "out.onnx", "--dequantize", "--node", "q*", code=2)
+    assert "leave out --dequantize or --node" in run.stderr
