@@ -183,8 +183,15 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         if name in node.attributes and _plain(node.attributes[name].value) not in allowed:
             given = _plain(node.attributes[name].value)
             yield f"attribute {name} is {given!r}, not {_alternatives(allowed)}"
+    for name in limit.written:
+        if name not in node.attributes and _has_attribute(node.op_type, name, opset):
+            yield f"attribute {name} is not written"
     if limit.versions is not None:
         yield from _of_another_version(node.op_type, opset, limit.versions)
+
+
+def _has_attribute(op_type: str, name: str, opset: int) -> bool:
+    return onnx.defs.has(op_type, opset) and name in onnx.defs.get_schema(op_type, opset).attributes
 
 
 def _of_another_version(op_type: str, opset: int, allowed: Sequence[int]) -> Iterator[str]:

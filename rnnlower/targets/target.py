@@ -39,6 +39,7 @@ version) and, where nobody has said it, ``guess = true``::
     max_rank = 4                  # of the first input and the first output
     attributes = { mode = ["linear"] }
     versions = [11, 13]           # of the operator, each by the opset that brought it
+    written = ["axes"]            # attributes that must be written at the opsets that have them
     max_outputs = 9               # how many outputs a node may have; a Split into more is written as a tree
     alone_behind = ["Expand"]     # operators that must not repeat an axis of 1 for the first input alone
     remedy = "..."                # what to do about it
@@ -160,6 +161,7 @@ class Limit(Claim):
     max_rank: int | None = None
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     versions: Sequence[int] | None = None
+    written: Sequence[str] = ()
     max_outputs: int | None = None
     alone_behind: Sequence[str] = ()
     remedy: str = ""

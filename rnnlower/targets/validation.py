@@ -102,6 +102,8 @@ def _words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str
         yield limit.ops, _standard_ops(), f"{where}.ops"
         yield limit.dtypes or (), _DTYPES, f"{where}.dtypes"
         yield limit.alone_behind, _standard_ops(), f"{where}.alone_behind"
+        own = tuple(name for op_type in limit.ops for name in _schema_attributes(op_type))
+        yield limit.written, own, f"{where}.written"
     for index, caution in enumerate(target.cautions):
         where = f"cautions[{index}]"
         yield caution.ops, _RECURRENT, f"{where}.ops"

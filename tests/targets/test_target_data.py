@@ -114,3 +114,19 @@ def test_an_opset_that_the_target_does_not_take_is_no_advice() -> None:
     """)
     with pytest.raises(rnnlower.OpsetError, match=r"opset 20 has it, but target tract takes 9 to 18"):
         rnnlower.lower(model, target="tract")
+
+
+@pytest.mark.parametrize(
+    ("opset", "squeeze", "reasons"),
+    [
+        (11, "Squeeze (X)", ["attribute axes is not written"]),
+        (11, "Squeeze <axes = [0]> (X)", []),
+        (13, "Squeeze (X)", []),
+    ],
+)
+def test_tract_wants_the_axes_of_an_old_squeeze(opset: int, squeeze: str, reasons: list[str]) -> None:
+    head = f'<ir_version: 7, opset_import: ["" : {opset}]>'
+    model = onnx.parser.parse_model(f"{head} main (float[1, 2] X) => (float[2] Y) {{ Y = {squeeze} }}")
+    misfits = rnnlower.check(model, target="tract")
+    assert [misfit.reason for misfit in misfits] == reasons
+    assert all("opset 13" in misfit.remedy for misfit in misfits)
