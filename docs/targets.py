@@ -20,9 +20,12 @@ INTRODUCTION = """\
 <!-- Written by docs/targets.py. -->
 
 What `rnnlower check MODEL --target NAME` and `rnnlower lower MODEL -o OUT --target NAME` know of each
-runtime. It stands in one TOML file a runtime in `rnnlower/targets/data/`; `--target FILE.toml` takes one of
-your own (its tables are explained in `rnnlower/targets/target.py`). **Guess** marks what rests on no text
-that was read and on no trial.
+runtime. It stands in one TOML file a runtime in `rnnlower/targets/data/`. **Guess** marks what rests on no
+text that was read and on no trial.
+
+`--target FILE.toml` takes a file of your own; its tables are explained in `rnnlower/targets/target.py`.
+`rnnlower targets --schema > target.schema.json` writes a JSON Schema of such files: with the line
+`#:schema target.schema.json` at the top, editors complete and check them.
 
 `lower` keeps a recurrent node that the runtime runs soundly as it is, and lowers the others: unrolled where
 the runtime has no Scan and no Loop or the steps are few, else in a Scan, else in a Loop. What it emits

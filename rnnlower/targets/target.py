@@ -109,7 +109,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["CONTROL_FLOW", "Claim", "Limit", "RecurrentRule", "Target", "find_target", "target_names"]
+__all__ = [
+    "CONTROL_FLOW",
+    "LISTS",
+    "TABLES",
+    "Claim",
+    "Limit",
+    "RecurrentRule",
+    "Target",
+    "find_target",
+    "target_names",
+]
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -287,7 +297,7 @@ def find_target(name: str | os.PathLike[str]) -> Target:
         raise OptionError(f"target file {path}: {error}") from error
 
 
-_TABLES = {
+TABLES = {
     "opset": OpsetRange,
     "control_flow": ControlFlow,
     "shapes": Shapes,
@@ -295,7 +305,7 @@ _TABLES = {
     "ops": Ops,
     "tried": Tried,
 }
-_LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
+LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
 
 
 def _parse(name: str, data: Mapping[str, Any]) -> Target:
@@ -303,14 +313,14 @@ def _parse(name: str, data: Mapping[str, Any]) -> Target:
     for key, value in data.items():
         if key in ("title", "engine"):
             fields[key] = _of_type(value, str, key)
-        elif key in _TABLES:
-            fields[key] = _claim(_TABLES[key], value, key)
-        elif key in _LISTS:
+        elif key in TABLES:
+            fields[key] = _claim(TABLES[key], value, key)
+        elif key in LISTS:
             rows = enumerate(_of_type(value, list, key))
-            fields[key] = [_claim(_LISTS[key], row, f"{key}[{index}]") for index, row in rows]
+            fields[key] = [_claim(LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
-            known_word(key, ("title", "engine", *_TABLES, *_LISTS), f"unknown key {key!r}")
-    if missing := _TABLES.keys() - fields.keys() - {"tried"}:
+            known_word(key, ("title", "engine", *TABLES, *LISTS), f"unknown key {key!r}")
+    if missing := TABLES.keys() - fields.keys() - {"tried"}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)
     validate(target)

@@ -22,7 +22,7 @@ from rnnlower.recurrent.operators import (
 if TYPE_CHECKING:
     from rnnlower.targets.target import Target
 
-__all__ = ["CONTROL_FLOW", "known_word", "validate"]
+__all__ = ["CONTROL_FLOW", "known_word", "validate", "words"]
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
 _MOST_LISTED = 24
@@ -59,8 +59,8 @@ def known_word(given: Any, known: Collection[str], problem: str) -> None:
         return
     near = difflib.get_close_matches(str(given), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    words = f"; known are {', '.join(known)}" if len(known) <= _MOST_LISTED else ""
-    raise ValueError(problem + (hint or words))
+    listed = f"; known are {', '.join(known)}" if len(known) <= _MOST_LISTED else ""
+    raise ValueError(problem + (hint or listed))
 
 
 def validate(target: Target) -> None:
@@ -74,8 +74,8 @@ def validate(target: Target) -> None:
         raise ValueError(f"opset.range is {list(first_last)}; it must be [first, last]")
     if (target.ops.allowed is None) == (target.ops.absent is None):
         raise ValueError("ops must have either allowed or absent")
-    for words, known, where in _words(target):
-        for word in words:
+    for given, known, where in words(target):
+        for word in given:
             known_word(word, known, f"{where} names {word!r}, which is unknown")
     for where, attributes, types in _attributes(target):
         for name, values in attributes.items():
@@ -89,7 +89,7 @@ def validate(target: Target) -> None:
             raise ValueError(f"{name} has an empty source")
 
 
-def _words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]]:
+def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]]:
     """Words, those that are known there, and the place."""
     yield target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"
     yield [target.control_flow.dynamic], ("Loop", "Scan"), "control_flow.dynamic"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Annotated
+
+import typer
 
 from rnnlower.cli.options import Json
 from rnnlower.cli.running import emit, exit_codes
@@ -12,11 +15,20 @@ __all__ = ["targets"]
 
 
 @exit_codes
-def targets(json_: Json = False) -> None:
+def targets(
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print a JSON Schema of target files instead, for editors.")
+    ] = False,
+    json_: Json = False,
+) -> None:
     """List the targets."""
     from rnnlower.cli import tables
     from rnnlower.targets import find_target, target_names
+    from rnnlower.targets.schema import schema as of_files
 
+    if schema:
+        emit(json.dumps(of_files(), indent=2))
+        return
     known = [find_target(name) for name in target_names()]
     if json_:
         emit(json.dumps({"targets": [dataclasses.asdict(target) for target in known]}))

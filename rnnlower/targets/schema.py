@@ -1,0 +1,115 @@
+"""A JSON Schema of target files, for editors: from the tables' fields, known words and comments."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rnnlower.targets import target as description
+from rnnlower.targets.target import (
+    LISTS,
+    TABLES,
+    Caution,
+    Claim,
+    ControlFlow,
+    Limit,
+    Ops,
+    OpsetRange,
+    RecurrentRule,
+    Shapes,
+    Target,
+    Types,
+)
+from rnnlower.targets.validation import words
+
+__all__ = ["schema"]
+
+_TYPES = {"str": "string", "bool": "boolean", "int": "integer"}
+_ATTRIBUTES = {"type": "object", "additionalProperties": {"type": "array"}}
+_COMMON = {
+    "source": "Whose documentation or code says so, and of which version.",
+    "guess": "Whether nobody has said it.",
+}
+
+
+def schema() -> dict[str, Any]:
+    """The schema, as JSON has it (draft 2020-12)."""
+    known, told = _known_words(), _comments()
+    properties: dict[str, Any] = {
+        "title": {"type": "string", "description": told["", "title"]},
+        "engine": {"type": "string", "description": told["", "engine"]},
+    }
+    for name, kind in TABLES.items():
+        properties[name] = _table(name, kind, known, told)
+    for name, kind in LISTS.items():
+        properties[name] = {"type": "array", "items": _table(name, kind, known, told)}
+    properties["ops"]["oneOf"] = [{"required": ["allowed"]}, {"required": ["absent"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A target of rnnlower: what a runtime can run",
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in TABLES if name != "tried"],
+        "additionalProperties": False,
+    }
+
+
+def _table(
+    name: str, kind: type[Claim], known: Mapping[str, list[str]], told: Mapping[tuple[str, str], str]
+) -> dict[str, Any]:
+    properties = {}
+    for field in dataclasses.fields(kind):
+        text = told.get((name, field.name)) or _COMMON.get(field.name, "")
+        value = _value(str(field.type), known.get(f"{name}.{field.name}"))
+        properties[field.name] = value | ({"description": text} if text else {})
+    required = [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _value(annotation: str, known: list[str] | None) -> dict[str, Any]:
+    """What a field of this type may hold."""
+    if annotation.startswith("Mapping"):
+        return _ATTRIBUTES
+    inner = re.sub(r"^Sequence\[(\w+)\]", r"\1", annotation)
+    item: dict[str, Any] = {"type": _TYPES[inner.split(" ")[0]]}
+    if known is not None:
+        item["enum"] = known
+    return {"type": "array", "items": item} if annotation.startswith("Sequence") else item
+
+
+def _known_words() -> dict[str, list[str]]:
+    """The words that a key may hold; operators and activations among them, those of other domains not."""
+    said: dict[str, Any] = {"source": "-"}
+    sample = Target(
+        "sample",
+        "",
+        OpsetRange(range=(7, 7), **said),
+        ControlFlow(ops=(), **said),
+        Shapes(static=False, **said),
+        Types(allowed=(), **said),
+        Ops(absent=(), **said),
+        limits=(Limit(ops=(), **said),),
+        recurrent=(RecurrentRule(ops=(), profile="sonnx", **said),),
+        cautions=(Caution(ops=(), text="", **said),),
+    )
+    found = {re.sub(r"\[\d+\]", "", where): list(known) for _, known, where in words(sample)}
+    # Operators of other domains stand there, too, as com.microsoft.Gelu.
+    return {where: known for where, known in found.items() if not where.startswith("ops.")}
+
+
+def _comments() -> dict[tuple[str, str], str]:
+    """What the description of the file says of each key, by table; of the first, where it says more."""
+    found: dict[tuple[str, str], str] = {}
+    table = ""
+    for line in (description.__doc__ or "").splitlines():
+        if header := re.match(r"    \[+(\w+)\]", line):
+            table = header[1]
+        elif comment := re.match(r"    (\w+) = .*?(?:\s# (.*))?$", line):
+            found.setdefault((table, comment[1]), comment[2] or "")
+    return found
