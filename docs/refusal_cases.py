@@ -91,6 +91,20 @@ GRAPHS = [
             ),
         ),
     ),
+    Case(
+        "shape inference without end",
+        f"{SCAN} --dim T=5",
+        then(
+            rename_input(0, "part"),
+            insert(
+                node("Constant", [], ["one"], value_ints=[1]),
+                node("Constant", [], ["last"], value_ints=[2]),
+                node("MaxPool", ["X"], ["pooled"], kernel_shape=[9]),
+                node("Slice", ["pooled", "one", "one", "last"], ["part"]),
+            ),
+        ),
+        environment=(("RNNLOWER_ENGINE_SECONDS", "1e-9"),),
+    ),
     Case("a body that returns what is not its own", SCAN, outer_output, branches()),
     Case("an initializer of a body that hides a value", SCAN, inner_weight, branches()),
     Case(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +61,26 @@ def test_a_command_imports_only_what_it_uses(tmp_path, command, absent):
     loaded = set(run.stderr.splitlines()[-1].split())
     assert "rnnlower.cli" in loaded
     assert not absent & loaded
+
+
+SHARED = {
+    "rnnlower.errors",
+    "rnnlower.files.soundness",
+    "rnnlower.graph.inference",
+    "rnnlower.processes",
+    "rnnlower.arguments",
+    "rnnlower.wording",
+}
+"""All that the verification and the engines share with what they check, as docs/verification.md says."""
+
+
+@pytest.mark.parametrize("room", ["verification", "engines"])
+def test_what_checks_shares_no_more_than_is_said(room: str) -> None:
+    found = set()
+    for path in Path("rnnlower", room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rnnlower":
+                whole = node.module == "rnnlower"
+                found |= {f"rnnlower.{a.name}" for a in node.names} if whole else {str(node.module)}
+    own = ("rnnlower.verification", "rnnlower.engines")
+    assert {name for name in found if not name.startswith(own)} <= SHARED

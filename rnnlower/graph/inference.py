@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
+import time
 import warnings
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
+from rnnlower.processes import longest_call
 
-__all__ = ["check_comes_back", "guarded"]
+__all__ = ["guarded"]
 
 T = TypeVar("T")
 
@@ -48,11 +51,11 @@ def guarded(ops: Collection[str], infer: Callable[[], T]) -> T:
     Raises:
         InvalidModelError: It would end the process.
     """
-    check_comes_back(ops, infer)
+    _check_comes_back(ops, infer)
     return infer()
 
 
-def check_comes_back(ops: Collection[str], infer: Callable[[], object]) -> None:
+def _check_comes_back(ops: Collection[str], infer: Callable[[], object]) -> None:
     """Tries `infer` in a child where these operators could make it end the process, on systems that can fork.
 
     Raises:
@@ -79,7 +82,32 @@ def _survives(infer: Callable[[], object]) -> bool:
         finally:
             # An error that it raises comes again in the parent.
             os._exit(0)
-    return not os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    return not os.WIFSIGNALED(_status_within(child, longest_call()))
+
+
+def _status_within(child: int, seconds: float) -> int:
+    """How the child ended; it is ended when its time is over, or a signal comes.
+
+    Raises:
+        InvalidModelError: Its time was over.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.001
+    try:
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                child = 0
+                return status
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    raise InvalidModelError(
+        "shape inference does not come back",
+        remedy="give it more time with the environment variable RNNLOWER_ENGINE_SECONDS",
+    )
 
 
 def _leave_no_trace() -> None:

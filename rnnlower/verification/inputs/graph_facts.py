@@ -9,7 +9,7 @@ import onnx
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.graph.inference import check_comes_back, guarded
+from rnnlower.graph.inference import guarded
 from rnnlower.verification.inputs.facts import RECURRENT, Facts, dims_of, unnamed_dim
 from rnnlower.verification.inputs.thresholds import largest_threshold
 from rnnlower.verification.inputs.tracing import trace
@@ -48,10 +48,7 @@ def gather_facts(
 def facts_of_candidate(model: onnx.ModelProto) -> Facts:
     """Facts about recurrent nodes only; at no cost for a graph that has none, however large it is."""
     nodes = [model.graph.node, *(function.node for function in model.functions)]
-    if any(map(_holds_recurrent, nodes)):
-        return gather_facts(model)
-    check_comes_back(op_types(model), lambda: infer_shapes(_for_inference(model), data_prop=True))
-    return Facts()
+    return gather_facts(model) if any(map(_holds_recurrent, nodes)) else Facts()
 
 
 def _holds_recurrent(nodes: Iterable[onnx.NodeProto]) -> bool:
