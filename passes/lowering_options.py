@@ -21,7 +21,7 @@ from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
 from rnnlower.targets.plan import KeptNode, check_opset
 
-__all__ = ["LAST_OPSET", "LOOPS", "LoweringOptions", "LoweringReport", "count_ops"]
+__all__ = ["LAST_OPSET", "LOOPS", "LoweringOptions", "Report", "count_ops"]
 
 LAST_OPSET = 26
 LOOPS = ("Loop", "Scan")
@@ -118,7 +118,7 @@ class LoweringOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class LoweringReport:
+class Report:
     """What a lowering did.
 
     Attributes:

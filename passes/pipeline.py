@@ -24,7 +24,7 @@ from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lengths import with_static_lengths
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
-from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, LoweringReport, count_ops
+from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, Report, count_ops
 from rnnlower.passes.opset_moves import inline, move, reach
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
@@ -48,7 +48,7 @@ from rnnlower.targets.plan import (
     wants_numbers,
 )
 
-__all__ = ["PIPELINE", "LoweringOptions", "LoweringReport", "Step", "count_ops", "lower_model"]
+__all__ = ["PIPELINE", "LoweringOptions", "Report", "Step", "count_ops", "lower_model"]
 
 _FREE_INITIALIZERS_IR = 4
 _ORIGIN = "rnnlower.origin"
@@ -114,7 +114,7 @@ class Step:
     when: Callable[[LoweringOptions], bool] = lambda options: True
 
 
-def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *_: None) -> LoweringReport:
+def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *_: None) -> Report:
     """Lowers the recurrent nodes of the model in place; ``tell`` hears what is being done, and how far it is.
 
     Raises:
@@ -134,7 +134,7 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
         raise
     finally:
         _forget_marks(model)
-    return LoweringReport(
+    return Report(
         work.lowered,
         default_opset(model),
         ops_before,
@@ -281,7 +281,11 @@ def _dequantize(work: _Work) -> None:
 
 
 def _warn(work: _Work) -> None:
-    work.warnings += [*find_suspicions(work.model), *other_recurrences(work.model)]
+    work.warnings += find_suspicions(work.model)
+
+
+def _warn_of_other_recurrences(work: _Work) -> None:
+    work.warnings += other_recurrences(work.model)
 
 
 def _raise_opset(work: _Work) -> None:
@@ -470,6 +474,7 @@ PIPELINE: Sequence[Step] = (
     Step(
         _keep_native, "A node's types and sizes, now known, decide whether the target runs it.", _has_target
     ),
+    Step(_warn_of_other_recurrences, "Loops of the model's own are still told from those of a lowering."),
     Step(_read, "What breaks an operator's text is refused before work is spent on it."),
     Step(_conform, "A profile keeps the recurrent nodes, and changes how they are written.", _has_profile),
     Step(_fold_weights, "Weights that are cut and joined from constants can be packed anew.", _emits),

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import walk
 from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.passes.lowering_options import LoweringOptions, LoweringReport
+from rnnlower.passes.lowering_options import LoweringOptions, Report
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
@@ -83,7 +83,7 @@ class StreamReport:
     outputs: Mapping[str, int]
     delay: int
     states: Mapping[str, str]
-    lowering: LoweringReport | None = None
+    lowering: Report | None = None
     notes: Sequence[str] = ()
     sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 

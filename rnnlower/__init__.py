@@ -1,4 +1,25 @@
-"""Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators."""
+"""Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.
+
+    import rnnlower
+
+    model = rnnlower.unroll("model.onnx", dims={"T": 16})
+    assert rnnlower.verify("model.onnx", model)
+
+What users call:
+
+    unroll, scan, loop   every recurrent node becomes a straight line, one Scan or one Loop
+    lower                what a runtime lacks or gets wrong becomes what it has
+    check                what of a model a runtime does not run
+    stream               one chunk of time a call, with the states as inputs and outputs
+    convert              the model at another opset
+    verify               do two models compute the same?
+    inspect              the recurrent nodes
+    bench                times of the model as it is and lowered
+
+`unroll.with_report(...)` gives a pair of the model and a `Report` of what was done; so do `scan`, `loop`,
+`lower`, `stream` and `convert`. Models are paths, ModelProtos or ir.Models, and stay as they are. Errors derive from
+`RnnLowerError`. `rnnlower.passes` holds the passes.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +39,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from rnnlower.inspection import RecurrentNode
+    from rnnlower.passes.lowering_options import Report
     from rnnlower.targets.fit import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult, verify
 
@@ -30,6 +52,7 @@ __all__ = [
     "OptionError",
     "OutputComparison",
     "RecurrentNode",
+    "Report",
     "RnnLowerError",
     "UnsupportedModelError",
     "UnverifiableError",
@@ -52,6 +75,7 @@ _HOMES = {
     "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),
+    "rnnlower.passes.lowering_options": ("Report",),
     "rnnlower.targets.fit": ("Misfit",),
     "rnnlower.verification": ("OutputComparison", "VerificationResult", "verify"),
 }
@@ -68,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "passes"]

@@ -6,32 +6,33 @@ What the commands print as notes is logged here at level INFO, and warnings at W
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
 import onnx_ir as ir
 
-from rnnlower.files.model_io import ModelLike, load_model, to_proto
-from rnnlower.graph.quiet import paused_collection
+from rnnlower.calling import Progress, model_function
+from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.lowering.replacing import Gates
+from rnnlower.opset import OpsetReport
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.pipeline import LoweringOptions, lower_model
+from rnnlower.passes.pipeline import LoweringOptions, Report, lower_model
 from rnnlower.passes.simplify import settle
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.fit import Misfit, find_misfits, runs_op
 
+if TYPE_CHECKING:
+    from rnnlower.passes.streaming import StreamReport
+
 __all__ = ["check", "convert", "inspect", "loop", "lower", "scan", "stream", "unroll"]
 
-logger = logging.getLogger(__name__)
 
-
+@model_function
 def unroll(
-    model: ModelLike,
+    model: ir.Model,
     *,
     opset: int | None = None,
     dims: Mapping[str, int] | None = None,
@@ -45,7 +46,8 @@ def unroll(
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
     gates: Gates = "auto",
-) -> onnx.ModelProto | ir.Model:
+    progress: Progress | None = None,
+) -> Report:
     """Rewrites LSTM, GRU and RNN nodes into straight-line primitive ops.
 
     Args:
@@ -64,6 +66,12 @@ def unroll(
         assume_linear_before_reset: Every GRU is read as ``linear_before_reset=1``.
         compute_type: ``float32``: float16 and bfloat16 recurrences compute in it, between Casts.
         gates: One product for several gates (``fused``), one each (``separate``), or what runs fastest.
+        progress: Called with what is being done, how much of it is done, and how much there is to do.
+
+    Returns:
+        A ModelProto, or an `ir.Model` where one is given. ``unroll.with_report(...)`` gives a pair: the
+        model, and a `Report` of what became of each node, with op counts, notes and warnings. So do `scan`,
+        `loop` and `lower`; the report of `convert` is an `OpsetReport`.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -87,11 +95,12 @@ def unroll(
         compute_type=compute_type,
         gates=gates,
     )
-    return _lower(model, options)
+    return lower_model(model, options, progress or _silent)
 
 
+@model_function
 def scan(
-    model: ModelLike,
+    model: ir.Model,
     *,
     opset: int | None = None,
     dims: Mapping[str, int] | None = None,
@@ -105,7 +114,8 @@ def scan(
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
     gates: Gates = "auto",
-) -> onnx.ModelProto | ir.Model:
+    progress: Progress | None = None,
+) -> Report:
     """Rewrites each LSTM, GRU and RNN node into primitive ops around one Scan.
 
     Args:
@@ -128,11 +138,12 @@ def scan(
         compute_type=compute_type,
         gates=gates,
     )
-    return _lower(model, options)
+    return lower_model(model, options, progress or _silent)
 
 
+@model_function
 def loop(
-    model: ModelLike,
+    model: ir.Model,
     *,
     opset: int | None = None,
     dims: Mapping[str, int] | None = None,
@@ -146,7 +157,8 @@ def loop(
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
     gates: Gates = "auto",
-) -> onnx.ModelProto | ir.Model:
+    progress: Progress | None = None,
+) -> Report:
     """Rewrites each LSTM, GRU and RNN node into primitive ops around one Loop.
 
     The arguments and the errors are those of `scan`.
@@ -166,11 +178,12 @@ def loop(
         compute_type=compute_type,
         gates=gates,
     )
-    return _lower(model, options)
+    return lower_model(model, options, progress or _silent)
 
 
+@model_function
 def lower(
-    model: ModelLike,
+    model: ir.Model,
     *,
     target: str | os.PathLike[str],
     strict: bool = False,
@@ -187,7 +200,8 @@ def lower(
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
     gates: Gates = "auto",
-) -> onnx.ModelProto | ir.Model:
+    progress: Progress | None = None,
+) -> Report:
     """Rewrites the LSTM, GRU and RNN nodes that a runtime lacks or gets wrong into ops that it has.
 
     Args:
@@ -218,7 +232,7 @@ def lower(
         compute_type=compute_type,
         gates=gates,
     )
-    return _lower(model, options)
+    return lower_model(model, options, progress or _silent)
 
 
 def check(
@@ -229,6 +243,7 @@ def check(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
     semantics: Semantics = "ort",
+    progress: Progress | None = None,
 ) -> list[Misfit]:
     """What in the model a runtime does not run; nothing if all of it fits.
 
@@ -237,42 +252,58 @@ def check(
         target: The name of a target, or the path of a .toml file that describes one.
         dims, input_shapes, sets: As for `unroll`.
         semantics: The reading by which a native recurrent node has to be right.
+        progress: As for `unroll`.
 
     Raises:
         OptionError: There is no such target or reading, or a size does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
+    tell = progress or _silent
+    tell("reading", 0, 0)
     own = load_model(model)
     runtime = find_target(target)
+    tell("checking", 0, 0)
     settle(own, dims, input_shapes, sets, lambda node: not runs_op(runtime, node))
     return find_misfits(own, runtime, semantics)
 
 
-def convert(model: ModelLike, *, opset: int) -> onnx.ModelProto | ir.Model:
+@model_function
+def convert(model: ir.Model, *, opset: int, progress: Progress | None = None) -> OpsetReport:
     """Moves the model to another version of the default domain, up or down.
 
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        opset: The version.
+        progress: As for `unroll`.
+
     Raises:
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
-        OpsetError: The model says something that this version cannot say.
+        OpsetError: The model has something that this version cannot express.
     """
-    own = load_model(model)
+    (progress or _silent)("converting", 0, 0)
     conversion = ConvertOpsetPass(opset)
-    conversion(own)
-    _log([] if conversion.report is None else conversion.report.notes)
-    return own if isinstance(model, ir.Model) else to_proto(own)
+    conversion(model)
+    assert conversion.report is not None
+    return conversion.report
 
 
-def inspect(model: ModelLike) -> list[RecurrentNode]:
+def inspect(model: ModelLike, *, progress: Progress | None = None) -> list[RecurrentNode]:
     """The model's recurrent nodes.
 
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        progress: As for `unroll`.
+
     Raises:
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
+    (progress or _silent)("reading", 0, 0)
     return inspect_model(load_model(model))
 
 
+@model_function
 def stream(
-    model: ModelLike,
+    model: ir.Model,
     *,
     chunk: int = 1,
     time_axes: Mapping[str, int] | None = None,
@@ -283,7 +314,8 @@ def stream(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
     semantics: Semantics = "ort",
-) -> onnx.ModelProto | ir.Model:
+    progress: Progress | None = None,
+) -> StreamReport:
     """Makes a model of whole sequences one of a chunk a call, with every state an input and an output.
 
     Args:
@@ -304,7 +336,6 @@ def stream(
     """
     from rnnlower.passes.streaming import StreamOptions, stream_model
 
-    own = load_model(model)
     options = StreamOptions(
         chunk,
         time_axes or {},
@@ -316,21 +347,8 @@ def stream(
         semantics,
         sets or {},
     )
-    with paused_collection():
-        _log(stream_model(own, options).notes)
-        return own if isinstance(model, ir.Model) else to_proto(own)
+    return stream_model(model, options, progress or _silent)
 
 
-def _lower(model: ModelLike, options: LoweringOptions) -> onnx.ModelProto | ir.Model:
-    own = load_model(model)
-    with paused_collection():
-        report = lower_model(own, options)
-        _log(report.notes)
-        for warning in report.warnings:
-            logger.warning("%s", warning)
-        return own if isinstance(model, ir.Model) else to_proto(own)
-
-
-def _log(notes: Sequence[str]) -> None:
-    for note in notes:
-        logger.info("%s", note)
+def _silent(activity: str, done: int, total: int) -> None:
+    pass

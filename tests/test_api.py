@@ -108,7 +108,7 @@ def test_options() -> None:
 
 
 def test_options_are_the_command_lines() -> None:
-    shared = {"opset", "dims", "input_shapes", "nodes", "semantics", "sets", "fold"}
+    shared = {"opset", "dims", "input_shapes", "nodes", "semantics", "sets", "fold", "progress"}
     for name in STRATEGIES:
         parameters = python_inspect.signature(getattr(rnnlower, name)).parameters
         assert set(parameters) - {"model"} == shared | (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rnnlower.graph.walk import Located
     from rnnlower.inspection import RecurrentNode
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.pipeline import LoweringReport
+    from rnnlower.passes.pipeline import Report
     from rnnlower.passes.streaming import StreamReport
     from rnnlower.targets import Target
     from rnnlower.targets.fit import Misfit
@@ -57,7 +57,7 @@ class Checked:
     nodes: int
 
 
-def print_lowering(report: LoweringReport, verification: VerificationResult | None, *, verbose: bool) -> None:
+def print_lowering(report: Report, verification: VerificationResult | None, *, verbose: bool) -> None:
     """What became of each node, the op counts, and how the result compares."""
     nodes = _table("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
     for node in report.nodes:

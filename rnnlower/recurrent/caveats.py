@@ -46,7 +46,8 @@ def _written_out(node: ir.Node, name: str, states: list[str]) -> Suspicion:
         "it is a recurrence in another form, and stays as it is",
         f"its body carries the {carried} through a product from step to step, "
         "as exporters write cells that they have no LSTM, GRU or RNN for",
-        f"run the result where {node.op_type} is known, or export the layer as an LSTM, GRU or RNN node",
+        f"make a straight line of it with {wording.option('control-flow', 'unroll')}, run the result where "
+        f"{node.op_type} is known, or export the layer as an LSTM, GRU or RNN node",
     )
 
 

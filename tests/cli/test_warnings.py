@@ -50,6 +50,14 @@ def test_recurrence_in_another_form_is_named(tmp_path: Path) -> None:
     assert "cell_loop" in run("inspect", path).stderr
 
 
+def test_the_remedy_is_one(tmp_path: Path) -> None:
+    path = save(cell_in_a_loop(), tmp_path)
+    line = ["unroll", path, "-o", tmp_path / "out.onnx", "--control-flow", "unroll", "--json"]
+    result = run(*line).json
+    assert "Loop" not in result["ops_after"]
+    assert result["warnings"] == []
+
+
 def test_a_loop_that_counts_or_sums_is_no_recurrence(tmp_path: Path) -> None:
     path = save(cell_in_a_loop("Mul"), tmp_path)
     assert run("inspect", path, "--json").json["warnings"] == []
