@@ -17,8 +17,8 @@ What users call:
     bench                times of the model as it is and lowered
 
 `unroll.with_report(...)` gives a pair of the model and a `Report` of what was done; so do `scan`, `loop`,
-`lower`, `stream` and `convert`. Models are paths, ModelProtos or ir.Models, and stay as they are. Errors derive from
-`RnnLowerError`. `rnnlower.passes` holds the passes.
+`lower`, `stream` and `convert`. Models are paths, ModelProtos or ir.Models, and stay as they are. Errors
+derive from `RnnLowerError`. `rnnlower.passes` holds the passes.
 """
 
 from __future__ import annotations
