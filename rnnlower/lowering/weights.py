@@ -1,9 +1,9 @@
 """Weights of a recurrent node, direction by direction and gate by gate.
 
 A constant weight that only recurrent nodes read becomes new constants: rows of the stored tensor, without a
-copy and, for external data, without reading it, unless a step wants them transposed or joined. Any other
-weight is cut up by Slice and Squeeze, so that a weight that something else needs too is not stored twice and
-a weight that comes at run time works as well.
+copy and, for external data, without reading it, unless a step wants them transposed or joined. Integers are
+cut in front of their DequantizeLinear (`dequantizing.py`). Any other weight is cut up by Slice and Squeeze,
+so that a weight that something else needs too is not stored twice and a weight of run time works as well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Container, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.lowering.dequantizing import dequantized_rows
 from rnnlower.lowering.emitter import Dim, Emitter
 
 __all__ = ["Weights"]
@@ -36,6 +37,9 @@ class Weights:
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
             return self._in_dtype(e, e.tensor_constant(rows, name=value.name or ""))
+        dequantized = dequantized_rows(e, value, direction, first, last)
+        if dequantized is not None:
+            return self._in_dtype(e, dequantized)
         return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
     def matrices(self, e: Emitter, value: ir.Value, first: int, last: int, dims: Sequence[int]) -> ir.Value:
