@@ -108,10 +108,48 @@ def _gru_stack() -> onnx.ModelProto:
     return _with_weights(text, shapes, joined=joined, **_axes("zero", "one"))
 
 
+def _denoiser() -> onnx.ModelProto:
+    """A mask for each frame of a noisy spectrum: a layer, two GRUs that begin with zeros, two layers."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    denoiser (float[1, frames, 9] spectrum) => (float[1, frames, 9] mask)
+    {
+        wide = MatMul (spectrum, first)
+        biased = Add (wide, first_bias)
+        x = Transpose <perm = [1, 0, 2]> (biased)
+        sizes = Shape (x)
+        batch = Gather <axis = 0> (sizes, one)
+        states = Concat <axis = 0> (one, batch, units)
+        zeros = ConstantOfShape (states)
+        y_0 = GRU <hidden_size = 12, linear_before_reset = 1> (x, W_0, R_0, B_0, , zeros)
+        y_0_flat = Squeeze (y_0, one)
+        y_1 = GRU <hidden_size = 12, linear_before_reset = 1> (y_0_flat, W_1, R_1, B_1, , zeros)
+        y_1_flat = Squeeze (y_1, one)
+        batch_first = Transpose <perm = [1, 0, 2]> (y_1_flat)
+        hidden = MatMul (batch_first, second)
+        rectified = Relu (hidden)
+        logits = MatMul (rectified, third)
+        mask = Sigmoid (logits)
+    }
+    """
+    shapes: dict[str, tuple[int, ...]] = {"first": (9, 12), "first_bias": (12,)}
+    shapes |= {"second": (12, 16), "third": (16, 9)}
+    for layer in range(2):
+        shapes |= {f"W_{layer}": (1, 36, 12), f"R_{layer}": (1, 36, 12), f"B_{layer}": (1, 72)}
+    model = _with_weights(text, shapes, one=np.array([1], np.int64), units=np.array([12], np.int64))
+    for number, node in enumerate(n for n in model.graph.node if n.op_type == "GRU"):
+        node.name = f"gru_{number}"
+    return model
+
+
 NETWORKS: dict[str, tuple[str, Callable[[], onnx.ModelProto]]] = {
     "streaming_lstm_stack": (
         "Two LSTM layers with states in and out, as a voice activity detector runs them chunk by chunk.",
         _streaming_stack,
+    ),
+    "denoiser_gru": (
+        "A mask for each frame of a noisy recording by two GRUs: what `rnnlower stream` is for.",
+        _denoiser,
     ),
     "ocr_conv_bilstm_gemm": (
         "Conv, pooling, bidirectional LSTM and Gemm with dynamic batch and width, as a text recogniser.",

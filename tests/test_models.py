@@ -57,6 +57,7 @@ def test_onnxruntime_agrees_with_the_oracle(name: str) -> None:
 
 _FEEDS: dict[str, dict[str, tuple[int, ...]]] = {
     "streaming_lstm_stack": {"features": (1, 7, 8), "h_in": (2, 1, 12), "c_in": (2, 1, 12)},
+    "denoiser_gru": {"spectrum": (1, 7, 9)},
     "ocr_conv_bilstm_gemm": {"image": (2, 1, 8, 20)},
     "gru_two_layers_dynamic": {"tokens": (6, 3, 6)},
 }

@@ -292,7 +292,8 @@ class _Calls:
         return states
 
     def _joined(self, trial: Trial, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        outputs: dict[str, Any] = {}
+        # The states as well: a runtime is asked for every output.
+        outputs = {name: calls[-1][name] for name in calls[-1] if name not in trial.outputs} if calls else {}
         for name, expected in trial.outputs.items():
             axis = self._stream.outputs.get(name)
             if axis is not None:

@@ -16,6 +16,13 @@ def test_streamed_or_refused_as_the_layers_say(seed: int) -> None:
     assert kind in ("right", "refused"), words
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_what_looks_ahead_is_right_at_a_delay(chunk: int) -> None:
+    kinds = [stream_sweep.outcome_at_a_delay(seed, chunk) for seed in range(40)]
+    assert not [words for kind, words in kinds if kind.isupper()]
+    assert "right at a delay" in {kind for kind, _ in kinds}
+
+
 def test_the_stacks_hold_every_layer() -> None:
     drawn = {name for seed in range(200) for name in random_stack(seed).layers}
     assert drawn >= set(LAYERS)

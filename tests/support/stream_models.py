@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["Stack", "differences", "random_stack"]
+__all__ = ["LAYERS", "LOOKS_AHEAD", "Stack", "differences", "random_stack"]
 
 FEATURES = 6
 
@@ -293,6 +293,10 @@ def _next_step(b: _Builder, x: str) -> str:
     return b.op("Pad", later, b.ints(0, 0, 0, 0, 1, 0))
 
 
+LOOKS_AHEAD = {"centred", "next_step"}
+"""Layers that couple a step with the next ones alone, so that a delay would do."""
+
+
 def random_stack(seed: int) -> Stack:
     """A stack of one to five layers, of which at least one is a recurrence."""
     rng = np.random.default_rng(seed)
@@ -346,9 +350,11 @@ def differences(stack: Stack, streamed: onnx.ModelProto, seed: int, calls: int =
     stream, states = (json.loads(properties[f"rnnlower.{key}"]) for key in ("stream", "state"))
     rng = np.random.default_rng(seed)
     shape = [d.dim_value or 2 for d in stack.model.graph.input[0].type.tensor_type.shape.dim]
+    whole, chunks = _session(stack.model), _session(streamed)
+    if stream["delay"]:
+        calls += -(-stream["delay"] // stream["chunk"])
     if not stack.model.graph.input[0].type.tensor_type.shape.dim[stack.time].dim_value:
         shape[stack.time] = calls * stream["chunk"]
-    whole, chunks = _session(stack.model), _session(streamed)
     inputs = [rng.standard_normal(shape).astype(np.float32) * scale for scale in (1.0, 30.0)]
     expected = [whole.run(None, {"x": x})[0] for x in inputs]
     names = [output.name for output in streamed.graph.output]
@@ -370,9 +376,15 @@ def differences(stack: Stack, streamed: onnx.ModelProto, seed: int, calls: int =
             found[number].append(outputs["y"])
     problems = []
     for number, (y, pieces) in enumerate(zip(expected, found, strict=True)):
-        joined = np.concatenate(pieces, stream["outputs"]["y"]) if "y" in stream["outputs"] else pieces[-1]
-        if "y" in stream["outputs"] and shape[stack.time] % stream["chunk"]:
-            y = y.take(range(joined.shape[stream["outputs"]["y"]]), stream["outputs"]["y"])
+        joined = pieces[-1]
+        if "y" in stream["outputs"]:
+            axis = stream["outputs"]["y"]
+            late = stream["delay"] * pieces[0].shape[axis] // stream["chunk"]
+            joined = np.concatenate(pieces, axis)
+            joined = joined.take(range(late, joined.shape[axis]), axis)
+            if late or shape[stack.time] % stream["chunk"]:
+                # The stream has not come to the end of the sequence.
+                y = y.take(range(joined.shape[axis]), axis)
         elif shape[stack.time] % stream["chunk"]:
             continue
         if joined.shape != y.shape:

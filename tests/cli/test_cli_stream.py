@@ -1,0 +1,72 @@
+"""`rnnlower stream`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import generate
+import onnx
+from onnx import helper
+from support.cli_helpers import rnnlower
+from support.judge import recurrent_left
+
+MODELS = Path(generate.__file__).parent
+DENOISER = MODELS / "denoiser_gru.onnx"
+STATES = {"gru_0_h_out": "gru_0_h_in", "gru_1_h_out": "gru_1_h_in"}
+
+
+def test_a_model_becomes_one_of_a_step(tmp_path: Path) -> None:
+    out = tmp_path / "step.onnx"
+    result = rnnlower("stream", DENOISER, "-o", out, "--json").json
+    assert result["states"] == STATES
+    assert (result["chunk"], result["delay"]) == (1, 0)
+    assert result["inputs"] == {"spectrum": 1}
+    assert result["outputs"] == {"mask": 1}
+    assert result["lowering"] is None
+    assert result["verification"]["equal"]
+    assert result["output"] == str(out)
+    model = onnx.load(out)
+    assert [value.name for value in model.graph.input] == ["spectrum", *STATES.values()]
+    assert [value.name for value in model.graph.output] == ["mask", *STATES]
+
+
+def test_the_tables_tell_the_states(tmp_path: Path) -> None:
+    said = rnnlower("stream", DENOISER, "-o", tmp_path / "step.onnx", "--chunk", "5", "--trials", "1").stdout
+    assert "gru_0_h_out" in said
+    assert "5 time steps a call: spectrum on axis 1, mask on axis 1" in said
+
+
+def test_recurrent_nodes_are_lowered_as_well(tmp_path: Path) -> None:
+    out = tmp_path / "step.onnx"
+    options = ("--trials", "1", "--on", "none")
+    rnnlower("stream", DENOISER, "-o", out, "--strategy", "unroll", "--chunk", "2", "--trials", "1")
+    assert not recurrent_left(onnx.load(out))
+    rnnlower("stream", DENOISER, "-o", out, "--target", "tinygrad", *options)
+    assert not recurrent_left(onnx.load(out))
+    rnnlower("verify", DENOISER, out, "--trials", "1")
+
+
+def test_a_state_that_is_lost_is_a_difference(tmp_path: Path) -> None:
+    """A result that forgets is not equal, and the first value that shows it is named."""
+    out, forgetful = tmp_path / "step.onnx", tmp_path / "forgetful.onnx"
+    rnnlower("stream", DENOISER, "-o", out, "--trials", "1")
+    model = onnx.load(out)
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            if name == "gru_1_h_in":
+                node.input[index] = "zeros"
+    zeros = helper.make_tensor("zeros", onnx.TensorProto.FLOAT, [1, 1, 12], [0.0] * 12)
+    model.graph.initializer.append(zeros)
+    onnx.save(model, forgetful)
+    result = rnnlower("verify", DENOISER, forgetful, "--trials", "2", "--json", code=1).json
+    assert not result["equal"]
+    assert result["outputs"][0]["worst_step"]
+    assert "gru_1" in result["first_difference"]
+
+
+def test_what_couples_time_steps_is_exit_3_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "step.onnx"
+    run = rnnlower("stream", MODELS / "gru_two_layers_dynamic.onnx", "-o", out, "--json", code=3)
+    assert run.json["error"]["kind"] == "UnsupportedModelError"
+    assert "it begins with the last step" in run.json["error"]["message"]
+    assert not out.exists()
