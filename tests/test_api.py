@@ -109,6 +109,7 @@ def test_options() -> None:
 
 def test_options_are_the_command_lines() -> None:
     shared = {"opset", "dims", "input_shapes", "nodes", "semantics", "sets", "fold", "progress"}
+    shared |= {"dequantize", "assume_linear_before_reset", "compute_type", "gates"}
     for name in STRATEGIES:
         parameters = python_inspect.signature(getattr(rnnlower, name)).parameters
         assert set(parameters) - {"model"} == shared | (
