@@ -6,10 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rnnlower.passes.adapt_nodes import AdaptNodesPass
     from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
     from rnnlower.passes.conform_sonnx import ConformSonnxPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass
+    from rnnlower.passes.correct_shapes import CorrectShapesPass
     from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
+    from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
     from rnnlower.passes.fold_constants import FoldConstantsPass
     from rnnlower.passes.fold_weights import FoldWeightsPass
     from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -26,10 +29,13 @@ if TYPE_CHECKING:
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 
 __all__ = [
+    "AdaptNodesPass",
     "AssumeLinearBeforeResetPass",
     "ConformSonnxPass",
     "ConvertOpsetPass",
+    "CorrectShapesPass",
     "DequantizeRecurrentPass",
+    "ExpandDefinitionsPass",
     "FoldConstantsPass",
     "FoldWeightsPass",
     "FreezeDimsPass",
@@ -47,10 +53,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdaptNodesPass": "adapt_nodes",
     "AssumeLinearBeforeResetPass": "assume_linear",
     "DequantizeRecurrentPass": "dequantize_recurrent",
     "ConformSonnxPass": "conform_sonnx",
     "ConvertOpsetPass": "convert_opset",
+    "CorrectShapesPass": "correct_shapes",
+    "ExpandDefinitionsPass": "expand_definitions",
     "FoldConstantsPass": "fold_constants",
     "FoldWeightsPass": "fold_weights",
     "FreezeDimsPass": "freeze_dims",

@@ -14,10 +14,12 @@ from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
 from rnnlower.lowering.requirements import FIRST_OPSET, opset_needs
+from rnnlower.passes.adapt_nodes import AdaptNodesPass
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.conforming import conform
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
+from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
@@ -35,7 +37,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
 from rnnlower.targets import Target
-from rnnlower.targets.fit import find_misfits, runs_op
+from rnnlower.targets.fit import find_misfits, refuses, runs_op
 from rnnlower.targets.plan import (
     KeptNode,
     cautions,
@@ -222,6 +224,25 @@ def _simplify(work: _Work) -> None:
     _find_nodes(work)
     here = {located.name for located in work.nodes}
     work.unreachable += [located for located in before if located.name not in here]
+
+
+def _expand_definitions(work: _Work) -> None:
+    expanding = ExpandDefinitionsPass(lambda node: not runs_op(work.target, node))
+    expanding(work.model)
+    work.notes += [
+        f"target {work.target.name} has no {op_type}: {len(names)} written out by its definition"
+        for op_type, names in expanding.expanded.items()
+    ]
+
+
+def _adapt(work: _Work) -> None:
+    opset = default_opset(work.model)
+    adapting = AdaptNodesPass(lambda node: refuses(work.target, node, opset))
+    adapting(work.model)
+    work.notes += [
+        f"target {work.target.name} refuses {op_type} as it is: {len(names)} expressed as other operators"
+        for op_type, names in adapting.adapted.items()
+    ]
 
 
 def _unroll_control_flow(work: _Work) -> None:
@@ -442,6 +463,10 @@ def _emits(options: LoweringOptions) -> bool:
     return not _has_profile(options)
 
 
+def _folds_for_target(options: LoweringOptions) -> bool:
+    return options.target is not None and options.folds
+
+
 def _needs_lengths(options: LoweringOptions) -> bool:
     if options.target is not None:
         return _emits(options) and wants_numbers(options.target)
@@ -463,9 +488,11 @@ PIPELINE: Sequence[Step] = (
     Step(
         _inline_functions, "Only a call knows the attributes, shapes and constants of a node in a function."
     ),
+    Step(_expand_definitions, "Definitions hold Scans, and what folds.", _folds_for_target),
     Step(_unroll_control_flow, "Iterations tell sizes and constants.", lambda o: bool(o.unrolls)),
     Step(_simplify, "What never runs need not be lowered, nor fit.", lambda options: options.folds),
     Step(_dequantize, "A target may run the float operator.", lambda o: o.dequantize),
+    Step(_adapt, "Other forms need sizes, and what is folded needs no form.", _folds_for_target),
     Step(
         _set_impossible_aside,
         "Branches that inputs of the given shapes must not take need not make sense for them.",

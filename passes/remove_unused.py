@@ -30,7 +30,7 @@ __all__ = ["RemoveUnusedPass"]
 class RemoveUnusedPass(ir.passes.InPlacePass):
     """Removes dead nodes and initializers, uncalled functions, and imports of unused domains.
 
-    Inputs and outputs of the graph stay, and so does what the model's training reads.
+    Inputs that are left out at the end of a node's list go, too. Inputs and outputs of the graph stay, and so does what the model's training reads.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -44,6 +44,11 @@ class RemoveUnusedPass(ir.passes.InPlacePass):
             before = len(graph.initializers)
             remove_orphans(value for value in graph.initializers.values() if value.name not in trained)
             modified |= len(graph.initializers) < before
+        for node, _ in walk(model.graph):
+            while node.inputs and node.inputs[-1] is None and not node.domain:
+                # An input that is left out at the end need not be there, and some runtimes read it as one.
+                node.resize_inputs(len(node.inputs) - 1)
+                modified = True
         modified |= _remove_functions(model)
         modified |= _remove_imports(model)
         return ir.passes.PassResult(model, modified)

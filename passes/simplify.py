@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.deciders import decided_by
 from rnnlower.graph.walk import walk
+from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.remove_noops import RemoveNoopsPass
@@ -44,11 +45,11 @@ def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node:
         model: The model, which is changed.
         unwanted: Nodes that are folded however large the result is, since they cannot stay.
     """
-    # A folded constant may decide the shape that decides an If.
     TakeBranchesPass()(model)
     FoldConstantsPass(unwanted)(model)
     RemoveNoopsPass()(model)
     RemoveUnusedPass()(model)
+    CorrectShapesPass()(model)
     return [
         f"If {node.name or node.outputs[0].name!r} stays: {reason}"
         for node, _ in walk(model.graph)

@@ -24,7 +24,7 @@ from rnnlower.targets.native import natives_of_model
 from rnnlower.targets.repeats import repeated_by
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target
 
-__all__ = ["Misfit", "find_misfits", "profile_notes", "runs_op"]
+__all__ = ["Misfit", "find_misfits", "profile_notes", "refuses", "runs_op"]
 
 Reason = tuple[str, Claim]
 
@@ -78,6 +78,12 @@ def runs_op(target: Target, node: ir.Node) -> bool:
     if node.domain:
         return target.has_foreign(node.domain, node.op_type)
     return node.op_type in target.op_types or any(node.op_type in rule.ops for rule in target.recurrent)
+
+
+def refuses(target: Target, node: ir.Node, opset: int) -> bool:
+    """Whether the target lacks a node's operator, or takes it with other attributes only."""
+    attributes = [limit for limit in target.limits if limit.attributes and node.op_type in limit.ops]
+    return not runs_op(target, node) or any(True for limit in attributes for _ in _beyond(limit, node, opset))
 
 
 def _of_model(model: ir.Model, target: Target) -> list[Misfit]:

@@ -1,0 +1,127 @@
+"""Nodes that a runtime refuses, in other words.
+
+Before::
+
+    y = Pad<mode = "reflect">(x, [0, 2, 0, 2])     # float[1, 4] x
+
+After::
+
+    y = Gather<axis = 1>(x, [2, 1, 0, 1, 2, 3, 2, 1])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.splicing import replace_outputs
+from rnnlower.graph.walk import walk
+
+__all__ = ["AdaptNodesPass"]
+
+_PAD_MODES = ("reflect", "edge", "wrap")
+"""As the standard calls them, and NumPy too."""
+
+
+class AdaptNodesPass(ir.passes.InPlacePass):
+    """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
+
+    Flatten, Squeeze and Unsqueeze become a Reshape; a Pad that repeats what is there becomes Gathers.
+
+    Args:
+        refused: Which nodes are to go, and which may not come.
+
+    Attributes:
+        adapted: The names of the nodes that are gone, by operator.
+    """
+
+    def __init__(self, refused: Callable[[ir.Node], bool]) -> None:
+        super().__init__()
+        self._refused = refused
+        self.adapted: dict[str, list[str]] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        nodes = [n for n, _ in walk(model.graph) if not n.domain and n.op_type in _FORMS and self._refused(n)]
+        if nodes:
+            writer = _Writer(model)
+            for node in nodes:
+                self._adapt(node, writer)
+        return ir.passes.PassResult(model, modified=bool(self.adapted))
+
+    def _adapt(self, node: ir.Node, writer: _Writer) -> None:
+        made = _FORMS[node.op_type](writer, node)
+        graph = node.graph
+        if not made or graph is None or any(self._refused(each) for each in made):
+            return
+        self.adapted.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
+        graph.insert_before(node, made)
+        replace_outputs(node, [made[-1].outputs[0]])
+
+
+class _Writer:
+    """Makes nodes, with fresh names and constants."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.knowledge = Knowledge(model)
+        self._names = NameSource(names_in(model))
+        self._pool = InitializerPool(model, self._names)
+
+    def node(self, like: ir.Node, op_type: str, value: ir.Value, numbers: np.ndarray, **more: int) -> ir.Node:
+        """A node that reads a value and a vector of constants."""
+        base = like.name or str(like.outputs[0].name)
+        name = self._names.fresh(f"{base}/{op_type}")
+        made = ir.node(
+            op_type, [value, self._pool.of(ir.Tensor(numbers), f"{name}/constant")], more, name=name
+        )
+        made.outputs[0].name = self._names.fresh(name)
+        made.outputs[0].type = value.type
+        return made
+
+
+def _as_reshape(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    shape, value = writer.knowledge.shape(node.outputs[0]), node.inputs[0]
+    if value is None or shape is None or None in shape or 0 in shape:
+        return []
+    return [writer.node(node, "Reshape", value, np.array(shape, np.int64))]
+
+
+def _as_gathers(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    value = node.inputs[0]
+    shape = writer.knowledge.shape(value)
+    mode = node.attributes.get_string("mode", "constant")
+    amounts = writer.knowledge.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    with_axes = len(node.inputs) > 3 and node.inputs[3] is not None
+    if (
+        value is None
+        or shape is None
+        or mode not in _PAD_MODES
+        or amounts is None
+        or with_axes
+        or np.any(amounts < 0)
+    ):
+        return []
+    made = []
+    before, after = np.split(amounts, 2)
+    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
+        size = shape[axis]
+        if not first and not last:
+            continue
+        if not size:
+            return []
+        indices = np.pad(np.arange(size), (int(first), int(last)), mode=mode)  # type: ignore[call-overload]
+        made.append(writer.node(node, "Gather", value, indices.astype(np.int64), axis=axis))
+        value = made[-1].outputs[0]
+    return made
+
+
+_FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
+    "Flatten": _as_reshape,
+    "Pad": _as_gathers,
+    "Squeeze": _as_reshape,
+    "Unsqueeze": _as_reshape,
+}

@@ -1,0 +1,44 @@
+"""Declared shapes that the model's inputs contradict.
+
+Before (an exporter's note of the branch that it did not trace)::
+
+    s = Squeeze(x, [1])           # float[1, 1, 12], of float[1, 1, 12] x
+
+After::
+
+    s = Squeeze(x, [1])           # float[1, 12]
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.walk import walk
+
+__all__ = ["CorrectShapesPass"]
+
+
+class CorrectShapesPass(ir.passes.InPlacePass):
+    """Writes the shapes that follow from the inputs in the place of others, and none where there is none.
+
+    What the graph gives keeps its declared shape.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        knowledge = Knowledge(model)
+        modified = False
+        for out in (out for node, _ in walk(model.graph) for out in node.outputs):
+            shape = knowledge.shape(out)
+            if shape is None or out.shape is None or out.is_graph_output():
+                continue
+            declared = list(out.shape)
+            same_rank = len(declared) == len(shape)
+            known = [
+                size if size is not None else declared[axis] if same_rank else None
+                for axis, size in enumerate(shape)
+            ]
+            if known != declared:
+                out.shape = ir.Shape(known)
+                modified = True
+        return ir.passes.PassResult(model, modified)

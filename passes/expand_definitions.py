@@ -1,0 +1,177 @@
+"""Operators that the standard defines by others, written out by their definitions.
+
+Before::
+
+    y = HardSwish(x)
+
+After::
+
+    HardSwish_0.HS_X = HardSigmoid<alpha = 0.16667, beta = 0.5>(x)
+    y = Mul(x, HardSwish_0.HS_X)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.graph.evaluation import FOLDABLE
+from rnnlower.graph.inlining import inline_functions
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+
+__all__ = ["ExpandDefinitionsPass"]
+
+_DOMAIN = "rnnlower.definition"
+_LOOPS = ("Loop", "Scan")
+_ROUNDS = 8
+
+
+class ExpandDefinitionsPass(ir.passes.InPlacePass):
+    """Replaces operators by the function bodies that onnx has for them.
+
+    Args:
+        unwanted: Which nodes are to go. One stays whose definition leads to such nodes again, but for what
+            may be folded or unrolled afterwards.
+
+    Attributes:
+        expanded: The operators that were written out, with the names of their nodes.
+    """
+
+    def __init__(self, unwanted: Callable[[ir.Node], bool]) -> None:
+        super().__init__()
+        self._unwanted = unwanted
+        self.expanded: dict[str, list[str]] = {}
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Expands.
+
+        Raises:
+            InvalidModelError: A node does not fit its operator's definition.
+        """
+        for _ in range(_ROUNDS):
+            functions = list(self._definitions(model))
+            if not functions:
+                break
+            for function in functions:
+                model.functions[function.identifier()] = function
+            model.opset_imports[_DOMAIN] = 1
+            inline_functions(model, functions)
+            model.opset_imports.pop(_DOMAIN, None)
+        return ir.passes.PassResult(model, modified=bool(self.expanded))
+
+    def _definitions(self, model: ir.Model) -> Iterator[ir.Function]:
+        """The definitions of nodes that are to go, each of which then calls its own."""
+        nodes = [node for node, _ in walk(model.graph) if not node.domain and self._unwanted(node)]
+        if not nodes:
+            return
+        knowledge = Knowledge(model)
+        names = NameSource(names_in(model))
+        for node in nodes:
+            proto = _definition(model, knowledge, node)
+            if proto is None or not self._helps(proto, model):
+                continue
+            self.expanded.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
+            function = ir.serde.deserialize_function(proto)
+            function.domain, function.name = _DOMAIN, names.fresh(node.name or node.op_type)
+            function.opset_imports.clear()
+            function.opset_imports[""] = default_opset(model)
+            _give_defaults(node, model, proto)
+            node.domain, node.op_type = function.domain, function.name
+            yield function
+
+    def _helps(self, proto: onnx.FunctionProto, model: ir.Model) -> bool:
+        """Whether what a definition consists of can stay, be folded, or be written out in its turn."""
+        for node in proto.node:
+            stays = node.op_type in FOLDABLE or node.op_type in _LOOPS
+            if stays or not self._unwanted(ir.node(node.op_type, [])):
+                continue
+            if not any(_bodies(node.op_type, default_opset(model))):
+                return False
+        return True
+
+
+def _bodies(op_type: str, opset: int) -> tuple[list[int], list[int]]:
+    """The versions of the fixed and of the context-dependent function bodies that an operator has here."""
+    try:
+        # The stubs of onnx lack what a schema has about functions.
+        schema: Any = onnx.defs.get_schema(op_type, opset)
+    except onnx.defs.SchemaError:
+        return [], []
+    fixed, other = schema.function_opset_versions, schema.context_dependent_function_opset_versions
+    return [each for each in fixed if each <= opset], [each for each in other if each <= opset]
+
+
+def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.FunctionProto | None:
+    """The operator's function body for this node, in operators of the model's opset."""
+    opset = default_opset(model)
+    if next(subgraphs_of(node), None) is not None or any(a.is_ref() for a in node.attributes.values()):
+        return None
+    own, other = _bodies(node.op_type, opset)
+    if not own and not other:
+        return None
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    if own:
+        data = schema.get_function_with_opset_version(max(own))
+    else:
+        types = [_type(knowledge, value) for value in node.inputs]
+        if None in types:
+            return None
+        proto = ir.to_proto(node)
+        data = schema.get_context_dependent_function_with_opset_version(
+            max(other), proto.SerializeToString(), types
+        )
+    function = data if isinstance(data, onnx.FunctionProto) else onnx.FunctionProto.FromString(data)
+    made = {name for inner in function.node for name in inner.output} | {*function.input}
+    # Bodies are made without the optional outputs that a node leaves out.
+    while function.output and function.output[-1] not in made and len(function.output) > len(node.outputs):
+        del function.output[-1]
+    complete = made.issuperset(function.output) and bool(function.node)
+    return function if complete and _means_the_same(function, max(own or other), opset) else None
+
+
+def _type(knowledge: Knowledge, value: ir.Value | None) -> bytes | None:
+    if value is None:
+        return onnx.TypeProto().SerializeToString()
+    type_, shape = knowledge.type(value), knowledge.shape(value)
+    if not isinstance(type_, ir.TensorType):
+        return None
+    proto: onnx.TypeProto = onnx.helper.make_tensor_type_proto(type_.dtype.value, shape)
+    return proto.SerializeToString()
+
+
+def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> bool:
+    """Whether the operators of a body that was written for one opset are the same at another."""
+    imports = {entry.domain: entry.version for entry in function.opset_import}
+    written = imports.get("", written)
+    try:
+        return all(
+            onnx.defs.get_schema(node.op_type, written).since_version
+            == onnx.defs.get_schema(node.op_type, opset).since_version
+            or _only_takes_more_types(node.op_type, written, opset)
+            for node in function.node
+        )
+    except onnx.defs.SchemaError:
+        return False
+
+
+def _only_takes_more_types(op_type: str, one: int, other: int) -> bool:
+    """Whether two versions of an operator have the same attributes and inputs."""
+    first, second = onnx.defs.get_schema(op_type, one), onnx.defs.get_schema(op_type, other)
+    names = [[each.name for each in schema.inputs] for schema in (first, second)]
+    return set(first.attributes) == set(second.attributes) and names[0] == names[1]
+
+
+def _give_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProto) -> None:
+    """Writes out the attributes that the definition reads and the node leaves to their defaults."""
+    schema = onnx.defs.get_schema(node.op_type, default_opset(model))
+    given = {attribute.name for attribute in proto.attribute_proto}
+    for name in (*proto.attribute, *given):
+        declared = schema.attributes.get(name)
+        if name not in node.attributes and declared is not None and declared.default_value.name:
+            attribute = ir.serde.deserialize_attribute(declared.default_value)
+            node.attributes[name] = attribute

@@ -1,0 +1,56 @@
+"""AdaptNodesPass and CorrectShapesPass."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import rnnlower
+from rnnlower.graph.walk import walk
+from rnnlower.passes import AdaptNodesPass, CorrectShapesPass
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+PAD = """
+    main (float[1, 4] x) => (float[1, 9] y) <int64[4] pads = {{0, 2, 0, 3}}>
+    {{ y = Pad <mode = "{}"> (x, pads) }}
+"""
+
+
+def adapted(text: str, *refused: str) -> list[str]:
+    source = onnx.parser.parse_model(HEADER + text)
+    own = ir.from_proto(source)
+    AdaptNodesPass(lambda node: node.op_type in refused)(own)
+    result = ir.to_proto(own)
+    onnx.checker.check_model(result, full_check=True)
+    assert rnnlower.verify(source, result)
+    return [node.op_type for node, _ in walk(own.graph)]
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+def test_padding_with_what_is_there(mode: str) -> None:
+    assert adapted(PAD.format(mode), "Pad") == ["Gather"]
+
+
+def test_what_has_no_other_form_stays() -> None:
+    assert adapted(PAD.format("constant"), "Pad") == ["Pad"]
+    assert adapted(PAD.format("reflect"), "Pad", "Gather") == ["Pad"]
+
+
+@pytest.mark.parametrize("node", ["Flatten (x)", "Squeeze (x, axis)", "Unsqueeze (x, axis)"])
+def test_shaping_becomes_a_reshape(node: str) -> None:
+    text = (
+        f"main (float[1, 4, 3] x) => (float[a] y) <int64[1] axis = {{0}}> {{ t = {node}  y = ReduceSum (t) }}"
+    )
+    op_type = node.split()[0]
+    assert adapted(text.replace("float[a] y", "float y"), op_type)[0] == "Reshape"
+
+
+def test_a_wrong_shape_is_corrected() -> None:
+    own = ir.from_onnx_text(
+        f"{HEADER} main (float[1, 1, 12] x) => (float[1, 12] y) <float[1, 1, 12] s, int64[1] axis = {{1}}>"
+        " { s = Squeeze (x, axis)  y = Neg (s) }"
+    )
+    assert CorrectShapesPass()(own).modified
+    assert own.graph.node(0).outputs[0].shape == [1, 12]
+    assert not CorrectShapesPass()(own).modified
