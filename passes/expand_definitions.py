@@ -18,7 +18,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import FOLDABLE
 from rnnlower.graph.inlining import inline_functions
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
@@ -27,7 +26,8 @@ from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 __all__ = ["ExpandDefinitionsPass"]
 
 _DOMAIN = "rnnlower.definition"
-_LOOPS = ("Loop", "Scan")
+_SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
+"""What definitions compute sizes with, which is folded, or what has another form."""
 _ROUNDS = 8
 
 
@@ -87,7 +87,7 @@ class ExpandDefinitionsPass(ir.passes.InPlacePass):
     def _helps(self, proto: onnx.FunctionProto, model: ir.Model) -> bool:
         """Whether what a definition consists of can stay, be folded, or be written out in its turn."""
         for node in proto.node:
-            stays = node.op_type in FOLDABLE or node.op_type in _LOOPS
+            stays = node.op_type in _SETTLED_LATER
             if stays or not self._unwanted(ir.node(node.op_type, [])):
                 continue
             if not any(_bodies(node.op_type, default_opset(model))):
@@ -135,13 +135,14 @@ def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.Fu
 
 
 def _type(knowledge: Knowledge, value: ir.Value | None) -> bytes | None:
-    if value is None:
-        return onnx.TypeProto().SerializeToString()
-    type_, shape = knowledge.type(value), knowledge.shape(value)
-    if not isinstance(type_, ir.TensorType):
-        return None
-    proto: onnx.TypeProto = onnx.helper.make_tensor_type_proto(type_.dtype.value, shape)
-    return proto.SerializeToString()
+    proto = onnx.TypeProto()
+    if value is not None:
+        type_, shape = knowledge.type(value), knowledge.shape(value)
+        if not isinstance(type_, ir.TensorType):
+            return None
+        proto = onnx.helper.make_tensor_type_proto(type_.dtype.value, shape)
+    data: bytes = proto.SerializeToString()
+    return data
 
 
 def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> bool:

@@ -30,7 +30,8 @@ __all__ = ["RemoveUnusedPass"]
 class RemoveUnusedPass(ir.passes.InPlacePass):
     """Removes dead nodes and initializers, uncalled functions, and imports of unused domains.
 
-    Inputs that are left out at the end of a node's list go, too. Inputs and outputs of the graph stay, and so does what the model's training reads.
+    Inputs that are left out at the end of a node's list go, too. Inputs and outputs of the graph stay, and so
+    does what the model's training reads.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
