@@ -18,7 +18,7 @@ import onnxruntime
 import rnnlower
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
-from support.quantizing import Network, dynamic, products, static
+from support.quantizing import Network, dynamic, half, products, static
 
 PAGE = pathlib.Path(__file__).with_name("quantization.md")
 STEPS = 25
@@ -29,19 +29,81 @@ INTRODUCTION = """\
 
 onnxruntime's tools quantize products with constant weights. `quantize_static` (QDQ) has nothing for LSTM,
 GRU and RNN and leaves them in float32; `quantize_dynamic` knows LSTM only, as an operator of onnxruntime's
-own (`com.microsoft.DynamicQuantizeLSTM`). A lowered model consists of products:
+own (`com.microsoft.DynamicQuantizeLSTM`). A lowered model consists of products, which both of them find. From
+top to bottom: lower, quantize one way or the other, compare. A test runs what stands here, for LSTM and GRU.
+
+You need `model.onnx`, a float32 model whose input is called `X`; `samples.npz`, whose array `X` holds some
+inputs as they occur, one behind the other; and `sample.npz`, whose array `X` is another one.
+
+## 1. Lower
 
 ```sh
 rnnlower lower model.onnx -o lowered.onnx --target ort-quantization
 ```
 
 writes MatMul and Add instead of Gemm: `quantize_dynamic` rewrites a Gemm by transposing its weight in place,
-which goes wrong where two Gemms share one, as the time steps of an unrolled graph do. It quantizes the body
-of a Scan or Loop with `extra_options={{"EnableSubgraph": True}}`; `quantize_static` does not look into
-bodies, so that a model for it has to be unrolled. Both are given `reduce_range=True` here: on x86 processors
-without VNNI, onnxruntime's kernels saturate with signed weights of 8 bits, natively as well as lowered.
+which goes wrong where two Gemms share one, as the time steps of an unrolled graph do. Few steps become a
+straight line, more of them or a dynamic length a Scan. `quantize_static` does not look into bodies: for it,
+give a length (`--dim T=16`). `--gates separate` gives each gate a product, and so a range, of its own.
 
-Below: two layers of 128 units, {steps} steps of 40 features, a linear layer of 12 classes; weights drawn at
+## 2. Dynamic: weights in 8 bits, values as they come
+
+```python
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+quantize_dynamic(
+    "lowered.onnx",
+    "dynamic.onnx",
+    weight_type=QuantType.QInt8,
+    reduce_range=True,  # on x86 processors without VNNI, signed weights of 8 bits saturate
+    extra_options={{"EnableSubgraph": True}},  # the body of a Scan or Loop, too
+)
+```
+
+## 3. Static: ranges from samples
+
+```python
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+
+class Samples(CalibrationDataReader):
+    def __init__(self):
+        self.samples = iter(np.load("samples.npz")["X"])
+
+    def get_next(self):
+        sample = next(self.samples, None)
+        return None if sample is None else {{"X": sample}}
+
+
+quantize_static(
+    "lowered.onnx",
+    "static.onnx",
+    Samples(),
+    quant_format=QuantFormat.QDQ,
+    weight_type=QuantType.QInt8,
+    reduce_range=True,
+    op_types_to_quantize=["MatMul"],
+)
+```
+
+With `MatMul` alone, sums and activations stay in float32, which costs few bytes and saves accuracy. For an
+NPU that wants all of it in integers, leave `op_types_to_quantize` out.
+
+## 4. Compare
+
+```sh
+rnnlower verify model.onnx dynamic.onnx --inputs sample.npz --atol 0.1
+rnnlower verify model.onnx static.onnx --inputs sample.npz --atol 0.1
+```
+
+Compare on inputs as they occur: generated ones leave the ranges of the samples. Expect an error of some
+percent of the spread of an output, more where it integrates over many steps, and take for `--atol` what the
+model's task allows; the table shows the error beside the standard deviation of the scores.
+
+## Accuracy and size of each step
+
+Two layers of 128 units, {steps} steps of 40 features, a linear layer of 12 classes; weights drawn at
 random as PyTorch does; calibrated on 8 inputs, judged on 16 others. The error is that of the scores against
 the float32 model, beside their standard deviation. *Products* counts the nodes that multiply by weights of
 integers, of all that multiply by weights.
@@ -49,12 +111,46 @@ integers, of all that multiply by weights.
 | model | form | quantized by | products | bytes before | bytes after | largest error | mean error | std |
 |---|---|---|---|---|---|---|---|---|
 """
+QUANTIZED = """
+## Models that are quantized already
+
+- **DynamicQuantizeLSTM**, what `quantize_dynamic` makes of an LSTM: `unroll`, `scan`, `loop` and `lower`
+  rewrite it into DynamicQuantizeLinear, MatMulInteger and the float cell, with the same bits as onnxruntime's
+  kernel on one thread. (With several, the kernel rounds the rows of each thread by themselves; the
+  verification runs the source with one. Peepholes are added in another order: within 1e-6, unless a value is
+  then rounded to another step.) A target without these operators is told by name.
+- `--dequantize` makes it a float LSTM first: weights are what the integers stand for, int8 in the file and
+  behind DequantizeLinear, or float32 where the target lacks that operator. X and H are no longer rounded, so
+  the numbers are not the source's: the verification reads the source the same way, and so does
+  `rnnlower verify model.onnx lowered.onnx --dequantize`.
+- **Weights behind DequantizeLinear** (one scale, one for each row or column, blocks; int8, int4): each group
+  of gates keeps its integers, with a DequantizeLinear in front of its product.
+
+Two layers as above, by `quantize_dynamic`, then lowered to a Scan; the difference is that of the scores from
+the quantized source, run with one thread:
+
+| form | bytes | largest difference |
+|---|---|---|
+"""
+HALF = """
+## float16
+
+onnxruntime's native kernels compute float16 in float32 and round at the end. Lowered, each operator rounds;
+`--compute-type float32` puts Casts around the recurrence, and weights stay float16 in the file. A layer of
+128 units over 50 steps, with weights 4 times as large as above, so that errors grow; the difference of the
+scores from those of the native kernel, the largest and the mean:
+
+| model | form | float16, largest | mean | `--compute-type float32`, largest | mean |
+|---|---|---|---|---|---|
+"""
 
 
 def page() -> str:
     """The page."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("onnx", "onnxruntime"))
-    return INTRODUCTION.format(versions=versions, steps=STEPS) + "\n".join(_rows()) + "\n"
+    parts = [INTRODUCTION.format(versions=versions, steps=STEPS), *_rows()]
+    parts += [QUANTIZED, *_quantized_rows(), HALF, *_half_rows()]
+    return "".join(parts)
 
 
 def _rows() -> Iterator[str]:
@@ -76,7 +172,37 @@ def _rows() -> Iterator[str]:
                 cells = [op_type, form, how, "{} of {}".format(*products(quantized))]
                 cells += [f"{model.ByteSize():,}", f"{quantized.ByteSize():,}"]
                 cells += [f"{number:.2g}" for number in (error.max(), error.mean(), reference.std())]
-                yield f"| {' | '.join(cells)} |"
+                yield f"| {' | '.join(cells)} |\n"
+
+
+def _quantized_rows() -> Iterator[str]:
+    """DynamicQuantizeLSTM, exactly and dequantized."""
+    network = Network("LSTM", steps="T")
+    source = dynamic(network.build())
+    inputs = [network.inputs(seed, STEPS) for seed in range(100, 116)]
+    reference = _scores(source, inputs)
+    forms = {"source": source, "exact": rnnlower.scan(source)}
+    forms["`--dequantize`"] = rnnlower.scan(source, dequantize=True)
+    for name, model in forms.items():
+        assert isinstance(model, onnx.ModelProto)
+        difference = np.abs(_scores(model, inputs) - reference).max()
+        yield f"| {name} | {model.ByteSize():,} | {difference:.2g} |\n"
+
+
+def _half_rows() -> Iterator[str]:
+    """float16 recurrences, computed in float16 and in float32."""
+    for op_type in ("LSTM", "GRU"):
+        network = Network(op_type, steps=50, layers=1)
+        model = half(network.build(scale=4))
+        inputs = [{"X": network.inputs(seed)["X"].astype(np.float16)} for seed in range(8)]
+        reference = _scores(model, inputs).astype(float)
+        for form in ("unroll", "scan"):
+            cells = [op_type, form]
+            for compute_type in (None, "float32"):
+                lowered = getattr(rnnlower, form)(model, compute_type=compute_type)
+                errors = np.abs(_scores(lowered, inputs) - reference)
+                cells += [f"{errors.max():.2g}", f"{errors.mean():.2g}"]
+            yield f"| {' | '.join(cells)} |\n"
 
 
 def _scores(model: onnx.ModelProto, inputs: Sequence[dict[str, np.ndarray]]) -> np.ndarray:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.cli_helpers import rnnlower as command
+from support.cli_helpers import save
 from support.judge import STRATEGIES, all_nodes, interface, run
 
 import rnnlower
@@ -73,3 +77,10 @@ def test_other_types_stay() -> None:
 def test_other_words_are_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="it must be 'float32'"):
         rnnlower.scan(network("RNN"), compute_type="float64")
+
+
+def test_the_message_names_the_option(tmp_path: pathlib.Path) -> None:
+    model = save(network("GRU"), tmp_path)
+    refused = command("scan", model, "-o", tmp_path / "out.onnx", "--atol", "1e-6", "--trials", "2", code=1)
+    assert "--compute-type float32 does as they do" in refused.stderr
+    assert "--compute-type" not in command("scan", model, "-o", tmp_path / "out.onnx", "--trials", "2").stderr

@@ -21,7 +21,7 @@ from onnxruntime.quantization import (
 
 from support.judge import all_nodes
 
-__all__ = ["Network", "dynamic", "products", "static"]
+__all__ = ["Network", "dynamic", "half", "products", "static"]
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -37,14 +37,18 @@ class Network:
     layers: int = 2
     classes: int = 12
 
-    def build(self) -> onnx.ModelProto:
-        """The model: X ``[steps, 1, features]`` to scores ``[1, classes]``, weights as PyTorch draws them."""
+    def build(self, scale: float = 1) -> onnx.ModelProto:
+        """The model: X ``[steps, 1, features]`` to scores ``[1, classes]``.
+
+        The recurrent layers' weights are what PyTorch draws, times `scale`.
+        """
         parts = _Parts(np.random.default_rng(0))
         x, width, H = "X", self.features, self.hidden_size
         for layer in range(self.layers):
             rows = GATES[self.op_type] * H
             shapes = {"W": (1, rows, width), "R": (1, rows, H), "B": (1, 2 * rows)}
-            names = [parts.uniform(f"{name}{layer}", shape, H**-0.5) for name, shape in shapes.items()]
+            bound = scale * H**-0.5
+            names = [parts.uniform(f"{name}{layer}", shape, bound) for name, shape in shapes.items()]
             last = layer == self.layers - 1
             outputs = ["", f"h{layer}"] if last else [f"Y{layer}"]
             attributes: dict[str, Any] = {"linear_before_reset": 1} if self.op_type == "GRU" else {}
@@ -128,6 +132,18 @@ def static(
             op_types_to_quantize=op_types,
         )
         return onnx.load(result)
+
+
+def half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in float16."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    for value in (*copy.graph.input, *copy.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for tensor in copy.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return copy
 
 
 def products(model: onnx.ModelProto) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli.options import (
     AssumeLinear,
@@ -53,6 +53,9 @@ from rnnlower.cli.running import (
     warn,
     write,
 )
+
+if TYPE_CHECKING:
+    from rnnlower.verification import VerificationResult
 
 __all__ = ["LOWERINGS"]
 
@@ -142,7 +145,18 @@ def _lower(
     }
     if not json_ and not quiet:
         tables.print_lowering(lowering, verification, verbose=verbose)
+    if compute_type is None and verification is not None and _is_narrow(verification):
+        say(
+            "rnnlower: note: each operator rounds to 16 bits, where onnxruntime's recurrent operators round "
+            "at the end; --compute-type float32 does as they do",
+            quiet,
+        )
     finish(result, verification, output, (source_size, written), json_, quiet, phases)
+
+
+def _is_narrow(verification: VerificationResult) -> bool:
+    """Whether what differs is floats of 16 bits."""
+    return any(output.dtype in ("float16", "bfloat16") for output in verification.outputs if not output.equal)
 
 
 _ABSENT: dict[str, set[str]] = {
