@@ -38,7 +38,7 @@ form is written, and where there is none the node is refused by name.
   is exact for finite numbers, while NaN or infinity past the end of a sequence reaches the results. Less:
   Cast, Sub and Clip.
 - Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
-  Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Identity: `rnnlower/lowering/forms.py`.
+  Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Tanh, Identity: `rnnlower/lowering/fallbacks.py`.
 
 The provider targets of onnxruntime (CoreML, NNAPI, QNN, WebNN, WebGPU) say what runs on the provider; what
 does not falls back to the CPU and is right there.

@@ -77,6 +77,14 @@ def _softsign(e: Emitter, x: ir.Value) -> ir.Value:
     return e.op("Div", x, e.op("Add", e.op("Abs", x), e.scalar(1.0)))
 
 
+def _tanh(e: Emitter, x: ir.Value) -> ir.Value:
+    if not e.has("Sigmoid"):
+        # Each is the other's fallback: without either, this says that Tanh is missing.
+        return e.ops("Tanh", x, outputs=1)[0]
+    two = e.scalar(2.0)
+    return e.op("Sub", e.op("Mul", e.op("Sigmoid", e.op("Mul", x, two)), two), e.scalar(1.0))
+
+
 FALLBACKS: Mapping[str, Callable[..., ir.Value]] = {
     "Abs": _abs,
     "Div": _div,
@@ -91,4 +99,5 @@ FALLBACKS: Mapping[str, Callable[..., ir.Value]] = {
     "Sigmoid": _sigmoid,
     "Softplus": _softplus,
     "Softsign": _softsign,
+    "Tanh": _tanh,
 }

@@ -102,6 +102,7 @@ FORMS = {
     "Where": {"Mul"},
     "Less": {"Greater"},
     "Sigmoid": {"Tanh"},
+    "Tanh": {"Sigmoid"},
     "Relu": {"Max"},
     "Identity": {"Mul"},
 }
@@ -122,6 +123,7 @@ CASES = {
     "Where": Config(sequence_lens="input", initial_h="input", Y_h="graph", Y_c="graph"),
     "Less": Config(sequence_lens="input"),
     "Sigmoid": Config(),
+    "Tanh": Config(),
     "Relu": Config(op_type="RNN", activations=("Relu",)),
     "Identity": Config(seq_length=0),
 }

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rnnlower.engines.child import Arrays, Model, Run
 
-ABOUT = {"title": "tinygrad", "packages": ("tinygrad",), "tried": "0.14.0"}
+ABOUT = {
+    "title": "tinygrad",
+    "packages": ("tinygrad",),
+    "install": "pip install tinygrad, and clang (or DEV=PYTHON, which takes minutes)",
+    # Its CPU device compiles with clang; DEV names another device.
+    "needs": () if os.environ.get("DEV") else ("clang",),
+    "tried": "0.14.0",
+}
 
 
 def load(model: Model) -> Run:
-    # Its CPU device compiles with clang; without one the Python device runs the same kernels, interpreted.
-    os.environ.setdefault("DEV", "CPU" if shutil.which("clang") else "PYTHON")
+    os.environ.setdefault("DEV", "CPU")
     from tinygrad import Tensor
     from tinygrad.nn.onnx import OnnxRunner
 
