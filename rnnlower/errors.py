@@ -96,6 +96,9 @@ class MissingOperatorError(UnsupportedModelError):
     def behind(self, purpose: str, advice: str = "") -> MissingOperatorError:
         """The same, with what the operator is needed for."""
         op_type, target, needs, old_advice = self._parts
+        if purpose == op_type and not needs:
+            # What stands for an operator may want that very operator.
+            return self
         return MissingOperatorError(op_type, target, (purpose, *needs), advice or old_advice)
 
     def at(self, node: Labelled) -> MissingOperatorError:
