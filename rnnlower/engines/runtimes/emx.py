@@ -20,7 +20,14 @@ def load(model: Model) -> Run:
     import ctypes
 
     import numpy as np
+    import onnx
+    import onnx.shape_inference
 
+    # A result keeps the names of its outputs' sizes, also where fixed inputs make numbers of them.
+    inferred = onnx.shape_inference.infer_shapes(onnx.load(model.path), data_prop=True)
+    for value in inferred.graph.output:
+        dims = value.type.tensor_type.shape.dim
+        model.outputs[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
     for name, sizes in {**model.inputs, **model.outputs}.items():
         if sizes is None or None in sizes:
             raise ValueError(f"it takes static shapes only, and those of {name!r} are {sizes}")
