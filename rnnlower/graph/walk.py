@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 __all__ = [
     "Located",
+    "captured",
     "default_opset",
     "dim_name",
     "forget_negative_sizes",
@@ -120,6 +121,11 @@ def value_names(model: ir.Model) -> collections.Counter[str]:
     return names
 
 
+_RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+
+
 def origin(value: ir.Value) -> str:
     """``constant``, ``computed`` (from constants) or ``runtime``, as an initializer that one may override."""
     producer = value.producer()
@@ -130,10 +136,15 @@ def origin(value: ir.Value) -> str:
 
 def _is_fixed(value: ir.Value) -> bool:
     """Whether constants alone determine the value."""
-    return not any(
-        this.producer() is None and (this.const_value is None or this.is_graph_input())
-        for this in sources(value)
-    )
+    return all(map(_is_fixed_source, sources(value)))
+
+
+def _is_fixed_source(value: ir.Value) -> bool:
+    producer = value.producer()
+    if producer is None:
+        return value.const_value is not None and not value.is_graph_input()
+    inner = (node for graph in subgraphs_of(producer) for node, _ in walk(graph))
+    return not any(node.op_type in _RANDOM for node in (producer, *inner))
 
 
 def sources(value: ir.Value) -> set[ir.Value]:
@@ -148,4 +159,20 @@ def sources(value: ir.Value) -> set[ir.Value]:
         producer = this.producer()
         if producer is not None:
             pending += [used for used in producer.inputs if used is not None]
+            pending += captured(producer)
     return seen
+
+
+def captured(node: ir.Node) -> set[ir.Value]:
+    """The values of outer graphs that the bodies and branches of a node read."""
+    made: set[ir.Value] = set()
+    read: set[ir.Value] = set()
+    for graph in subgraphs_of(node):
+        for inner in (graph, *graph.subgraphs()):
+            made |= {
+                *inner.inputs,
+                *inner.initializers.values(),
+                *(out for each in inner for out in each.outputs),
+            }
+            read |= {used for each in inner for used in each.inputs if used is not None} | {*inner.outputs}
+    return read - made
