@@ -337,6 +337,8 @@ def _find_nodes(work: _Work) -> None:
 def _conform(work: _Work) -> None:
     work.lowered, notes = conform(work.model, work.nodes)
     work.notes += notes
+    conformed = {(node.path, node.name) for node in work.lowered}
+    work.nodes = [each for each in find_recurrent(work.model) if (each.path, each.name) in conformed]
 
 
 def _fold_weights(work: _Work) -> None:
