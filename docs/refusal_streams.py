@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnx import TensorProto, helper
-from refusal_models import Case, insert, lens, node, rename_input, set_attribute, text, then, x
+from onnx import ModelProto, TensorProto, helper
+from refusal_models import Case, branches, insert, lens, node, rename_input, set_attribute, text, then, x
 
 __all__ = ["STREAMS"]
 
@@ -25,6 +25,11 @@ def conv(*pads: int, stride: int = 1) -> object:
         node("Conv", ["turned", "weights"], ["wide"], name="conv", pads=list(pads), strides=[stride]),
         node("Transpose", ["wide"], ["x"], perm=[2, 1, 0]),
     )
+
+
+def only_final(model: ModelProto) -> None:
+    """Leaves the final state alone as an output."""
+    del model.graph.output[0]
 
 
 def more(steps: int) -> object:
@@ -59,6 +64,12 @@ STREAMS = [
                 node("Constant", [], ["shape"], value_ints=[1, 1, 3]), node("Reshape", ["X", "shape"], ["x"])
             ),
         ),
+    ),
+    Case("recurrent nodes in branches", STREAM, model=branches()),
+    Case(
+        "a chunk that does not divide the sequence, of which the end alone counts",
+        f"{STREAM} --chunk 2",
+        then(x(TensorProto.FLOAT, 5, 1, 3), only_final),
     ),
     Case("no recurrent node", STREAM, model=text(17, "float[T, 3] X", "Y = Relu (X)")),
     Case("no such input", f"{STREAM} --time-axis Z:0"),

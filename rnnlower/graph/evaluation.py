@@ -118,7 +118,13 @@ def infer(
     imports = [onnx.helper.make_opsetid(domain, number) for domain, number in opset_imports.items()]
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, proto, given, data, None, imports, ir_version)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+    ):
         return unknown
     return [_from_proto(found.get(f"o{index}")) for index in range(len(node.outputs))]
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.walk import Located, dim_name
+from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.walk import Located, dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.streaming.edits import Edit
 from rnnlower.streaming.facts import CoupledError, Track, fix_batch, number
@@ -85,6 +86,11 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
             assert value.name is not None
             tracks[value.name], places[value.name] = fact.track, place
     _refuse_what_is_late(flow, tracks)
+    if not tracks and steps is not None and steps % chunk:
+        raise OptionError(
+            f"all outputs are as of the end, and the model's {steps} time steps are no multiple of {chunk}",
+            remedy=f"ask for a chunk that divides them ({option('chunk')})",
+        )
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
@@ -169,6 +175,7 @@ def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, i
             if len(found[name]) > 1 and len(choice) == 1:
                 found[name] = choice
     if not found:
+        _refuse_branches(model)
         _refuse_single_step(model)
         _refuse_what_is_in_the_way(model, lost)
     unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
@@ -189,6 +196,19 @@ def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], l
                     f"{error.node.op_type} node {error.node.name!r} {error.problem}",
                     remedy=error.remedy,
                 )
+
+
+def _refuse_branches(model: ir.Model) -> None:
+    """Refuses a model whose recurrent nodes are all in branches and bodies, by the node that holds them."""
+    for node in model.graph:
+        inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
+        if any(map(is_recurrent, inner)) and not any(map(is_recurrent, model.graph)):
+            reason = decided_by(model, node.inputs[0]) if node.op_type == "If" else ""
+            raise UnsupportedModelError(
+                f"{node.op_type} node {node.name!r} holds the recurrent nodes, and time is followed through "
+                "the main graph alone",
+                remedy=reason,
+            )
 
 
 def _refuse_single_step(model: ir.Model) -> None:

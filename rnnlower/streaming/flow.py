@@ -323,7 +323,7 @@ class Flow:
             )
         except (InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise CoupledError(f"does not take values of these shapes: {reason}") from error
+            raise CoupledError(f"cannot be followed, as no shape can be inferred: {reason}") from error
         return [self._learn(out, inferred.get(out.name or "")) for out in node.outputs]
 
     def dtype(self, value: ir.Value) -> ir.DataType:

@@ -37,7 +37,9 @@ Feeds = dict[str, Array]
 
 _CALLS = (1, 2, 7)
 _LONG = 50
-_PATTERNS = 8
+_PATTERNS, _FEWEST = 8, 2
+# Calls for one length: a sequence of thousands of steps is long enough to show what a few do not.
+_MOST_CALLS = 10_000
 _PRODUCT = re.compile(r"(\d+)\*(.+)")
 
 
@@ -168,7 +170,9 @@ class Chunks:
                 value.type.tensor_type.shape.dim[self.stream.inputs[value.name]].dim_value = length
         facts = dataclasses.replace(gather_facts(model), threshold=runner.reference_facts.threshold)
         maker = input_maker(model.graph, other, facts, seed)
-        made, skipped = generate_trials(run, maker, count or min(maker.natural_trials, _PATTERNS))
+        affordable = _MOST_CALLS * self.stream.chunk // length
+        patterns = max(_FEWEST, min(maker.natural_trials, _PATTERNS, affordable))
+        made, skipped = generate_trials(run, maker, count or patterns)
         for text in skipped:
             runner.note(f"{length} time steps: {text}")
         return made
