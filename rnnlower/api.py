@@ -18,6 +18,7 @@ from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.lowering.replacing import Gates
 from rnnlower.opset import OpsetReport
 from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.pipeline import LoweringOptions, Report, lower_model
 from rnnlower.passes.simplify import settle
 from rnnlower.recurrent.node import Semantics
@@ -268,19 +269,29 @@ def check(
 
 
 @model_function
-def convert(model: ir.Model, *, opset: int, progress: Progress | None = None) -> OpsetReport:
+def convert(
+    model: ir.Model,
+    *,
+    opset: int,
+    sets: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> OpsetReport:
     """Moves the model to another version of the default domain, up or down.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         opset: The version.
-        progress: As for `unroll`.
+        sets, progress: As for `unroll`.
 
     Raises:
+        OptionError: A value does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
         OpsetError: The model has something that this version cannot express.
     """
     (progress or _silent)("converting", 0, 0)
+    if sets:
+        settle(model, None, None, sets)
+        LegacyConstantsPass()(model)
     conversion = ConvertOpsetPass(opset)
     conversion(model)
     assert conversion.report is not None

@@ -9,6 +9,7 @@ import platform
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -23,6 +24,8 @@ from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.verification.driver import Progress
@@ -48,6 +51,7 @@ def bench(
     unroll_factors: Sequence[int] = (),
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    sets: Mapping[str, Any] | None = None,
     nodes: Sequence[str] | None = None,
     semantics: Semantics = "ort",
     inputs: GivenInputs | None = None,
@@ -67,7 +71,7 @@ def bench(
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         strategies: Which of ``unroll``, ``scan`` and ``loop``.
         unroll_factors: Time steps in an iteration; each adds a form of scan and of loop.
-        dims, input_shapes, nodes, semantics: As for `rnnlower.unroll`.
+        dims, input_shapes, sets, nodes, semantics: As for `rnnlower.unroll`.
         inputs, seed: As for `rnnlower.verify`; of several sets of inputs the first is used.
         threads: Threads of onnxruntime inside of an operator; 0: as many as it likes.
         runs: Timed runs of each form.
@@ -99,6 +103,11 @@ def bench(
     )
     plans = [(strategy, 1) for strategy in STRATEGIES if strategy in strategies]
     plans += [(s, factor) for s, _ in plans if s != "unroll" for factor in sorted({*unroll_factors} - {1})]
+    if sets:
+        # Every form is of the model without these inputs, the native one among them.
+        model = load_model(model)
+        SetInputsPass(sets)(model)
+        LegacyConstantsPass()(model)
     with tempfile.TemporaryDirectory() as folder:
         return _bench(model, plans, settings, Path(folder))
 

@@ -109,3 +109,16 @@ def test_a_condition_that_is_itself_an_input(tmp_path: Path) -> None:
     model = save(onnx.parser.parse_model(text), tmp_path, "condition.onnx")
     run = rnnlower("scan", model, "-o", tmp_path / "out.onnx", "--set", "c=false", "--json")
     assert run.json["verification"]["equal"]
+
+
+def test_convert_and_bench_take_it_too(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    run = rnnlower("convert", model, "-o", out, "--opset", "13", "--set", "sr=8000", "--json")
+    assert run.json["verification"]["equal"]
+    assert ops(out) == {"Abs", "RNN"}
+    run = rnnlower(
+        "bench", model, "--set", "sr=8000", "--dim", "T=3", "--runs", "1", "--strategy", "scan", "--json"
+    )
+    assert [variant["status"] for variant in run.json["variants"]] == ["timed", "timed"]
+    converted = library.convert(str(model), opset=13, sets={"sr": 16000})
+    assert [value.name for value in converted.graph.input] == ["X"]

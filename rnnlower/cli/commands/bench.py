@@ -23,7 +23,9 @@ from rnnlower.cli.options import (
     Quiet,
     Seed,
     Semantics,
+    Sets,
     parse_dims,
+    parse_sets,
     parse_shapes,
 )
 from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, emit, exit_codes, installed_runtime, say
@@ -85,6 +87,7 @@ def bench(
     ] = None,
     dim: Dims = None,
     input_shape: InputShapes = None,
+    set_: Sets = None,
     node: Nodes = None,
     semantics: Semantics = "ort",
     seed: Seed = None,
@@ -111,6 +114,7 @@ def bench(
             unroll_factors=unroll_factor or (),
             dims=parse_dims(dim),
             input_shapes=parse_shapes(input_shape),
+            sets=parse_sets(set_),
             nodes=node,
             semantics=semantics,  # type: ignore[arg-type]  # bench checks it
             inputs=inputs,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,11 +18,13 @@ from rnnlower.cli.options import (
     Quiet,
     Rtol,
     Seed,
+    Sets,
     States,
     Trials,
     Verbose,
     Verify,
     check_external_data,
+    parse_sets,
     verification_settings,
 )
 from rnnlower.cli.running import (
@@ -32,7 +35,29 @@ from rnnlower.cli.running import (
     write,
 )
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
 __all__ = ["convert"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settled:
+    """What setting inputs has done: notes, and the values as the model holds them."""
+
+    notes: Sequence[str] = ()
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _settle(model: ir.Model, sets: Mapping[str, Any]) -> _Settled:
+    from rnnlower.passes import LegacyConstantsPass, SetInputsPass
+    from rnnlower.passes.simplify import simplify
+
+    setting = SetInputsPass(sets)
+    setting(model)
+    notes = simplify(model)
+    LegacyConstantsPass()(model)
+    return _Settled(notes, setting.values)
 
 
 @exit_codes
@@ -42,6 +67,7 @@ def convert(
     opset: Annotated[
         int, typer.Option(metavar="N", help="Default-domain opset of the result.", show_default=False)
     ],
+    set_: Sets = None,
     verify: Verify = True,
     trials: Trials = None,
     seed: Seed = None,
@@ -67,13 +93,16 @@ def convert(
         raise OptionError(
             f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
         )
+    given = parse_sets(set_)
     phases = Phases(verbose)
     with progress("reading", quiet, phases) as tell:
         converted = read_model(model)
         source_size = size_on_disk(model, converted)
         tell("converting")
+        settled = _settle(converted, given) if given else _Settled()
         conversion = convert_opset(converted, opset)
-    for note in conversion.notes:
+    settings |= {"sets": settled.values}
+    for note in (*settled.notes, *conversion.notes):
         say(f"rnnlower: note: {note}", quiet)
     verification, written = write(
         converted, output, model, settings if verify else None, external_data, quiet, phases
