@@ -28,11 +28,9 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import value_names, walk
 from rnnlower.recurrent.analysis import inferred_copy
 from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.operators import WEIGHT_INPUTS
 
-__all__ = ["WEIGHT_INPUTS", "FoldWeightsPass"]
-
-WEIGHT_INPUTS = (1, 2, 3, 7)
-"""The positions of W, R, B and P."""
+__all__ = ["FoldWeightsPass"]
 
 _FOLDABLE = frozenset(
     [

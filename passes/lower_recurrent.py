@@ -28,21 +28,21 @@ from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.quiet import paused_collection
-from rnnlower.graph.walk import Located, default_opset, walk
+from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Gates, LoweredNode, Plan, replace_node
 from rnnlower.lowering.sequence import fail_like_node, lower_node
+from rnnlower.lowering.sketching import Wishes, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
-from rnnlower.lowering.weights import Weights
-from rnnlower.passes.fold_weights import WEIGHT_INPUTS
+from rnnlower.lowering.weights import Weights, arithmetic, private_weights
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets.plan import dialect as dialect_of
+from rnnlower.targets.target import find_target
 
-__all__ = ["LowerRecurrentPass"]
-
-_WITH_BODIES = ("If", "Loop", "Scan")
+__all__ = ["LowerRecurrentPass", "dtype_of"]
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
@@ -58,7 +58,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         unroll_factor: Time steps in an iteration of a Scan or Loop, where there is no plan.
         semantics: Which reading wins where the text and onnxruntime differ.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
-        dialect: The operators that may be emitted; ``None``: all.
+        dialect: The operators that may be emitted; ``None``: all, in the forms that onnxruntime runs fastest.
         compute_type: The type that narrower floats are computed in; ``None``: their own, float32 for
             bfloat16.
         gates: Whether gates share products: ``fused``, ``separate``, or ``auto``, what runs fastest.
@@ -95,7 +95,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self._impossible = impossible
         self._strategy = strategy
         self._unroll_factor = unroll_factor
-        self._dialect = dialect
+        self._marks = dialect is not None
+        self._dialect = dialect_of(find_target("onnxruntime")) if dialect is None else dialect
         self._compute_type = compute_type
         self._gates: Gates = gates
         self._tell = tell
@@ -117,13 +118,16 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 raise UnsupportedModelError(
                     "it is in a function", node=located, remedy="inline it first (InlineFunctionsPass)"
                 )
-            if self._parse(located).seq_length is None and self._plan(located).strategy == "unroll":
+            strategy = (
+                self._strategy if isinstance(self._strategy, str) else self._strategy[located.node].strategy
+            )
+            if strategy == "unroll" and self._parse(located).seq_length is None:
                 raise UnsupportedModelError(
                     "its sequence length is not known, and unrolling needs a number",
                     node=located,
                     remedy="fix the shapes of the inputs first (FreezeDimsPass), or use the strategy scan",
                 )
-        private = _private_weights([located.node for located in found], unmodelled.names_in_training(model))
+        private = private_weights([located.node for located in found], unmodelled.names_in_training(model))
         names = NameSource(names_in(model))
         with paused_collection():
             self._lower(model, found, private, names)
@@ -134,6 +138,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     ) -> None:
         """Emits everything, and only then puts it in the place of the nodes: a failure changes nothing."""
         opset = default_opset(model)
+        plans = {located.node: self._plan(located, private, opset) for located in found}
         initializers = InitializerPool(model, names)
         emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
         reports = []
@@ -142,35 +147,36 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 node = self._parse(located)
                 steps = f", {node.seq_length} steps" if node.seq_length else ""
                 self._tell(f"lowering {located.name}{steps}: node", number, len(found))
-                dtype = _dtype(node, located)
-                arithmetic = self._arithmetic(dtype)
-                e = Emitter(opset, _scope(names, located), arithmetic, initializers, self._dialect)
+                dtype = dtype_of(node, located)
+                computed = arithmetic(dtype, self._compute_type)
+                e = Emitter(opset, _scope(names, located), computed, initializers, self._dialect)
+                plan = plans[located.node]
                 emitted.append((located, e, {}))
-                emitted[-1][2].update(self._emit(e, located, node, Weights(private, dtype)))
-                reports.append(self._report(located, e, node.direction, node.seq_length))
+                emitted[-1][2].update(self._emit(e, located, node, Weights(private, dtype), plan))
+                reports.append(self._report(located, e, plan, node.direction, node.seq_length))
             for located in self._impossible:
                 e = Emitter(opset, _scope(names, located), ir.DataType.FLOAT, initializers, self._dialect)
                 emitted.append((located, e, {}))
                 emitted[-1][2].update(self._emit_failure(e, located))
                 direction = located.node.attributes.get_string("direction", "forward")
-                reports.append(self._report(located, e, direction or "forward"))
+                plan = Plan("unroll", reason="it cannot run")
+                reports.append(self._report(located, e, plan, direction or "forward"))
         except Exception:
             for _, e, _ in emitted:
-                detach(e.nodes)
+                detach(e.everything)
             remove_orphans(initializers.values())
             raise
         for located, e, outputs in emitted:
             self.notes |= e.notes
-            replace_node(located.node, outputs, e.nodes, mark=self._dialect is not None)
+            replace_node(located.node, outputs, e.nodes, mark=self._marks)
         self.lowered += reports
         remove_orphans(initializers.values())
 
     def _emit(
-        self, e: Emitter, located: Located, node: ResolvedNode, weights: Weights
+        self, e: Emitter, located: Located, node: ResolvedNode, weights: Weights, plan: Plan
     ) -> dict[str, ir.Value]:
-        plan = self._plan(located)
         try:
-            return lower_node(e, node, weights, plan.strategy, plan.unroll_factor, self._gates)
+            return lower_node(e, node, weights, plan.strategy, plan.form, plan.unroll_factor)
         except MissingOperatorError as error:
             raise error.at(located) from None
         except OpsetError as error:
@@ -179,7 +185,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             ) from None
 
     def _emit_failure(self, e: Emitter, located: Located) -> dict[str, ir.Value]:
-        if self._dialect is not None and not _can_fail(self._dialect):
+        if not _can_fail(self._dialect):
             raise UnsupportedModelError(
                 "it cannot run on inputs of these shapes, and "
                 f"target {self._dialect.name} cannot be told that its branch fails",
@@ -188,38 +194,35 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             )
         return fail_like_node(e, located.node)
 
-    def _arithmetic(self, dtype: ir.DataType) -> ir.DataType:
-        """The type to compute in: runtimes move bfloat16 but hardly compute with it."""
-        compute_type = ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else self._compute_type
-        if compute_type is None or compute_type.itemsize <= dtype.itemsize:
-            return dtype
-        return compute_type
-
-    def _plan(self, located: Located) -> Plan:
-        if isinstance(self._strategy, str):
-            return Plan(self._strategy, self._unroll_factor)
-        return self._strategy[located.node]
+    def _plan(self, located: Located, private: Container[ir.Value], opset: int) -> Plan:
+        if not isinstance(self._strategy, str):
+            return self._strategy[located.node]
+        node = self._parse(located)
+        weights = Weights(private, dtype_of(node, located))
+        wishes = Wishes(self._unroll_factor, self._gates, self._compute_type)
+        try:
+            best = cheapest(candidates(node, weights, [self._strategy], opset, self._dialect, wishes))
+        except MissingOperatorError as error:
+            raise error.at(located) from None
+        return Plan(self._strategy, self._unroll_factor, form=best.form)
 
     def _parse(self, located: Located) -> ResolvedNode:
         return parse_recurrent(located, self._semantics)
 
-    def _report(self, located: Located, e: Emitter, direction: str, steps: int | None = None) -> LoweredNode:
-        inner = sum(
-            sum(1 for _ in walk(attribute.as_graph()))
-            for emitted in e.nodes
-            if emitted.op_type in _WITH_BODIES
-            for attribute in emitted.attributes.values()
-            if attribute.type == ir.AttributeType.GRAPH
-        )
+    def _report(
+        self, located: Located, e: Emitter, plan: Plan, direction: str, steps: int | None = None
+    ) -> LoweredNode:
         return LoweredNode(
             name=located.name,
             op_type=located.node.op_type,
             path=located.path,
             direction=direction,
-            strategy=self._plan(located).strategy,
+            strategy=plan.strategy,
             steps=steps,
-            emitted_ops=len(e.nodes) + inner,
-            reason=self._plan(located).reason,
+            emitted_ops=len(e.everything),
+            reason=plan.reason,
+            form=plan.form.name,
+            prices=plan.prices,
         )
 
 
@@ -232,26 +235,14 @@ def _can_fail(dialect: Dialect) -> bool:
     return {"NonZero", "Reshape"} <= dialect.ops and 1 not in dialect.constant.get("Reshape", ())
 
 
-def _dtype(node: ResolvedNode, located: Located) -> ir.DataType:
+def dtype_of(node: ResolvedNode, located: Located) -> ir.DataType:
+    """The type of a node's X.
+
+    Raises:
+        UnsupportedModelError: The model does not tell.
+    """
     if node.dtype is None:
         raise UnsupportedModelError(
             "the types of its inputs are unknown", node=located, remedy="add type information to the model"
         )
     return node.dtype
-
-
-def _private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir.Value]:
-    """Constant weights that nothing but the given nodes reads, and those only as weights."""
-    lowered = set(nodes)
-    weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
-    return {
-        value
-        for value in weights
-        if value is not None
-        and value.const_value is not None
-        and value.is_initializer()
-        and value.name not in trained
-        and not value.is_graph_input()
-        and not value.is_graph_output()
-        and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())
-    }

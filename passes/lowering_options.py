@@ -15,7 +15,7 @@ from rnnlower.arguments import check_strings, integer
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import walk
 from rnnlower.lowering.replacing import Gates, LoweredNode
-from rnnlower.lowering.requirements import FIRST_OPSET
+from rnnlower.lowering.sketching import FIRST_OPSET
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
@@ -149,7 +149,8 @@ class Report:
         of_target: dict[str, Any] = {}
         if self.target is None:
             for node in nodes:
-                del node["reason"]
+                for key in ("reason", "form", "prices"):
+                    del node[key]
         else:
             kept = [dataclasses.asdict(node) for node in self.kept]
             of_target = {"target": self.target, "kept": kept}

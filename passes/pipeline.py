@@ -10,10 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import OpsetError, OptionError, UnsupportedModelError
+from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
+from rnnlower.files import unmodelled
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
-from rnnlower.lowering.requirements import FIRST_OPSET, opset_needs
+from rnnlower.lowering.sketching import FIRST_OPSET, Wishes
+from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.adapt_nodes import AdaptNodesPass
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.conforming import conform
@@ -25,7 +27,7 @@ from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lengths import with_static_lengths
-from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+from rnnlower.passes.lower_recurrent import LowerRecurrentPass, dtype_of
 from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions, Report, count_ops
 from rnnlower.passes.opset_moves import inline, move, reach
 from rnnlower.passes.set_inputs import SetInputsPass
@@ -36,7 +38,7 @@ from rnnlower.recurrent.caveats import forgotten_states, other_recurrences
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
-from rnnlower.targets import Target
+from rnnlower.targets import Target, find_target
 from rnnlower.targets.fit import find_misfits, refuses, runs_op
 from rnnlower.targets.plan import (
     KeptNode,
@@ -364,16 +366,25 @@ def _warn_of_forgotten_states(work: _Work) -> None:
 
 def _plan(work: _Work) -> None:
     options, nodes = work.options, []
+    opset = work.opset or default_opset(work.model)
+    trained = unmodelled.names_in_training(work.model)
+    private = private_weights([located.node for located in work.nodes], trained)
+    compute_type = None if options.compute_type is None else ir.DataType.FLOAT
+    wishes = Wishes(options.unroll_factor, options.gates, compute_type)
     for located in work.nodes:
         node = parse_recurrent(located, options.semantics)
-        if options.target is None:
-            plan = Plan(options.strategy, options.unroll_factor)
-        else:
+        if options.target is not None:
             require_known(options.target, node, located)
-            plan = choose_plan(options.target, node, options.unroll_factor)
+        weights = Weights(private, dtype_of(node, located))
+        target = options.target or find_target("onnxruntime")
+        strategy = options.strategy if options.target is None else None
+        try:
+            plan = choose_plan(target, node, weights, opset, wishes, strategy)
+        except MissingOperatorError as error:
+            raise error.at(located) from None
         nodes.append(node)
         work.plans[located.node] = plan
-        work.needs[located] = opset_needs(node, plan.strategy, plan.unroll_factor)
+        work.needs[located] = dict(plan.needs)
     if options.target is not None:
         work.notes += cautions(options.target, nodes)
     for located in work.impossible:

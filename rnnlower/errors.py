@@ -111,13 +111,21 @@ class OpsetError(RnnLowerError):
 
     Args:
         opset: The lowest opset that would do, where a higher one does.
+        operator: The operator that needs it.
     """
 
     def __init__(
-        self, problem: str, *, node: Labelled | None = None, remedy: str = "", opset: int | None = None
+        self,
+        problem: str,
+        *,
+        node: Labelled | None = None,
+        remedy: str = "",
+        opset: int | None = None,
+        operator: str = "",
     ) -> None:
         super().__init__(problem, node=node, remedy=remedy)
         self.opset = opset
+        self.operator = operator
 
 
 class VerificationError(RnnLowerError):

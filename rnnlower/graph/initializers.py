@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource
 
-__all__ = ["InitializerPool"]
+__all__ = ["InitializerPool", "ScratchPool"]
 
 _FEW = 4
 
@@ -31,7 +31,7 @@ class InitializerPool:
 
     def of(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
         """An initializer that holds the tensor, named like `name`; external tensors stay external."""
-        key = (tensor.dtype, tuple(tensor.shape.numpy()), _content_key(tensor))
+        key = (tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor))
         if key not in self._values:
             value = ir.Value(
                 name=self._names.fresh(name or _name(tensor)),
@@ -50,9 +50,23 @@ class InitializerPool:
             self._integers[numbers] = self.of(ir.Tensor(np.array(numbers, dtype=np.int64)))
         return self._integers[numbers]
 
+    def _content(self, tensor: ir.TensorProtocol) -> bytes:
+        """What is equal for tensors of one content."""
+        return _content_key(tensor)
+
     def values(self) -> Collection[ir.Value]:
         """All that were made."""
         return self._values.values()
+
+
+class ScratchPool(InitializerPool):
+    """Initializers of a model of their own, for what no model is to see; large ones are not compared."""
+
+    def __init__(self, names: NameSource) -> None:
+        super().__init__(ir.Model(ir.Graph([], [], nodes=[]), ir_version=8), names)
+
+    def _content(self, tensor: ir.TensorProtocol) -> bytes:
+        return super()._content(tensor) if tensor.size <= _FEW else str(len(self.values())).encode()
 
 
 def _name(tensor: ir.TensorProtocol) -> str:

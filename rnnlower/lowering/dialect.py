@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import onnx_ir as ir
+
 __all__ = ["Dialect"]
 
 
@@ -16,7 +18,10 @@ class Dialect:
         name: Whose operators they are.
         ops: The operators.
         constant: By operator the inputs that must be constants.
-        onnxruntime: Whether onnxruntime runs it as it is, so that the forms it runs fastest are wanted.
+        lacks: By type the operators that it has not for that type.
+        costs: What one of each of the `Counts` of a lowering costs; empty where that is not known, and then
+            the forms of a step are plain.
+        fused: Activations that it makes part of a Gemm in front of them.
         apart: Whether each direction of a node of static length gets a Scan or Loop of its own.
         split_outputs: Most outputs of a Split; ``None``: any number.
     """
@@ -24,6 +29,8 @@ class Dialect:
     name: str
     ops: frozenset[str]
     constant: Mapping[str, frozenset[int]]
-    onnxruntime: bool = False
+    lacks: Mapping[ir.DataType, frozenset[str]] = dataclasses.field(default_factory=dict)
+    costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    fused: frozenset[str] = frozenset()
     apart: bool = False
     split_outputs: int | None = None

@@ -1,8 +1,8 @@
 """Primitive operators in the form that the model's opset wants, with constants and names.
 
 An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
-the opset (attributes or inputs) and refuses an opset that has none: `opset_needs` says beforehand which
-opset a lowering needs, so that such a refusal is a bug and not a user's mistake. Where a `Dialect` lacks an
+the opset (attributes or inputs) and refuses an opset that has none: a lowering is
+then written again at the opset that the refusal names. Where a `Dialect` lacks an
 operator, a method that knows another form writes that, and `FALLBACKS` has those of single operators.
 """
 
@@ -19,6 +19,9 @@ from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 
 __all__ = ["Dim", "Emitter"]
+
+_BFLOAT16 = 13
+"""The opset that brought the type."""
 
 Dim = int | ir.Value
 """A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
@@ -48,7 +51,7 @@ class Emitter(NodeEmitter):
         return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        return self.op("Cast", value, to=dtype.value)
+        return self.op("Cast", value, since=_BFLOAT16 if dtype == ir.DataType.BFLOAT16 else 6, to=dtype.value)
 
     def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
         """Reshape to the given sizes, of which one may be left to inference: that is decided here."""
@@ -88,7 +91,11 @@ class Emitter(NodeEmitter):
         """``value[start:end]`` on each of the axes."""
         if self.opset < 10:
             if not all(isinstance(bound, int) for bound in (*starts, *ends)):
-                raise OpsetError(f"Slice at run-time positions needs opset 10, not {self.opset}")
+                raise OpsetError(
+                    f"Slice at run-time positions needs opset 10, not {self.opset}",
+                    opset=10,
+                    operator="Slice",
+                )
             first, last = ([bound for bound in bounds if isinstance(bound, int)] for bounds in (starts, ends))
             return self.op("Slice", value, starts=first, ends=last, axes=list(axes))
         return self.op("Slice", value, self.size_vector(starts), self.size_vector(ends), self.integers(*axes))

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
     from rnnlower.lowering.emitter import Emitter
 
-__all__ = ["FALLBACKS", "NO_DOUBLE_KERNEL"]
-
-NO_DOUBLE_KERNEL = frozenset({"Elu", "HardSigmoid", "LeakyRelu", "Softplus", "Softsign"})
-"""onnxruntime has float64 kernels for arithmetic, Exp, Log, Tanh, Sigmoid and Relu, not for these."""
+__all__ = ["FALLBACKS"]
 
 
 def _abs(e: Emitter, x: ir.Value) -> ir.Value:

@@ -155,6 +155,10 @@ class Form:
 class StraightForm(Form):
     """Weights that stand in the file, transposed once: a Gemm without attributes is shorter."""
 
+    def fits(self, case: Case) -> bool:
+        time = case.axes.time
+        return not isinstance(time, int) or time * case.node.num_directions <= LONG_LINE
+
     def step_weights(
         self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
     ) -> StepWeights:
@@ -173,8 +177,7 @@ class LongForm(StraightForm):
     """
 
     def fits(self, case: Case) -> bool:
-        time = case.axes.time
-        return isinstance(time, int) and time * case.node.num_directions > LONG_LINE
+        return not super().fits(case)
 
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         return _grouped(node, _TOGETHER[node.op_type], 1)

@@ -13,7 +13,6 @@ from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.dialect import Dialect
-from rnnlower.lowering.fallbacks import NO_DOUBLE_KERNEL
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,6 +34,7 @@ class NodeEmitter:
 
     Attributes:
         nodes: What was emitted.
+        everything: That, and what was emitted into bodies.
         notes: What a user should know about the forms that were chosen.
     """
 
@@ -51,6 +51,7 @@ class NodeEmitter:
         self.dtype = dtype
         self.dialect = dialect
         self.nodes: list[ir.Node] = []
+        self.everything: list[ir.Node] = []
         self.notes: dict[str, None] = {}
         self._initializers = initializers
         self._transposed: dict[ir.Value, ir.Value] = {}
@@ -59,7 +60,7 @@ class NodeEmitter:
         """An emitter for a subgraph of this name, which sees this one's values."""
         names = Scope(self.names.source, f"{self.names.prefix}{name}/")
         other = type(self)(self.opset, names, self.dtype, self._initializers, self.dialect)
-        other.notes = self.notes
+        other.notes, other.everything = self.notes, self.everything
         other._transposed = dict(self._transposed)
         return other
 
@@ -71,16 +72,11 @@ class NodeEmitter:
         other.nodes, other._transposed = self.nodes, self._transposed
         return other
 
-    @property
-    def for_onnxruntime(self) -> bool:
-        """Whether the forms that onnxruntime runs fastest are wanted: no other runtime is named."""
-        return self.dialect is None or self.dialect.onnxruntime
-
     def has(self, op_type: str) -> bool:
         """Whether the operator may be emitted for the type of the arithmetic."""
-        if self.dtype == ir.DataType.DOUBLE and op_type in NO_DOUBLE_KERNEL:
-            return False
-        return self.dialect is None or op_type in self.dialect.ops
+        if self.dialect is None:
+            return True
+        return op_type in self.dialect.ops and op_type not in self.dialect.lacks.get(self.dtype, ())
 
     def ops(
         self,
@@ -99,7 +95,11 @@ class NodeEmitter:
         if self.dialect is not None and op_type not in self.dialect.ops:
             raise MissingOperatorError(op_type, self.dialect.name)
         if self.opset < since:
-            raise OpsetError(f"{op_type} needs opset {since}, but the result is to have opset {self.opset}")
+            raise OpsetError(
+                f"{op_type} needs opset {since}, but the result is to have opset {self.opset}",
+                opset=since,
+                operator=op_type,
+            )
         names = [self.names.unnamed(op_type) for _ in range(outputs)]
         node = ir.Node(
             "",
@@ -110,6 +110,7 @@ class NodeEmitter:
             name=names[0],
         )
         self.nodes.append(node)
+        self.everything.append(node)
         return node.outputs
 
     @contextlib.contextmanager

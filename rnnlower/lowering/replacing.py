@@ -9,6 +9,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
 __all__ = ["EMITTED", "Gates", "LoweredNode", "Plan", "replace_node"]
@@ -28,11 +29,17 @@ class Plan:
         strategy: unroll, scan or loop.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         reason: Why.
+        form: The form of a step.
+        prices: What each candidate costs, in microseconds of a run.
+        needs: The opset that each of its operators needs, where the model's is too low.
     """
 
     strategy: str
     unroll_factor: int = 1
     reason: str = "asked for"
+    form: Form = PLAIN
+    prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +55,8 @@ class LoweredNode:
         steps: Static number of time steps, or ``None``.
         emitted_ops: Number of nodes in its place, those of bodies included.
         reason: Why this strategy.
+        form: The form of a step.
+        prices: What each candidate was found to cost, in microseconds of a run.
     """
 
     name: str
@@ -58,6 +67,8 @@ class LoweredNode:
     steps: int | None
     emitted_ops: int
     reason: str
+    form: str = ""
+    prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def _inherit(old: ir.Node, new: ir.Node | None) -> None:

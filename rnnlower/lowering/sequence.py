@@ -15,27 +15,21 @@ import onnx_ir as ir
 from rnnlower.lowering.cells import LAST_OPS, NewState
 from rnnlower.lowering.declaring import symbol_of_rows
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form
+from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
 from rnnlower.lowering.masks import Mask, is_never, mask_of, where
 from rnnlower.lowering.outputs import output_shape, outputs_of, outputs_without_steps
 from rnnlower.lowering.quantized import quantized_lanes, turned_back
-from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["fail_like_node", "lower_node"]
+__all__ = ["axes_of", "fail_like_node", "lower_node"]
 
 
 def lower_node(
-    e: Emitter,
-    node: ResolvedNode,
-    weights: Weights,
-    strategy: str,
-    unroll_factor: int = 1,
-    gates: Gates = "auto",
+    e: Emitter, node: ResolvedNode, weights: Weights, strategy: str, form: Form, unroll_factor: int = 1
 ) -> dict[str, ir.Value]:
     """Emits the node; gives a new value for each of its outputs that is used.
 
@@ -44,12 +38,11 @@ def lower_node(
         node: The node.
         weights: Cuts the node's weights.
         strategy: A key of `STRATEGIES`.
+        form: The form of the step, which must be allowed for the node.
         unroll_factor: Time steps in an iteration of the loop.
-        gates: ``fused``: all gates in as few products as the cell allows; ``separate``: a product for each;
-            ``auto``: the form that onnxruntime runs fastest, where the result is for that.
     """
     X = node.inputs["X"]
-    axes = _axes(e, node, X)
+    axes = axes_of(e, node)
     if axes.time == 0 or axes.batch == 0:
         return outputs_without_steps(e, node, axes)
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
@@ -58,7 +51,6 @@ def lower_node(
     if node.is_quantized:
         lanes: Sequence[Lane] = quantized_lanes(e, node, weights, series)
     else:
-        form = GATE_FORMS.get(gates) or _form(Case(e, node, weights, axes), STRATEGIES[strategy])
         lanes = make_lanes(e, node, weights, form, series)
     mask = mask_of(e, node, lanes[0].axes)
     results = _run(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)
@@ -72,13 +64,6 @@ def lower_node(
         for name, value in outputs.items():
             value.type, value.shape = ir.TensorType(node.dtype), output_shape(node, axes, name)
     return outputs
-
-
-def _form(case: Case, strategy: Strategy) -> Form:
-    """The form of the step: a plain one for runtimes that nothing is known of."""
-    if not case.e.for_onnxruntime:
-        return PLAIN
-    return next(form for form in strategy.forms if form.fits(case))
 
 
 def _run(
@@ -99,7 +84,7 @@ def _run(
     outputs: list[TimeSeries] = []
     states: list[ir.Value] = []
     for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
-        joined = _Joined(node, together, mask, apart=strategy.output_apart and e.for_onnxruntime)
+        joined = _Joined(node, together, mask, apart=strategy.output_apart and form is not PLAIN)
         recurrence = joined.recurrence(rows)
         if unroll_factor > 1:
             results = run_in_chunks(e, recurrence, strategy.run, unroll_factor)
@@ -127,7 +112,9 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
     }
 
 
-def _axes(e: Emitter, node: ResolvedNode, X: ir.Value) -> Axes:
+def axes_of(e: Emitter, node: ResolvedNode) -> Axes:
+    """The sizes of the axes of X."""
+    X = node.inputs["X"]
     time: Dim | None = node.seq_length
     batch: Dim | None = node.batch_size
     return Axes(

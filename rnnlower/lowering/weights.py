@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from rnnlower.lowering.dequantizing import dequantized_rows
 from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.recurrent.operators import WEIGHT_INPUTS
 
-__all__ = ["Weights"]
+__all__ = ["Weights", "arithmetic", "private_weights"]
 
 
 class Weights:
@@ -128,6 +129,30 @@ class Weights:
 
     def _in_dtype(self, e: Emitter, value: ir.Value) -> ir.Value:
         return value if self._dtype == e.dtype else e.cast(value, e.dtype)
+
+
+def private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir.Value]:
+    """Constant weights that nothing but the given nodes reads, and those only as weights."""
+    lowered = set(nodes)
+    weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
+    return {
+        value
+        for value in weights
+        if value is not None
+        and value.const_value is not None
+        and value.is_initializer()
+        and value.name not in trained
+        and not value.is_graph_input()
+        and not value.is_graph_output()
+        and all(user in lowered and index in WEIGHT_INPUTS for user, index in value.uses())
+    }
+
+
+def arithmetic(dtype: ir.DataType, wanted: ir.DataType | None = None) -> ir.DataType:
+    """The type to compute in, the wanted one where it is wider; few runtimes compute with bfloat16."""
+    if dtype == ir.DataType.BFLOAT16:
+        wanted = ir.DataType.FLOAT
+    return dtype if wanted is None or wanted.itemsize <= dtype.itemsize else wanted
 
 
 def _rows(tensor: ir.TensorProtocol, direction: int, first: int, last: int) -> ir.TensorProtocol:

@@ -19,6 +19,7 @@ __all__ = [
     "RECURRENT_OPS",
     "SIGNATURES",
     "SPEC_PARAMETERS",
+    "WEIGHT_INPUTS",
     "Cell",
     "Parameters",
     "Signature",
@@ -81,6 +82,8 @@ MOST_INPUTS = len(_INPUTS)
 
 _QUANTIZATION = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
 INPUT_NAMES = (*_INPUTS, *_QUANTIZATION)
+WEIGHT_INPUTS = (1, 2, 3, 7)
+"""The positions of W, R, B and P."""
 OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
     "forward": (False,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -10,14 +11,15 @@ import onnx_ir as ir
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.walk import Located
-from rnnlower.lowering import cost
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.replacing import Plan
+from rnnlower.lowering.sketching import Wishes, candidates, cheapest
+from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.native import native_misfits, native_rule
-from rnnlower.targets.target import Target
+from rnnlower.targets.target import Target, find_target
 
 __all__ = [
     "KeptNode",
@@ -55,12 +57,26 @@ def dialect(target: Target) -> Dialect:
         target.name,
         target.op_types,
         constant,
-        onnxruntime=target.name == "onnxruntime",
+        lacks={ir.DataType.DOUBLE: _without_float64()},
+        costs={} if target.costs is None else target.costs.microseconds,
+        fused=frozenset() if target.costs is None else frozenset(target.costs.fused),
         apart=target.control_flow.apart,
         split_outputs=min(
             (limit.max_outputs for limit in target.limits if limit.max_outputs and "Split" in limit.ops),
             default=None,
         ),
+    )
+
+
+@functools.cache
+def _without_float64() -> frozenset[str]:
+    """The operators that onnxruntime, which verifies every result, has no float64 kernel of."""
+    limits = find_target("onnxruntime").limits
+    return frozenset(
+        op_type
+        for limit in limits
+        if limit.dtypes is not None and "float64" not in limit.dtypes
+        for op_type in limit.ops
     )
 
 
@@ -131,41 +147,64 @@ def wants_numbers(target: Target) -> bool:
     return target.shapes.static or not {"Scan", "Loop"} & {*target.control_flow.ops}
 
 
-def choose_plan(target: Target, node: ResolvedNode, unroll_factor: int) -> Plan:
-    """How a node is lowered for the target."""
-    if target.name == "onnxruntime":
-        choice = cost.choose(_facts(node))
-        return Plan(choice.strategy, unroll_factor, choice.reason)
+def choose_plan(
+    target: Target,
+    node: ResolvedNode,
+    weights: Weights,
+    opset: int,
+    wishes: Wishes,
+    strategy: str | None = None,
+) -> Plan:
+    """How a node is lowered for the target: the cheapest candidate of those that it runs.
+
+    Args:
+        target: The target.
+        node: The node.
+        weights: Cuts the node's weights.
+        opset: The opset to write in, where that has all operators.
+        wishes: What is asked for beside the strategy.
+        strategy: The strategy, where it is asked for.
+
+    Raises:
+        MissingOperatorError: There is none.
+    """
+    if strategy is not None:
+        strategies, reason = [strategy], "asked for"
+    elif target.costs is None:
+        strategies, reason = _preferred(target, node)
+    elif node.seq_length is None:
+        strategies, reason = ["scan"], "its sequence length is dynamic"
+    else:
+        strategies, reason = ["unroll", "scan"], ""
+    found = candidates(node, weights, strategies, opset, dialect(target), wishes)
+    best = cheapest(found)
+    prices = {str(each): round(each.price, 1) for each in found if each.price is not None}
+    if not reason:
+        reason = f"the cheapest of {', '.join(f'{name} {price:g} us' for name, price in prices.items())}"
+    factor = 1 if best.strategy == "unroll" and strategy is None else wishes.unroll_factor
+    return Plan(best.strategy, factor, reason, best.form, prices, best.needs)
+
+
+def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
+    """The strategy for a target of which no costs are known, and why."""
     steps, loops = node.seq_length, target.control_flow.ops
     guarded = steps is not None or "If" in loops
     if not {"Scan", "Loop"} & {*loops}:
-        return Plan("unroll", reason=f"{target.name} has no Scan and no Loop")
+        return ["unroll"], f"{target.name} has no Scan and no Loop"
     open_batch = target.control_flow.unroll_batch and node.batch_size is None
     if steps is not None and steps <= _MOST_UNROLLED and not open_batch:
-        return Plan("unroll", reason=f"{steps} steps are few")
+        return ["unroll"], f"{steps} steps are few"
     length = "the number of steps is dynamic" if steps is None else f"{steps} steps are many"
     if steps is not None and steps <= _MOST_UNROLLED:
         length = "the batch size is dynamic"
     if steps is None and target.control_flow.dynamic == "Loop" and "Loop" in loops:
-        return Plan("loop", unroll_factor, f"{length}, for which {target.name} wants a Loop")
+        return ["loop"], f"{length}, for which {target.name} wants a Loop"
     if "Scan" in loops and guarded:
-        return Plan("scan", unroll_factor, length)
+        return ["scan"], length
     if "Loop" in loops:
         lack = "If" if "Scan" in loops else "Scan"
-        return Plan("loop", unroll_factor, f"{length}, and {target.name} has no {lack}")
-    return Plan("scan", unroll_factor, f"{length}, and {target.name} has no Loop")
-
-
-def _facts(node: ResolvedNode) -> cost.NodeFacts:
-    return cost.NodeFacts(
-        op_type=node.op_type,
-        hidden_size=node.hidden_size,
-        seq_length=node.seq_length,
-        batch_size=node.batch_size,
-        num_directions=node.num_directions,
-        linear_before_reset=node.linear_before_reset,
-        masked="sequence_lens" in node.inputs,
-    )
+        return ["loop"], f"{length}, and {target.name} has no {lack}"
+    return ["scan"], f"{length}, and {target.name} has no Loop"
 
 
 def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:

@@ -81,6 +81,11 @@ version) and, where nobody has said it, ``guess = true``::
     text = "..."
     source = "..."
 
+    [costs]                       # if they are known: the cheapest form is then taken
+    microseconds = { loops = 9, nodes = 1, elements = 1e-3, weight_bytes = 0, multiplies = 0, loaded = 0 }
+    fused = ["Tanh"]              # activations that it makes part of a Gemm in front of them
+    source = "..."
+
     [tried]                       # if it was tried here
     version = "1.0"
     source = "..."
@@ -178,6 +183,12 @@ class Limit(Claim):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Costs(Claim):
+    microseconds: Mapping[str, float]
+    fused: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Caution(Claim):
     ops: Sequence[str]
     text: str
@@ -230,6 +241,7 @@ class Target:
     limits: Sequence[Limit] = ()
     recurrent: Sequence[RecurrentRule] = ()
     cautions: Sequence[Caution] = ()
+    costs: Costs | None = None
     tried: Tried | None = None
     engine: str = ""
 
@@ -269,7 +281,8 @@ class Target:
         claims += [(f"limits of {', '.join(limit.ops)}", limit) for limit in self.limits]
         claims += [(f"native {', '.join(rule.ops)}", rule) for rule in self.recurrent]
         claims += [(f"lowered {', '.join(caution.ops)}", caution) for caution in self.cautions]
-        return claims + ([("tried", self.tried)] if self.tried is not None else [])
+        more = [("costs", self.costs), ("tried", self.tried)]
+        return claims + [(name, claim) for name, claim in more if claim is not None]
 
 
 def target_names() -> list[str]:
@@ -303,6 +316,7 @@ TABLES = {
     "shapes": Shapes,
     "dtypes": Types,
     "ops": Ops,
+    "costs": Costs,
     "tried": Tried,
 }
 LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
@@ -320,7 +334,7 @@ def _parse(name: str, data: Mapping[str, Any]) -> Target:
             fields[key] = [_claim(LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
             known_word(key, ("title", "engine", *TABLES, *LISTS), f"unknown key {key!r}")
-    if missing := TABLES.keys() - fields.keys() - {"tried"}:
+    if missing := TABLES.keys() - fields.keys() - {"costs", "tried"}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)
     validate(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
+from rnnlower.lowering.pricing import Counts
 from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,
     DIRECTIONS,
@@ -81,12 +83,24 @@ def validate(target: Target) -> None:
         for name, values in attributes.items():
             known_word(name, tuple(types), f"{where} has an unknown attribute {name!r}")
             _check_values(values, types[name], f"{where}.{name}")
+    if target.costs is not None:
+        _check_costs(target.costs.microseconds)
     for where, number, least in _numbers(target):
         if number < least:
             raise ValueError(f"{where} is {number}; it must be at least {least}")
     for name, claim in target.claims():
         if not claim.source.strip():
             raise ValueError(f"{name} has an empty source")
+
+
+def _check_costs(costs: Mapping[str, Any]) -> None:
+    names = [field.name for field in dataclasses.fields(Counts)]
+    for name, cost in costs.items():
+        known_word(name, names, f"costs.microseconds has an unknown key {name!r}")
+        if isinstance(cost, bool) or not isinstance(cost, int | float):
+            raise ValueError(f"costs.microseconds.{name} is {cost!r}; it must be a number")
+    if missing := [name for name in names if name not in costs]:
+        raise ValueError(f"costs.microseconds has no {', '.join(missing)}")
 
 
 def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]]:
@@ -104,6 +118,8 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
         yield limit.alone_behind, _standard_ops(), f"{where}.alone_behind"
         own = tuple(name for op_type in limit.ops for name in _schema_attributes(op_type))
         yield limit.written, own, f"{where}.written"
+    if target.costs is not None:
+        yield target.costs.fused, _standard_ops(), "costs.fused"
     for index, caution in enumerate(target.cautions):
         where = f"cautions[{index}]"
         yield caution.ops, _RECURRENT, f"{where}.ops"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from support.judge import all_nodes, differences, run
@@ -15,7 +17,14 @@ from support.small_models import recurrent_model, weights
 
 import rnnlower
 from rnnlower.lowering import forms
-from rnnlower.lowering.cost import NodeFacts, choose, features
+from rnnlower.lowering.pricing import Counts
+from rnnlower.lowering.sketching import Candidate, Wishes, candidates
+from rnnlower.lowering.weights import Weights, private_weights
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets import find_target
+from rnnlower.targets.plan import choose_plan, dialect
 
 FLOAT = onnx.TensorProto.FLOAT
 BOTH = {"direction": "bidirectional"}
@@ -146,31 +155,55 @@ def test_bytes_of_a_step_of_every_cell() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, row in KERNELS.items() if not {"clip", "P"} & {*row[1]}])
-def test_the_cost_model_counts_these_kernels(name: str) -> None:
+def test_prices_count_these_kernels(name: str) -> None:
     op_type, attributes, batch, straight, scanned = KERNELS[name]
-    facts = NodeFacts(
+    counted: dict[str, list[float]] = {"unroll": [], "scan": []}
+    for steps in (10, 11):
+        for candidate in candidates_of(op_type, steps, batch, **attributes):
+            counted[candidate.strategy].append(candidate.price or 0.0)
+    differences = {strategy: eleven - ten for strategy, (ten, eleven) in counted.items()}
+    assert differences == {"unroll": straight, "scan": scanned}
+
+
+def parsed(op_type: str, steps: Any, batch: int, hidden_size: int = 4, **attributes: Any) -> ResolvedNode:
+    directions = 2 if "direction" in attributes else 1
+    source = recurrent_model(
         op_type,
-        hidden_size=4,
-        seq_length=10,
-        batch_size=batch,
-        num_directions=2 if "direction" in attributes else 1,
-        linear_before_reset=bool(attributes.get("linear_before_reset")),
+        constants=weights(op_type, hidden_size=hidden_size, directions=directions),
+        inputs={"X": (FLOAT, [steps, batch, 3])},
+        hidden_size=hidden_size,
+        **attributes,
     )
-    assert features(facts, "unroll")[1] == 10 * straight
-    assert features(facts, "scan")[1] == 10 * scanned
+    (located,) = find_recurrent(ir.from_proto(source))
+    return parse_recurrent(located, "ort")
 
 
-def test_an_unknown_batch_shares_nothing() -> None:
-    facts = NodeFacts("LSTM", 64, seq_length=10, num_directions=2)
-    assert features(facts, "scan")[1] == features(facts, "unroll")[1] == 160
+def weights_of(node: ResolvedNode) -> Weights:
+    return Weights(private_weights([node.node], ()), ir.DataType.FLOAT)
 
 
-def test_choice() -> None:
-    dynamic = choose(NodeFacts("LSTM", 64))
-    assert dynamic.strategy == "scan"
-    assert "dynamic" in dynamic.reason
-    assert choose(NodeFacts("LSTM", 64, seq_length=4, batch_size=1)).strategy == "unroll"
-    assert choose(NodeFacts("LSTM", 64, seq_length=100, batch_size=1)).strategy == "scan"
-    long = choose(NodeFacts("GRU", 8, seq_length=4001, batch_size=1))
-    assert long.strategy == "scan"
-    assert "load" in long.reason
+def candidates_of(op_type: str, steps: int, batch: int, **attributes: Any) -> list[Candidate]:
+    """The candidates, priced by the number of kernels that run."""
+    node = parsed(op_type, steps, batch, **attributes)
+    costs = dataclasses.asdict(Counts(nodes=1))
+    emitting = dataclasses.replace(dialect(find_target("onnxruntime")), costs=costs)
+    found = candidates(node, weights_of(node), ["unroll", "scan"], 17, emitting, Wishes())
+    assert all(len(value.uses()) == 1 for value in node.inputs.values())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("op_type", "hidden_size", "steps", "strategy"),
+    [
+        ("LSTM", 64, 4, "unroll"),
+        ("LSTM", 64, 1000, "scan"),
+        ("GRU", 8, 4001, "scan"),
+        ("LSTM", 64, "T", "scan"),
+    ],
+)
+def test_choice(op_type: str, hidden_size: int, steps: Any, strategy: str) -> None:
+    node = parsed(op_type, steps, 1, hidden_size)
+    plan = choose_plan(find_target("onnxruntime"), node, weights_of(node), 17, Wishes())
+    assert plan.strategy == strategy
+    assert plan.prices
+    assert ("dynamic" in plan.reason) == (steps == "T")

@@ -1,0 +1,214 @@
+"""Candidates: a node's lowering in each strategy and form, emitted where no model sees it.
+
+From a sketch follow the opset that a candidate needs, whether the dialect has its operators, and its price.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.graph.cleanup import detach
+from rnnlower.graph.initializers import ScratchPool
+from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.walk import subgraphs_of
+from rnnlower.lowering.dialect import Dialect
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form
+from rnnlower.lowering.pricing import Counts, count
+from rnnlower.lowering.replacing import Gates
+from rnnlower.lowering.sequence import axes_of, lower_node
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.lowering.weights import Weights, arithmetic
+from rnnlower.recurrent.node import ResolvedNode
+
+__all__ = ["FIRST_OPSET", "Candidate", "Wishes", "candidates", "cheapest"]
+
+FIRST_OPSET = 7
+"""Where broadcasting and the recurrent operators got their present form."""
+
+_USUAL_STEPS, _USUAL_ROWS = 100, 1
+_FEW = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A way to lower a node.
+
+    Attributes:
+        strategy: The strategy.
+        form: The form of the step.
+        needs: The opset that each of its operators needs, where the model's is too low.
+        price: Microseconds of a run; ``None`` where nothing is known of the costs.
+    """
+
+    strategy: str
+    form: Form
+    needs: Mapping[str, int]
+    price: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.strategy} ({self.form.name})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What is asked for beside the strategy.
+
+    Attributes:
+        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        gates: Whether gates share products.
+        compute_type: The type that narrower floats are computed in.
+    """
+
+    unroll_factor: int = 1
+    gates: Gates = "auto"
+    compute_type: ir.DataType | None = None
+
+
+def candidates(
+    node: ResolvedNode,
+    weights: Weights,
+    strategies: Sequence[str],
+    opset: int,
+    dialect: Dialect,
+    wishes: Wishes,
+) -> list[Candidate]:
+    """The candidates that the dialect has the operators for, in the order of the strategies.
+
+    Raises:
+        MissingOperatorError: There is none.
+    """
+    found, missing = [], []
+    for strategy in strategies:
+        form = _form(node, weights, strategy, opset, dialect, wishes)
+        try:
+            found.append(_sketched(node, weights, strategy, form, opset, dialect, wishes))
+        except MissingOperatorError as error:
+            missing.append(error)
+    if not found:
+        raise missing[0]
+    return found
+
+
+def cheapest(found: Sequence[Candidate]) -> Candidate:
+    """The candidate of the lowest price, the first where prices are equal or not known."""
+    return min(found, key=lambda candidate: candidate.price or 0.0)
+
+
+def _form(
+    node: ResolvedNode, weights: Weights, strategy: str, opset: int, dialect: Dialect, wishes: Wishes
+) -> Form:
+    """The first form of the strategy that is allowed: they differ by less than prices are sure of."""
+    if wishes.gates in GATE_FORMS:
+        return GATE_FORMS[wishes.gates]
+    if not dialect.costs or node.is_quantized:
+        return PLAIN
+    e = _emitter(node, opset, dialect, wishes)
+    case = Case(e, node, weights, axes_of(e, node))
+    detach(e.everything)
+    return next(form for form in STRATEGIES[strategy].forms if form.fits(case))
+
+
+def _sketched(
+    node: ResolvedNode,
+    weights: Weights,
+    strategy: str,
+    form: Form,
+    opset: int,
+    dialect: Dialect,
+    wishes: Wishes,
+) -> Candidate:
+    needs: dict[str, int] = {}
+
+    def counts(of: ResolvedNode) -> Counts:
+        with _emitted(of, weights, strategy, form, opset, dialect, wishes, needs) as e:
+            return _counts(e, of, dialect) if dialect.costs else Counts()
+
+    steps = node.seq_length
+    if strategy == "unroll" and steps is not None and steps > 3 and "sequence_lens" not in node.inputs:
+        two, three = (counts(dataclasses.replace(node, seq_length=few)) for few in (2, 3))
+        total = two.of_line(three, steps)
+    else:
+        total = counts(node)
+    return Candidate(strategy, form, needs, total.price(dialect.costs) if dialect.costs else None)
+
+
+@contextlib.contextmanager
+def _emitted(
+    node: ResolvedNode,
+    weights: Weights,
+    strategy: str,
+    form: Form,
+    opset: int,
+    dialect: Dialect,
+    wishes: Wishes,
+    needs: dict[str, int],
+) -> Iterator[Emitter]:
+    """What the candidate emits, at the opset that has all of it."""
+    while True:
+        e = _emitter(node, max([opset, *needs.values()]), dialect, wishes)
+        try:
+            lower_node(e, node, weights, strategy, form, wishes.unroll_factor)
+            yield e
+            return
+        except OpsetError as error:
+            if error.opset is None or error.opset <= e.opset:
+                raise
+            needs[f"{error.operator}-{error.opset}"] = error.opset
+        finally:
+            detach(e.everything)
+
+
+def _emitter(node: ResolvedNode, opset: int, dialect: Dialect, wishes: Wishes) -> Emitter:
+    assert node.dtype is not None
+    names = NameSource(str(value.name) for value in node.inputs.values())
+    dtype = arithmetic(node.dtype, wishes.compute_type)
+    return Emitter(opset, Scope(names, "sketch/"), dtype, ScratchPool(names), dialect)
+
+
+def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
+    """The counts of what the emitter holds; sizes that nobody knows count as one."""
+    X = node.inputs["X"]
+    steps, rows = node.seq_length or _USUAL_STEPS, node.batch_size or _USUAL_ROWS
+    known = {X: [*([rows, steps] if node.layout else [steps, rows]), node.input_size or 1]}
+    graph, constants = onnx.GraphProto(name="sketch"), set()
+    for value in _outer_values(e):
+        name, tensor = str(value.name), value.const_value
+        if tensor is not None:
+            constants.add(name)
+        if tensor is not None and tensor.size <= _FEW:
+            graph.initializer.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
+            continue
+        dtype = ir.DataType.FLOAT if value.dtype is None else value.dtype
+        dims = known.get(value) or [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
+        graph.input.append(onnx.helper.make_tensor_value_info(name, dtype.value, dims))
+    graph.node.extend(ir.to_proto(each) for each in e.nodes)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", e.opset)])
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return count(inferred, _shapes(inferred), constants, steps, dialect.fused)
+
+
+def _outer_values(e: Emitter) -> Iterator[ir.Value]:
+    """The values that the nodes read and that none of them makes."""
+    made = {out for node in e.everything for out in node.outputs}
+    made |= {value for node in e.everything for body in subgraphs_of(node) for value in body.inputs}
+    read = dict.fromkeys(value for node in e.everything for value in node.inputs)
+    return (value for value in read if value is not None and value not in made)
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    """The shapes of the values of a graph and of its bodies."""
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        shapes[value.name] = tuple(dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                shapes |= _shapes(attribute.g)
+    return shapes
