@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from rnnlower.engines.known import Engine as Runtime
@@ -41,6 +42,14 @@ def _is_quantized(*models: HeldModel) -> bool:
     return any({"DequantizeLinear", QUANTIZED_LSTM} & op_types(model.proto) for model in models)
 
 
+def _is_half(model: HeldModel) -> bool:
+    """Whether the model holds float16: onnxruntime's optimisations leave out roundings between operators."""
+    graph = model.proto.graph
+    types = {value.type.tensor_type.elem_type for value in graph.input}
+    types.update(tensor.data_type for tensor in graph.initializer)
+    return onnx.TensorProto.FLOAT16 in types
+
+
 class Runner:
     """The two models, what is known of them, and the engines that ran them.
 
@@ -69,7 +78,9 @@ class Runner:
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
-        self._optimized = small[0] if small and not _is_quantized(reference, candidate) else None
+        self._optimized = (
+            small[0] if small and not (_is_quantized(reference, candidate) or _is_half(reference)) else None
+        )
 
     def on(self, runtime: Runtime) -> Runner:
         """The same, but that the candidate runs on another runtime."""
@@ -87,7 +98,8 @@ class Runner:
         """Yield what runs ``model``; it turns to NumPy if onnxruntime finds out late that it lacks a kernel.
 
         One graph runs as it is written, the other after onnxruntime's optimisations: the candidate's, unless
-        it is so large that optimising takes minutes (then the reference's). Quantized graphs run as they are.
+        it is so large that optimising takes minutes (then the reference's). Quantized and float16
+        graphs run as they are.
 
         Raises:
             LoadError: no engine takes the model.
