@@ -1,4 +1,4 @@
-"""Fits the cost model of `rnnlower/lowering/cost.py`: measures a grid of sizes, prints the coefficients.
+"""Fits the costs of `rnnlower/targets/data/onnxruntime.toml`: measures a grid of sizes, prints the prices.
 
 python benchmarks/fit_cost.py --json fit_cost.json
 """
@@ -6,14 +6,22 @@ python benchmarks/fit_cost.py --json fit_cost.json
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 from measuring import VARIANTS, feeds_of, latency, lowered, recurrent
 
-from rnnlower.lowering.cost import NodeFacts, features
+from rnnlower.lowering.pricing import Counts
+from rnnlower.lowering.sketching import Wishes, candidates
+from rnnlower.lowering.weights import Weights, private_weights
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets import find_target
+from rnnlower.targets.plan import dialect
 
 GRID = {
     "variant": ("lstm", "bilstm", "gru", "bigru"),
@@ -22,6 +30,7 @@ GRID = {
     "hidden_size": (16, 64, 192, 384),
 }
 STRATEGIES = ("unroll", "scan")
+NAMES = [field.name for field in dataclasses.fields(Counts) if field.name != "loaded"]
 
 
 def measure(rounds: int) -> list[dict[str, object]]:
@@ -54,12 +63,19 @@ def fit(matrix: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return solution, error
 
 
-def facts_of(row: dict[str, object]) -> NodeFacts:
-    steps, batch, _, hidden_size = row["size"]
-    variant = VARIANTS[row["variant"]]
-    directions = 2 if variant.attributes.get("direction") == "bidirectional" else 1
-    linear = bool(variant.attributes.get("linear_before_reset"))
-    return NodeFacts(variant.op_type, hidden_size, steps, batch, directions, linear)
+def counts_of(row: dict[str, object]) -> list[float]:
+    """How much there is of what has a price, after 1 for the run itself."""
+    model = ir.from_proto(recurrent(VARIANTS[row["variant"]], row["size"]))
+    (located,) = find_recurrent(model)
+    node = parse_recurrent(located, "ort")
+    weights = Weights(private_weights([located.node], ()), ir.DataType.FLOAT)
+    counts = []
+    for name in NAMES:
+        costs = dataclasses.asdict(Counts(**{name: 1.0}))
+        emitting = dataclasses.replace(dialect(find_target("onnxruntime")), costs=costs)
+        (candidate,) = candidates(node, weights, [row["strategy"]], 17, emitting, Wishes())
+        counts.append(candidate.price or 0.0)
+    return [1.0, *counts]
 
 
 def main() -> None:
@@ -68,23 +84,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = measure(arguments.rounds)
-    table = {}
-    for strategy in STRATEGIES:
-        own = [row for row in rows if row["strategy"] == strategy]
-        seconds = np.array([row["microseconds"] for row in own])
-        matrix = np.array([features(facts_of(row), strategy) for row in own])
-        solution, error = fit(matrix, seconds)
-        table[strategy] = [float(f"{number:.3g}") for number in solution]
-        print(f"{strategy}: {table[strategy]}  median error {np.median(error):.0%}, worst {error.max():.0%}")
-    pairs = zip(rows[::2], rows[1::2], strict=True)
-    chosen = 0.0
-    for unrolled, scanned in pairs:
-        predicted = [
-            float(np.dot(features(facts_of(row), str(row["strategy"])), table[str(row["strategy"])]))
-            for row in (unrolled, scanned)
-        ]
-        times = [float(row["microseconds"]) for row in (unrolled, scanned)]
-        chosen = max(chosen, times[int(np.argmin(predicted))] / min(times))
+    seconds = np.array([row["microseconds"] for row in rows])
+    matrix = np.array([counts_of(row) for row in rows])
+    solution, error = fit(matrix, seconds)
+    table = {name: float(f"{number:.3g}") for name, number in zip(("run", *NAMES), solution, strict=True)}
+    print(f"{table}  median error {np.median(error):.0%}, worst {error.max():.0%}")
+    pairs = zip((matrix @ solution).reshape(-1, 2), seconds.reshape(-1, 2), strict=True)
+    chosen = max(times[np.argmin(predicted)] / times.min() for predicted, times in pairs)
     print(f"the choice costs at most {chosen:.2f} times the better of the two")
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows, "table": table}, indent=1))

@@ -298,7 +298,16 @@ def find_target(name: str | os.PathLike[str]) -> Target:
     """
     if not isinstance(name, str | os.PathLike):
         raise OptionError(f"the target is {name!r}; it must be a name, or the path of a .toml file")
-    path = _FOLDER / f"{name}.toml" if str(name) in target_names() else pathlib.Path(name)
+    return _built_in(str(name)) if str(name) in target_names() else _read(pathlib.Path(name), name)
+
+
+@functools.cache
+def _built_in(name: str) -> Target:
+    """A target that is known here: every lowering asks for one."""
+    return _read(_FOLDER / f"{name}.toml", name)
+
+
+def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
     if path.suffix != ".toml" or not path.is_file():
         raise OptionError(
             f"there is no target {str(name)!r}; it must be one of {', '.join(target_names())}, "
