@@ -15,7 +15,9 @@ from importlib import metadata
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
 from runtime_grid import COLUMNS, FEATURES, Outcome, attempt, product, rows
-from support.runtimes import RUNTIMES, Attempts, Runtime
+from support.runtimes import RUNTIMES, Runtime
+
+from rnnlower.engines.opened import Attempts
 
 PAGE = pathlib.Path(__file__).with_name("runtimes.md")
 INTRODUCTION = """\
@@ -41,7 +43,7 @@ states and peepholes, for each cell and direction.
 
 def main(targets: Sequence[str]) -> None:
     sections = _sections()
-    for target in targets or [name for name, runtime in RUNTIMES.items() if runtime.installed]:
+    for target in targets or [name for name, runtime in RUNTIMES.items() if runtime.engine.installed]:
         sections[target] = "\n".join(_section(RUNTIMES[target])) + "\n"
         bodies = [sections[name] for name in sorted(sections)]
         PAGE.write_text("\n".join([INTRODUCTION, *bodies]), encoding="utf-8")
@@ -57,9 +59,9 @@ def _sections() -> dict[str, str]:
 def _section(runtime: Runtime) -> Iterator[str]:
     yield f"## {runtime.target}"
     yield ""
-    yield f"{runtime.distribution} {runtime.version}, with onnx {metadata.version('onnx')}."
+    yield f"{runtime.engine.label}, with onnx {metadata.version('onnx')}."
     yield ""
-    with Attempts(runtime) as attempts:
+    with Attempts(runtime.engine) as attempts:
         tried = itertools.islice(rows(), 0, None, runtime.every)
         cells = {(row, column): attempt(attempts, runtime, config) for row, column, config in tried}
         if runtime.every > 1:

@@ -17,9 +17,10 @@ import numpy as np
 import onnx
 from support.configs import Config
 from support.judge import recurrent_left
-from support.runtimes import RUNTIMES, Attempts, Failure
+from support.runtimes import RUNTIMES
 
 import rnnlower
+from rnnlower.engines.opened import Attempts, EngineError
 
 Choose = Callable[[Sequence[Any]], Any]
 
@@ -69,9 +70,10 @@ def judge(attempts: Attempts, config: Config, model: onnx.ModelProto) -> tuple[s
     if "sequence_lens" in inputs:
         lengths = np.minimum(inputs["sequence_lens"] + 1, config.seq_length)
         inputs["sequence_lens"] = lengths.astype(np.int32)
-    outputs = attempts.run(model, inputs)
-    if isinstance(outputs, Failure):
-        return outputs.how, " ".join(outputs.message.split())[-200:]
+    try:
+        (outputs,) = attempts.run(model, inputs)
+    except EngineError as error:
+        return error.how, str(error)[-200:]
     for name, expected in config.expected(inputs).items():
         if outputs[name].shape != expected.shape:
             return "wrong", f"{name} has shape {outputs[name].shape}, not {expected.shape}"
@@ -91,7 +93,7 @@ def main() -> int:
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     counts: collections.Counter[str] = collections.Counter()
-    with Attempts(RUNTIMES[options.target]) as attempts:
+    with Attempts(RUNTIMES[options.target].engine) as attempts:
         while sum(counts.values()) - counts["refused by rnnlower"] < options.count:
             config = draw(lambda choices: choices[int(rng.integers(len(choices)))], is_open=options.open)
             try:

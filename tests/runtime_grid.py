@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 from support.configs import Config
 from support.judge import differences
-from support.runtimes import RUNTIMES, Attempts, Failure, Runtime
+from support.runtimes import RUNTIMES, Runtime
 
 import rnnlower
-from rnnlower.targets import target_names
+from rnnlower.engines.opened import Attempts, EngineError
 
 __all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "attempt_lowered", "product", "rows"]
 
@@ -139,10 +139,7 @@ def _case(config: Config) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 def lowered(model: onnx.ModelProto, runtime: Runtime) -> onnx.ModelProto:
     """The model for the runtime."""
-    if runtime.target in target_names():
-        result = rnnlower.lower(model, target=runtime.target)
-    else:
-        result = rnnlower.unroll(model)
+    result = rnnlower.lower(model, target=runtime.target)
     assert isinstance(result, onnx.ModelProto)
     return result
 
@@ -153,9 +150,10 @@ def _judged(
     inputs: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
 ) -> Outcome:
-    outputs = attempts.run(model, inputs)
-    if isinstance(outputs, Failure):
-        return Outcome(outputs.how, outputs.message)
+    try:
+        (outputs,) = attempts.run(model, inputs)
+    except EngineError as error:
+        return Outcome(error.how, str(error))
     wrong = differences(expected, outputs, "float32")
     return Outcome("wrong", "; ".join(wrong)) if wrong else Outcome("right")
 
@@ -169,14 +167,16 @@ def _cases(runtime: Runtime, combinations: bool) -> Iterable[tuple[str, Config]]
 def main() -> int:
     """Prints what is not right when lowered, and a line a runtime."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("targets", nargs="*", default=[name for name in RUNTIMES if RUNTIMES[name].installed])
+    parser.add_argument(
+        "targets", nargs="*", default=[name for name in RUNTIMES if RUNTIMES[name].engine.installed]
+    )
     parser.add_argument("--product", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="print what is not right natively, too")
     options = parser.parse_args()
     failures = 0
     for target in options.targets:
         counts: tuple[collections.Counter[str], ...] = (collections.Counter(), collections.Counter())
-        with Attempts(RUNTIMES[target]) as attempts:
+        with Attempts(RUNTIMES[target].engine) as attempts:
             for label, config in _cases(RUNTIMES[target], options.product):
                 outcomes = attempt(attempts, RUNTIMES[target], config)
                 for how, outcome, counter in zip(("native", "lowered"), outcomes, counts, strict=True):
@@ -187,7 +187,7 @@ def main() -> int:
                         )
         failures += counts[1].total() - counts[1]["right"]
         print(
-            f"{target} {RUNTIMES[target].version}: native {dict(counts[0])}, lowered {dict(counts[1])}",
+            f"{RUNTIMES[target].engine.label}: native {dict(counts[0])}, lowered {dict(counts[1])}",
             flush=True,
         )
     return int(failures > 0)

@@ -110,7 +110,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _serve(adapter: str, gigabytes: float) -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until there are no more: to load a model, or to run the one that was loaded last."""
     incoming = os.fdopen(os.dup(0), "r", encoding="utf-8")
     outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -123,7 +123,7 @@ def _serve(adapter: str, gigabytes: float) -> None:
         request = json.loads(line)
         try:
             start = time.perf_counter()
-            if run is None:
+            if "path" in request:
                 run = load(Model(**request))
                 answer: dict[str, Any] = {"seconds": time.perf_counter() - start}
             else:

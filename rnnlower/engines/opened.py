@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -21,14 +21,25 @@ from rnnlower.engines.known import Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief
 from rnnlower.processes import longest_call
 
-__all__ = ["EngineError", "Opened", "open_on"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Attempts", "EngineError", "Opened", "open_on"]
 
 # Below protobuf's 2 GiB, with room for what serialising adds.
 _LARGE = 2**31 - 2**20
 
 
 class EngineError(LacksKernelError):
-    """The runtime does not run the model: not installed, refused, crashed, too slow, or no answer."""
+    """The runtime does not run the model: not installed, refused, crashed, too slow, or no answer.
+
+    Attributes:
+        how: ``refuses``, ``crashes`` or ``hangs``.
+    """
+
+    def __init__(self, problem: str, how: str = "refuses") -> None:
+        super().__init__(problem)
+        self.how = how
 
 
 class Opened(Protocol):
@@ -96,10 +107,6 @@ class _Workplace:
         raw = array.dtype.kind == "V" and array.dtype.itemsize == 2
         return array.view(ml_dtypes.bfloat16) if raw and name in self._bfloat16 else array
 
-    def late(self, doing: str) -> EngineError:
-        variable = "RNNLOWER_ENGINE_SECONDS allows more"
-        return EngineError(f"{self.engine.label} was still {doing} after {longest_call():g} s; {variable}")
-
     def remove(self) -> None:
         self._home.cleanup()
 
@@ -128,7 +135,7 @@ class _Command:
             with limit(process, longest_call()) as late:
                 status = process.wait()
         if late.is_set():
-            raise place.late("running")
+            raise _late(place.engine.label, "running")
         if status:
             words = last_words(place.log)
             raise EngineError(f"{place.engine.label} ended {ended(status)}{': ' if words else ''}{words}")
@@ -146,50 +153,45 @@ class _Command:
         self._place.remove()
 
 
-class _Adapter:
-    """A child process that has loaded the model and answers requests."""
+class _Process:
+    """A child process that loads models and runs the one that it loaded last."""
 
-    def __init__(self, engine: Engine, model: onnx.ModelProto, threads: int) -> None:
-        self._place = place = _Workplace(engine, model)
-        with place.log.open("wb") as log:
+    def __init__(self, engine: Engine, folder: Path, log: Path) -> None:
+        self._label, self._log = engine.label, log
+        with log.open("wb") as file:
             self._process = subprocess.Popen(
                 [engine.python, str(Path(child.__file__)), str(adapter_file(engine)), str(gigabytes())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
-                env=guarded_environment(str(place.folder), engine.python),
+                stderr=file,
+                env=guarded_environment(str(folder), engine.python),
                 start_new_session=True,
             )
+
+    def load(self, place: _Workplace, model: onnx.ModelProto, threads: int) -> float:
+        """The seconds that it takes."""
         initialized = {tensor.name for tensor in model.graph.initializer}
         inputs = [value for value in model.graph.input if value.name not in initialized]
-        try:
-            self._seconds = float(
-                self._ask(
-                    "loading",
-                    path=str(place.model),
-                    folder=str(place.folder),
-                    inputs={value.name: _sizes(value) for value in inputs},
-                    outputs={value.name: _sizes(value) for value in model.graph.output},
-                    dtypes={value.name: _dtype(value) for value in model.graph.output},
-                    threads=threads,
-                )["seconds"]
-            )
-        except EngineError:
-            self.close()
-            raise
+        answer = self._ask(
+            "loading",
+            path=str(place.model),
+            folder=str(place.folder),
+            inputs={value.name: _sizes(value) for value in inputs},
+            outputs={value.name: _sizes(value) for value in model.graph.output},
+            dtypes={value.name: _dtype(value) for value in model.graph.output},
+            threads=threads,
+        )
+        return float(answer["seconds"])
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        self.measure(feeds, 0, 1)
-        return self._place.read()
-
-    def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
-        place = self._place
+    def run(self, place: _Workplace, feeds: Mapping[str, Array], warmup: int, runs: int) -> list[float]:
+        """The seconds of each run; the outputs of the last one are in the workplace."""
         place.write(feeds)
         files = {"inputs": str(place.inputs), "outputs": str(place.outputs)}
-        return self._seconds, self._ask("running", **files, warmup=warmup, runs=runs)["latencies"]
+        latencies: list[float] = self._ask("running", **files, warmup=warmup, runs=runs)["latencies"]
+        return latencies
 
     def _ask(self, doing: str, **request: Any) -> dict[str, Any]:
-        process, label = self._process, self._place.engine.label
+        process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         with limit(process, longest_call()) as late:
@@ -200,21 +202,111 @@ class _Adapter:
             except OSError:
                 line = b""
         if late.is_set():
-            raise self._place.late(doing)
+            raise _late(self._label, doing)
         if not line.endswith(b"\n"):
-            words = last_words(self._place.log)
+            words = last_words(self._log)
             how = f"{ended(process.wait())}{': ' if words else ''}{words}"
-            raise EngineError(f"{label} ended its process while {doing} the model, {how}")
+            problem = f"{self._label} ended its process while {doing} the model, {how}"
+            raise EngineError(problem, "crashes")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             problem = brief(Exception(" ".join(answer["error"].split())))
-            raise EngineError(f"{label} failed {doing} the model: {problem}")
+            raise EngineError(f"{self._label} failed {doing} the model: {problem}")
         return answer
 
     def close(self) -> None:
         kill(self._process)
         self._process.communicate()
+
+
+class _Adapter:
+    """A model that is loaded in a child process of its own."""
+
+    def __init__(self, engine: Engine, model: onnx.ModelProto, threads: int) -> None:
+        self._place = place = _Workplace(engine, model)
+        self._process = _Process(engine, place.folder, place.log)
+        try:
+            self._seconds = self._process.load(place, model, threads)
+        except EngineError:
+            self.close()
+            raise
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        self.measure(feeds, 0, 1)
+        return self._place.read()
+
+    def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
+        return self._seconds, self._process.run(self._place, feeds, warmup, runs)
+
+    def close(self) -> None:
+        self._process.close()
         self._place.remove()
+
+
+class Attempts:
+    """Small models on a runtime, one after the other in one process, which is replaced where it ends.
+
+    Starting the process is what takes long with most runtimes. A context manager.
+    """
+
+    # Some runtimes keep what they have compiled.
+    _MODELS_A_PROCESS = 200
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._home = tempfile.TemporaryDirectory(prefix="rnnlower-", ignore_cleanup_errors=True)
+        self._process: _Process | None = None
+        self._models = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._home.cleanup()
+
+    def run(self, model: onnx.ModelProto, *trials: Mapping[str, Array]) -> list[dict[str, Any]]:
+        """The outputs of each trial by name; the model is loaded once.
+
+        Raises:
+            EngineError: The runtime does not run it.
+            OptionError: A limit is no number.
+        """
+        if self._engine.missing or self._engine.command:
+            opened = open_on(self._engine, model)
+            try:
+                return [opened.run(feeds) for feeds in trials]
+            finally:
+                opened.close()
+        if self._models % self._MODELS_A_PROCESS == 0:
+            self._end()
+        self._models += 1
+        home = Path(self._home.name)
+        self._process = self._process or _Process(self._engine, home, home / "log.txt")
+        place = _Workplace(self._engine, model)
+        try:
+            self._process.load(place, model, 0)
+            outputs = []
+            for feeds in trials:
+                self._process.run(place, feeds, 0, 1)
+                outputs.append(place.read())
+        except EngineError as error:
+            if error.how != "refuses":
+                self._end()
+            raise
+        finally:
+            place.remove()
+        return outputs
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        self._process = None
+
+
+def _late(label: str, doing: str) -> EngineError:
+    variable = "RNNLOWER_ENGINE_SECONDS allows more"
+    return EngineError(f"{label} was still {doing} after {longest_call():g} s; {variable}", "hangs")
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[int | None] | None:

@@ -14,7 +14,7 @@ import pytest
 from rnnlower.engines import known
 from rnnlower.engines.child import read_arrays, write_arrays
 from rnnlower.engines.known import Engine, find_engine
-from rnnlower.engines.opened import EngineError, open_on
+from rnnlower.engines.opened import Attempts, EngineError, open_on
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 14]> g (float[2, 3] file, int64[3] i) => (float[2, 3] Y, int64[3] j) '
@@ -130,6 +130,24 @@ def test_an_adapter_that_fails(
     with pytest.raises(EngineError) as caught:
         open_on(adapter(body), MODEL).run(FEEDS)
     assert words in str(caught.value)
+
+
+def test_one_process_takes_model_after_model(adapter: Callable[[str], Engine]) -> None:
+    said = "return lambda feeds: {'Y': np.array(os.getpid()), 'j': feeds['i']}"
+    crash = "os.path.getsize(model.path) > 500 and os.abort()"
+    engine = adapter(f"import numpy as np; {crash}; {said}")
+    crashes = onnx.ModelProto.FromString(MODEL.SerializeToString())
+    crashes.doc_string = "x" * 500
+    other = FEEDS | {"i": np.ones(3)}
+    with Attempts(engine) as attempts:
+        first, second = attempts.run(MODEL, FEEDS, other)
+        (third,) = attempts.run(MODEL, FEEDS)
+        with pytest.raises(EngineError) as caught:
+            attempts.run(crashes, FEEDS)
+        (fourth,) = attempts.run(MODEL, FEEDS)
+    assert caught.value.how == "crashes"
+    assert first["Y"] == second["Y"] == third["Y"] != fourth["Y"]
+    np.testing.assert_array_equal(second["j"], other["i"])
 
 
 def test_what_an_adapter_is_given_and_may_reach(adapter: Callable[[str], Engine]) -> None:

@@ -1,4 +1,4 @@
-"""Lowered nodes on the real runtimes that are installed (`pip install -e ".[test,runtimes]"`)."""
+"""Lowered nodes on the real runtimes that are installed, here or where RNNLOWER_PYTHON_NAME says."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 from runtime_grid import attempt_lowered
 from support.configs import Config
-from support.runtimes import RUNTIMES, Attempts
+from support.runtimes import RUNTIMES, Runtime
 
 import rnnlower
+from rnnlower.engines.opened import Attempts
 from rnnlower.targets import find_target
 
 NODES = {
@@ -65,27 +66,28 @@ BEYOND_STATIC = {
 
 
 @pytest.fixture(scope="module", params=RUNTIMES)
-def attempts(request: pytest.FixtureRequest) -> Iterator[Attempts]:
+def there(request: pytest.FixtureRequest) -> Iterator[tuple[Attempts, Runtime]]:
     runtime = RUNTIMES[request.param]
-    if not runtime.installed:
-        pytest.skip(f"{runtime.distribution} is not installed")
-    with Attempts(runtime) as process:
-        yield process
+    if runtime.engine.missing:
+        pytest.skip(runtime.engine.missing)
+    with Attempts(runtime.engine) as attempts:
+        yield attempts, runtime
 
 
 @pytest.mark.parametrize("config", NODES.values(), ids=NODES)
-def test_lowered_nodes_are_right(attempts: Attempts, config: Config) -> None:
-    if attempts.runtime.every > 1:
+def test_lowered_nodes_are_right(there: tuple[Attempts, Runtime], config: Config) -> None:
+    if there[1].every > 1:
         config = dataclasses.replace(config, seq_length=2)
-    lowered = attempt_lowered(attempts, attempts.runtime, config)
+    lowered = attempt_lowered(*there, config)
     assert (lowered.verdict, lowered.why) == ("right", "")
 
 
 @pytest.mark.parametrize("config", BEYOND_STATIC.values(), ids=BEYOND_STATIC)
-def test_dynamic_and_long_nodes_are_right(attempts: Attempts, config: Config) -> None:
-    if find_target(attempts.runtime.target).shapes.static:
+def test_dynamic_and_long_nodes_are_right(there: tuple[Attempts, Runtime], config: Config) -> None:
+    target = there[1].target
+    if find_target(target).shapes.static:
         with pytest.raises(rnnlower.UnsupportedModelError, match="static shapes only"):
-            rnnlower.lower(Config(x_dims="symbolic").build(), target=attempts.runtime.target)
+            rnnlower.lower(Config(x_dims="symbolic").build(), target=target)
         return
-    lowered = attempt_lowered(attempts, attempts.runtime, config)
+    lowered = attempt_lowered(*there, config)
     assert (lowered.verdict, lowered.why) == ("right", "")

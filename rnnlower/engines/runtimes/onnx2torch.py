@@ -40,7 +40,7 @@ def load(model: Model) -> Run:
 
 def _stand_in_for_torchvision() -> None:
     """onnx2torch imports torchvision for operators on images; no recurrent model has those."""
-    if importlib.util.find_spec("torchvision"):
+    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
         return
     package: Any = types.ModuleType("torchvision")
     ops: Any = types.ModuleType("torchvision.ops")
