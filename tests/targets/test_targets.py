@@ -37,7 +37,10 @@ def test_target_is_complete(name: str) -> None:
     first, last = target.opset.range
     assert 7 <= first < last <= 26
     assert "float32" in target.dtypes.allowed
-    assert {"MatMul", "Add", "Mul", "Sigmoid", "Concat", "Reshape", "Slice"} <= target.op_types
+    wanted = {"MatMul", "Add", "Mul", "Sigmoid", "Tanh", "Concat", "Reshape", "Slice"}
+    if name == "opencv":
+        wanted -= {"Tanh"}  # NaN for large inputs, and written with Sigmoid for it.
+    assert wanted <= target.op_types
     assert not {"LSTM", "GRU", "RNN"} & target.op_types
     for limit in target.limits:
         assert set(limit.ops) <= target.op_types
