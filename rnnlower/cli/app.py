@@ -57,7 +57,7 @@ app = typer.Typer(
     name="rnnlower",
     help="Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.",
     no_args_is_help=True,
-    add_completion=False,
+    # Its two options stand in the help of `rnnlower` alone.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

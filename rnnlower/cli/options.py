@@ -37,6 +37,7 @@ __all__ = [
     "Opset",
     "Output",
     "Quiet",
+    "Report",
     "Rtol",
     "Seed",
     "Semantics",
@@ -286,6 +287,16 @@ ExternalData = Annotated[
     typer.Option(
         metavar="auto|always|never",
         help="Whether tensors go into a file of their own.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Report = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.html",
+        help="Write a page about what was done and how it was verified, to be looked at in a browser.",
+        show_default=False,
         rich_help_panel=OUTPUT,
     ),
 ]

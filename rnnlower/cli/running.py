@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import pathlib
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rnnlower.cli.progress import Phases, Tell
     from rnnlower.engines.known import Engine
     from rnnlower.recurrent.suspicions import Suspicion
+    from rnnlower.reporting import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "installed_runtime",
     "other_comparison",
     "own_runtime",
+    "report_page",
     "say",
     "size_on_disk",
     "tell_difference",
@@ -167,6 +170,25 @@ def finish(
     if error is not None:
         tell_difference(error, "--no-verify writes it all the same, to be looked into")
     say(f"rnnlower: wrote {output} ({sizes[1]:,} bytes; the source has {sizes[0]:,})", quiet or json_)
+
+
+def report_page(
+    report: pathlib.Path,
+    done: str,
+    verification: VerificationResult | None,
+    sections: Iterable[Section],
+    phases: Phases,
+    quiet: bool,
+) -> None:
+    """Writes the page of a command that compares; ``done`` is what it did."""
+    from rnnlower.reporting import Page, verification_sections, write_page
+
+    good = None if verification is None else bool(verification)
+    verdicts = {None: "Not verified", True: "Verified: the numbers are the same", False: "The numbers DIFFER"}
+    command = shlex.join(["rnnlower", *sys.argv[1:]])
+    every = [*sections, *verification_sections(verification)]
+    write_page(Page(done, verdicts[good], good, every, command, phases.rounded()), report)
+    say(f"rnnlower: wrote {report}", quiet)
 
 
 def _not_written(verification: VerificationResult, output: pathlib.Path) -> VerificationError:

@@ -29,7 +29,8 @@ class OutputComparison:
     ``used`` that share: above 1 the outputs differ. ``allowed`` and ``used`` are ``None`` where nothing is
     allowed, or where rounding decides between two right results.
     ``worst_index`` is where the difference is largest against the tolerance, ``worst_step``
-    its time step in an output over time.
+    its time step in an output over time. ``errors_over_time`` holds the largest absolute difference at each
+    time step over all trials, for reports; it is empty without an axis of time, and JSON lacks it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class OutputComparison:
     error: float = 0.0
     allowed: float | None = None
     used: float | None = None
+    errors_over_time: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The keys that ``verify --json`` documents, and where the worst element is."""

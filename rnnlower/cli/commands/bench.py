@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shlex
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +23,7 @@ from rnnlower.cli.options import (
     Nodes,
     On,
     Quiet,
+    Report,
     Seed,
     Semantics,
     Sets,
@@ -93,6 +96,7 @@ def bench(
     seed: Seed = None,
     inputs: Inputs = None,
     on: On = None,
+    report: Report = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -101,12 +105,14 @@ def bench(
     from rnnlower.benchmarking.chart import check_chart, draw_chart
     from rnnlower.cli import tables
     from rnnlower.cli.progress import progress
+    from rnnlower.reporting import check_report
 
     runtime = None if on == "none" else on
     if runtime is not None:
         installed_runtime(runtime)
     if plot is not None:
         check_chart(plot)
+    check_report(report, model)
     with progress("reading", quiet) as tell:
         result = measure(
             model,
@@ -134,9 +140,24 @@ def bench(
     if plot is not None and result.timed:
         draw_chart(result, plot, model.name)
         say(f"rnnlower: wrote {plot}", quiet)
+    if report is not None:
+        _write_report(result, report, model)
+        say(f"rnnlower: wrote {report}", quiet)
     for code, problem in _problems(result):
         typer.echo(f"rnnlower: error: {problem}", err=True)
         raise typer.Exit(code)
+
+
+def _write_report(result: BenchResult, report: pathlib.Path, model: pathlib.Path) -> None:
+    from rnnlower.reporting import Page, bench_sections, model_facts, write_page
+
+    problem = next((problem for _, problem in _problems(result)), None)
+    verdict = problem or f"{len(result.timed)} forms timed"
+    sections = [model_facts(model).section, *bench_sections(result)]
+    command = shlex.join(["rnnlower", *sys.argv[1:]])
+    write_page(
+        Page(f"rnnlower bench {model.name}", verdict, False if problem else None, sections, command), report
+    )
 
 
 def _problems(result: BenchResult) -> Iterator[tuple[int, str]]:

@@ -16,6 +16,7 @@ from rnnlower.cli.options import (
     Model,
     Output,
     Quiet,
+    Report,
     Rtol,
     Seed,
     Sets,
@@ -30,6 +31,7 @@ from rnnlower.cli.options import (
 from rnnlower.cli.running import (
     exit_codes,
     finish,
+    report_page,
     say,
     size_on_disk,
     write,
@@ -76,6 +78,7 @@ def convert(
     inputs: Inputs = None,
     state: States = None,
     external_data: ExternalData = "auto",
+    report: Report = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -86,8 +89,10 @@ def convert(
     from rnnlower.errors import OptionError
     from rnnlower.files.model_io import read_model
     from rnnlower.opset import OPSETS, convert_opset
+    from rnnlower.reporting import check_report, conversion_sections, model_facts
 
     check_external_data(external_data)
+    check_report(report, model, output)
     settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state)
     if opset not in OPSETS:
         raise OptionError(
@@ -98,6 +103,7 @@ def convert(
     with progress("reading", quiet, phases) as tell:
         converted = read_model(model)
         source_size = size_on_disk(model, converted)
+        source = model_facts(model) if report is not None else None
         tell("converting")
         settled = _settle(converted, given) if given else _Settled()
         conversion = convert_opset(converted, opset)
@@ -112,6 +118,9 @@ def convert(
         "verification": None if verification is None else verification.to_dict(),
         "output": str(output) if verification is None or verification else None,
     }
+    if report is not None and source is not None:
+        sections = [source.section, *conversion_sections(conversion)]
+        report_page(report, f"rnnlower convert {model.name}", verification, sections, phases, quiet or json_)
     if not json_ and not quiet:
         tables.print_conversion(conversion, verification, verbose=verbose)
     finish(result, verification, output, (source_size, written), json_, quiet, phases)

@@ -26,6 +26,7 @@ from rnnlower.cli.options import (
     Opset,
     Output,
     Quiet,
+    Report,
     Rtol,
     Seed,
     Semantics,
@@ -48,6 +49,7 @@ from rnnlower.cli.running import (
     finish,
     installed_runtime,
     own_runtime,
+    report_page,
     say,
     size_on_disk,
     warn,
@@ -88,6 +90,7 @@ def _lower(
     state: States = None,
     on: On = None,
     external_data: ExternalData = "auto",
+    report: Report = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -96,6 +99,7 @@ def _lower(
     from rnnlower.cli.progress import Phases, progress
     from rnnlower.files.model_io import read_model
     from rnnlower.passes.pipeline import LoweringOptions, lower_model
+    from rnnlower.reporting import check_report, lowering_sections, model_facts
     from rnnlower.targets import find_target
 
     options = LoweringOptions(
@@ -117,6 +121,7 @@ def _lower(
         gates=gates,  # type: ignore[arg-type]  # LoweringOptions checks it
     )
     check_external_data(external_data)
+    check_report(report, model, output)
     settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state, on)
     absent = None
     if runtime := settings.pop("on", None):
@@ -127,6 +132,7 @@ def _lower(
     with progress("reading", quiet, phases) as tell:
         lowered = read_model(model)
         source_size = size_on_disk(model, lowered)
+        source = model_facts(model) if report is not None else None
         lowering = lower_model(lowered, options, tell)
     for note in lowering.notes:
         say(f"rnnlower: note: {note}", quiet)
@@ -143,6 +149,10 @@ def _lower(
         **({"on": verified["on"]} if "on" in verified else {}),
         "output": str(output) if verification is None or verification else None,
     }
+    if report is not None and source is not None:
+        sections = [source.section, *lowering_sections(source, lowered, lowering)]
+        name = "lower" if strategy == "target" else strategy
+        report_page(report, f"rnnlower {name} {model.name}", verification, sections, phases, quiet or json_)
     if not json_ and not quiet:
         tables.print_lowering(lowering, verification, verbose=verbose)
     if compute_type is None and verification is not None and _is_narrow(verification):

@@ -18,6 +18,7 @@ from rnnlower.cli.options import (
     On,
     Output,
     Quiet,
+    Report,
     Rtol,
     Seed,
     Semantics,
@@ -32,7 +33,16 @@ from rnnlower.cli.options import (
     parse_shapes,
     verification_settings,
 )
-from rnnlower.cli.running import exit_codes, finish, installed_runtime, own_runtime, say, size_on_disk, write
+from rnnlower.cli.running import (
+    exit_codes,
+    finish,
+    installed_runtime,
+    own_runtime,
+    report_page,
+    say,
+    size_on_disk,
+    write,
+)
 
 __all__ = ["stream"]
 
@@ -76,6 +86,7 @@ def stream(
     inputs: Inputs = None,
     on: On = None,
     external_data: ExternalData = "auto",
+    report_to: Report = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -85,6 +96,7 @@ def stream(
     from rnnlower.cli.progress import Phases, progress
     from rnnlower.files.model_io import read_model
     from rnnlower.passes.streaming import StreamOptions, stream_model
+    from rnnlower.reporting import check_report, model_facts, stream_sections
     from rnnlower.targets import find_target
 
     options = StreamOptions(
@@ -99,6 +111,7 @@ def stream(
         parse_sets(set_),
     )
     check_external_data(external_data)
+    check_report(report_to, model, output)
     settings = verification_settings(verify, trials, seed, atol, rtol, inputs, None, on)
     absent = None
     if runtime := settings.pop("on", None):
@@ -109,6 +122,7 @@ def stream(
     with progress("reading", quiet, phases) as tell:
         streamed = read_model(model)
         source_size = size_on_disk(model, streamed)
+        source = model_facts(model) if report_to is not None else None
         report = stream_model(streamed, options, tell)
     for note in report.notes:
         say(f"rnnlower: note: {note}", quiet)
@@ -122,6 +136,11 @@ def stream(
         "verification": None if verification is None else verification.to_dict(),
         "output": str(output) if verification is None or verification else None,
     }
+    if report_to is not None and source is not None:
+        sections = [source.section, *stream_sections(source, streamed, report)]
+        report_page(
+            report_to, f"rnnlower stream {model.name}", verification, sections, phases, quiet or json_
+        )
     if not json_ and not quiet:
         tables.print_stream(report, verification, verbose=verbose)
     finish(result, verification, output, (source_size, written), json_, quiet, phases)

@@ -15,6 +15,7 @@ from rnnlower.cli.options import (
     Json,
     On,
     Quiet,
+    Report,
     Rtol,
     Seed,
     Semantics,
@@ -28,6 +29,7 @@ from rnnlower.cli.running import (
     exit_codes,
     installed_runtime,
     other_comparison,
+    report_page,
     tell_difference,
     verify_files,
 )
@@ -65,6 +67,7 @@ def verify(
         ),
     ] = None,
     on: On = None,
+    report: Report = None,
     json_: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -72,7 +75,9 @@ def verify(
     """Do the two models compute the same? Exit code 0: yes, 1: no, 4: nothing could run them."""
     from rnnlower.cli import tables
     from rnnlower.cli.progress import Phases, progress
+    from rnnlower.reporting import check_report, model_facts
 
+    check_report(report, reference, candidate)
     settings = verification_settings(True, trials, seed, atol, rtol, inputs, state, on)
     if "on" in settings:
         installed_runtime(settings["on"])
@@ -83,6 +88,10 @@ def verify(
         result = verify_files(reference, candidate, settings, tell)
     error = None if result else _difference(result, candidate)
     phases.print()
+    if report is not None:
+        sections = [model_facts(reference, "Reference").section, model_facts(candidate, "Candidate").section]
+        done = f"rnnlower verify {reference.name} {candidate.name}"
+        report_page(report, done, result, sections, phases, quiet or json_)
     if json_:
         emit_result(result.to_dict() | {"seconds": phases.rounded()}, error)
     elif not quiet:

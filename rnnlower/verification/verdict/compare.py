@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from rnnlower.verification.result import OutputComparison
 
-__all__ = ["Tolerance", "compare_values", "merge", "tolerance_for"]
+__all__ = ["Tolerance", "compare_values", "errors_over_time", "is_inexact", "merge", "tolerance_for"]
 
 Array = NDArray[Any]
 
@@ -143,6 +143,28 @@ def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> 
         max_rel=max(worst.max_rel, new.max_rel),
         max_ulp=max(worst.max_ulp, new.max_ulp),
     )
+
+
+def errors_over_time(pairs: Sequence[tuple[Any, Any]], axis: int) -> tuple[float, ...]:
+    """The largest absolute difference at each index of the axis, over pairs of arrays of any length there.
+
+    Pairs that are no numbers, or of two shapes, are left out. Infinite where only one side is finite or NaN.
+    """
+    found: list[Array] = []
+    for reference, candidate in pairs:
+        if not (isinstance(reference, np.ndarray) and isinstance(candidate, np.ndarray)):
+            continue
+        if reference.shape != candidate.shape or reference.ndim <= axis or reference.dtype.kind in "OUS":
+            continue
+        a, b = (np.moveaxis(each, axis, 0).astype(np.float64) for each in (reference, candidate))
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+        difference = np.where(np.isnan(difference), np.inf, difference)
+        found.append(difference.reshape(len(difference), -1).max(axis=1, initial=0.0))
+    errors = np.zeros(max(map(len, found), default=0))
+    for each in found:
+        errors[: len(each)] = np.maximum(errors[: len(each)], each)
+    return tuple(errors.tolist())
 
 
 def _same(name: str) -> OutputComparison:

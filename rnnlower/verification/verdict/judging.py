@@ -18,7 +18,14 @@ from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.interface import feedable_inputs
 from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.running import Runner
-from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact, merge, tolerance_for
+from rnnlower.verification.verdict.compare import (
+    Tolerance,
+    compare_values,
+    errors_over_time,
+    is_inexact,
+    merge,
+    tolerance_for,
+)
 from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 
@@ -210,6 +217,12 @@ class Judge:
         for name, comparison in merged.items():
             if name in axes and comparison.worst_index and axes[name] < len(comparison.worst_index):
                 merged[name] = replace(comparison, worst_step=comparison.worst_index[axes[name]])
+            if name in axes:
+                errors = errors_over_time(
+                    [(o.trial.outputs[name], o.outputs[name]) for o in judged if name in o.comparisons],
+                    axes[name],
+                )
+                merged[name] = replace(merged[name], errors_over_time=errors)
         return merged
 
     def _note_small_outputs(self, trials: Sequence[Trial]) -> None:

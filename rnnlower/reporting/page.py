@@ -1,0 +1,137 @@
+"""The page: its sections, its style, and writing it whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import importlib.metadata
+import os
+import pathlib
+import platform
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+
+from rnnlower.errors import OptionError
+from rnnlower.files.publishing import check_destination
+
+__all__ = ["Page", "Section", "check_report", "escape", "paragraphs", "table", "write_page"]
+
+_STYLE = pathlib.Path(__file__).with_name("style.css")
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A heading, and the HTML below it."""
+
+    title: str
+    html: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """What a report says.
+
+    Attributes:
+        title: What was done, to which model.
+        verdict: The conclusion.
+        good: Whether it is good news; ``None``: neither.
+        sections: The rest, in its order.
+        command: The command line.
+        seconds: How long each phase took.
+    """
+
+    title: str
+    verdict: str
+    good: bool | None
+    sections: Sequence[Section]
+    command: str
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def check_report(report: pathlib.Path | None, *others: pathlib.Path) -> None:
+    """Refuses, before anything is done, a page that could not be written.
+
+    Raises:
+        OptionError: Another ending than .html, no folder for it, something in its place that is no file, or
+            one of the other files of the command.
+    """
+    if report is None:
+        return
+    if report.suffix.lower() not in (".html", ".htm"):
+        raise OptionError(f"--report {report}: the report is an .html file")
+    if not report.absolute().parent.is_dir():
+        raise OptionError(f"--report {report}: there is no folder {report.parent}")
+    if report.resolve() in {other.resolve() for other in others}:
+        raise OptionError(f"--report {report}: that is one of the models")
+    check_destination(report)
+
+
+def write_page(page: Page, path: pathlib.Path) -> None:
+    """Writes the page, whole or not at all."""
+    content = _render(page).encode()
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    staged = pathlib.Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        # As a file that open() makes: mkstemp lets nobody else read it.
+        mask = os.umask(0)
+        os.umask(mask)
+        staged.chmod(0o666 & ~mask)
+        os.replace(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _render(page: Page) -> str:
+    kind = {True: " good", False: " bad", None: ""}[page.good]
+    sections = [*page.sections, Section("Command and versions", _origin(page))]
+    body = "\n".join(f"<section><h2>{escape(s.title)}</h2>\n{s.html}</section>" for s in sections)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(page.title)}</title>\n<style>\n{_STYLE.read_text()}</style></head>\n<body>\n"
+        f'<h1>{escape(page.title)}</h1>\n<div class="verdict{kind}">{escape(page.verdict)}</div>\n'
+        f"{body}\n</body></html>\n"
+    )
+
+
+def _origin(page: Page) -> str:
+    versions = [(name, _version(name)) for name in ("rnnlower", "onnx", "onnx-ir", "onnxruntime", "numpy")]
+    machine = f"{platform.system()} {platform.machine()}"
+    rows = [*versions, ("Python", platform.python_version()), ("machine", machine)]
+    rows += [(f"time, {phase}", f"{seconds:.2f} s") for phase, seconds in page.seconds.items()]
+    return f"<pre>{escape(page.command)}</pre>\n{table((), rows)}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        # onnxruntime has packages of other names.
+        return "?"
+
+
+def escape(text: object) -> str:
+    """Text that HTML shows as it is."""
+    return html.escape(str(text))
+
+
+def paragraphs(texts: Iterable[str]) -> str:
+    """A paragraph for each text."""
+    return "".join(f"<p>{escape(text)}</p>\n" for text in texts)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; numbers stand to the right."""
+    body = [[_cell("td", value) for value in row] for row in rows]
+    head = [_cell("th", name) for name in header]
+    lines = ["".join(head), *map("".join, body)] if header else list(map("".join, body))
+    return f'<div class="wide"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>\n'
+
+
+def _cell(tag: str, value: object) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = f"{value:,}" if isinstance(value, int) and number else "" if value is None else value
+    kind = ' class="number"' if number else ""
+    return f"<{tag}{kind}>{escape(text)}</{tag}>"

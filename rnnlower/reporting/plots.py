@@ -1,0 +1,97 @@
+"""Plots as inline SVG: bars, and errors over the time steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rnnlower.reporting.page import escape
+
+__all__ = ["bars", "over_time"]
+
+_WIDTH = 760
+_LABELS = 190
+_ROW = 24
+_MOST_POINTS = 500
+
+
+def bars(rows: Sequence[tuple[str, float, str, bool]], limit: float | None = None) -> str:
+    """Horizontal bars: label, length, the text behind the bar, whether it is bad; a line at the limit."""
+    largest = (
+        max([length for _, length, _, _ in rows] + ([] if limit is None else [limit]), default=0.0) or 1.0
+    )
+    scale = (_WIDTH - _LABELS - 150) / largest
+    parts = []
+    for number, (label, length, text, bad) in enumerate(rows):
+        top, width = number * _ROW, max(length * scale, 1.0)
+        colour = "var(--bad)" if bad else "var(--blue)"
+        parts.append(
+            f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{escape(_short(label))}</text>'
+            f'<rect x="{_LABELS}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 8}" rx="2" '
+            f'fill="{colour}"/>'
+            f'<text x="{_LABELS + width + 6:.1f}" y="{top + 16}" class="dim">{escape(text)}</text>'
+        )
+    height = len(rows) * _ROW + 4
+    if limit is not None:
+        x = _LABELS + limit * scale
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="var(--bad)" '
+            'stroke-dasharray="4 3"/>'
+        )
+    return _svg(_WIDTH, height, parts)
+
+
+def over_time(errors: Sequence[float], allowed: float | None = None) -> str:
+    """Largest error at each time step, on a logarithmic axis; what is allowed, as a line.
+
+    Thousands of steps are thinned out: each point then is the largest of its neighbours.
+    """
+    known = [error for error in errors if math.isfinite(error) and error > 0]
+    if not known:
+        return "<p>No difference at any time step.</p>\n"
+    ends = [*known, *([allowed] if allowed else [])]
+    low, high = math.floor(math.log10(min(ends))), math.ceil(math.log10(max(ends)))
+    high += high == low
+    width, height, left, top = _WIDTH, 200, 60, 12
+    span, depth = width - left - 20, height - top - 34
+
+    def y_of(value: float) -> float:
+        clipped = min(max(value, 10.0**low), 10.0**high) if math.isfinite(value) else 10.0**high
+        return top + depth * (high - math.log10(clipped)) / (high - low)
+
+    parts = []
+    for power in range(low, high + 1, max(1, (high - low) // 5)):
+        y = y_of(10.0**power)
+        parts.append(
+            f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
+            f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" class="dim">1e{power}</text>'
+        )
+    group = math.ceil(len(errors) / _MOST_POINTS)
+    points = [(start, max(errors[start : start + group])) for start in range(0, len(errors), group)]
+    steps = max(len(errors) - 1, 1)
+    placed = [(left + span * step / steps, y_of(error)) for step, error in points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="var(--blue)" stroke-width="1.5"/>')
+    if len(placed) <= 60:
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="var(--blue)"/>' for x, y in placed]
+    if allowed:
+        y = y_of(allowed)
+        parts.append(
+            f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--bad)" '
+            f'stroke-dasharray="4 3"/><text x="{width - 22}" y="{y - 4:.1f}" text-anchor="end">allowed</text>'
+        )
+    bottom = height - 16
+    parts += [
+        f'<text x="{left}" y="{bottom}" class="dim">step 0</text>',
+        f'<text x="{width - 20}" y="{bottom}" text-anchor="end" class="dim">step {len(errors) - 1}</text>',
+    ]
+    return _svg(width, height, parts)
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+    body = "\n".join(parts)
+    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img">{body}</svg>\n'
+
+
+def _short(text: str, most: int = 26) -> str:
+    return text if len(text) <= most else f"...{text[3 - most :]}"

@@ -1,0 +1,152 @@
+"""The page of --report: what is in it, that it needs nothing else, that it is written whole or not at all."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from typer.testing import CliRunner
+
+from rnnlower.cli.app import app
+from rnnlower.files.model_io import read_model
+from rnnlower.reporting.drawing import draw_step, step_of
+from rnnlower.reporting.plots import over_time
+from rnnlower.verification.verdict.compare import errors_over_time
+
+MODELS = Path(__file__).parents[2] / "models"
+MODEL = str(MODELS / "lstm14_defaults.onnx")
+VOID = {"meta"}
+
+
+def run(*arguments: str) -> int:
+    return CliRunner().invoke(app, [*arguments, "-q"]).exit_code
+
+
+class _Balanced(html.parser.HTMLParser):
+    """Holds the tags that are open; all of them are closed in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def read(path: Path) -> str:
+    """A page, found to be well-formed and to refer to nothing outside of it."""
+    page = path.read_text()
+    parser = _Balanced()
+    parser.feed(page)
+    assert not parser.open
+    assert not re.search(r"https?:|src=|href=|@import|url\(|<script", page)
+    return page
+
+
+COMMANDS = {
+    "unroll": (
+        ["unroll", MODEL, "-o", "OUT"],
+        ["A time step, before and after", "Errors over the time steps"],
+    ),
+    "scan": (["scan", MODEL, "-o", "OUT"], ["An iteration", "Operators"]),
+    "loop": (["loop", MODEL, "-o", "OUT", "--no-verify"], ["An iteration", "Not verified"]),
+    "lower": (["lower", MODEL, "-o", "OUT", "--target", "primitive"], ["What changed", "Verified"]),
+    "convert": (["convert", MODEL, "-o", "OUT", "--opset", "17"], ["Opset 14 to 17", "Verified"]),
+    "verify": (["verify", MODEL, MODEL], ["Reference", "Candidate", "Verified"]),
+    "bench": (["bench", MODEL, "--runs", "2", "--strategy", "scan"], ["Latency of a run", "Measured on"]),
+    "stream": (
+        ["stream", str(MODELS / "lstm14_dynamic_time.onnx"), "-o", "OUT"],
+        ["feeds input", "Verified"],
+    ),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_changes_or_compares_writes_a_page(command, tmp_path):
+    arguments, expected = COMMANDS[command]
+    arguments = [str(tmp_path / "out.onnx") if text == "OUT" else text for text in arguments]
+    assert run(*arguments, "--report", str(tmp_path / "report.html")) == 0
+    page = read(tmp_path / "report.html")
+    for text in [*expected, "Command and versions", f"<h1>rnnlower {command} "]:
+        assert text in page
+    assert {path.name for path in tmp_path.iterdir()} <= {"out.onnx", "report.html"}
+
+
+def test_a_difference_is_on_the_page(tmp_path):
+    model = onnx.load(MODEL)
+    weights = next(each for each in model.graph.initializer if each.name == "W")
+    weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) * np.float32(1.5), "W"))
+    onnx.save(model, tmp_path / "wrong.onnx")
+    report = tmp_path / "report.html"
+    assert run("verify", MODEL, str(tmp_path / "wrong.onnx"), "--report", str(report)) == 1
+    page = read(report)
+    assert "The numbers DIFFER" in page
+    assert "elements differ" in page
+
+
+def test_the_source_may_be_the_destination(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(Path(MODEL).read_bytes())
+    assert run("unroll", str(path), "-o", str(path), "--report", str(tmp_path / "report.html")) == 0
+    assert "Before: LSTM LSTM_0" in read(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("name", ["report.pdf", "missing/report.html", "folder.html", "model.html"])
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_done(name, tmp_path):
+    (tmp_path / "folder.html").mkdir()
+    model = tmp_path / "model.html"
+    model.write_bytes(Path(MODEL).read_bytes())
+    assert run("unroll", str(model), "-o", str(tmp_path / "out.onnx"), "--report", str(tmp_path / name)) == 2
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_refused_model_leaves_no_page(tmp_path):
+    model = str(MODELS / "lstm14_dynamic_time.onnx")
+    assert run("unroll", model, "-o", str(tmp_path / "o.onnx"), "--report", str(tmp_path / "r.html")) == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_are_text(tmp_path):
+    model = onnx.load(MODEL)
+    model.graph.node[0].name = "<script>alert('&')"
+    onnx.save(model, tmp_path / "model.onnx")
+    report = tmp_path / "report.html"
+    assert (
+        run("scan", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "o.onnx"), "--report", str(report))
+        == 0
+    )
+    assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)" in read(report)
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
+def test_the_drawn_step_is_a_step(strategy, tmp_path):
+    assert run(strategy, MODEL, "-o", str(tmp_path / "o.onnx"), "--no-verify") == 0
+    nodes = step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 5)
+    counts = {op: sum(node.op_type == op for node in nodes) for op in ("Gemm", "Sigmoid", "Tanh", "Add")}
+    assert counts == {"Gemm": 2, "Sigmoid": 1, "Tanh": 2, "Add": 1}
+    assert draw_step(nodes).count("<rect") == len(nodes)
+
+
+def test_errors_over_time_of_arrays_of_any_length():
+    one, two = np.zeros((2, 3)), np.array([[0, 1, 0], [0, np.nan, 2.0]])
+    assert errors_over_time([(one, two), (np.ones((1, 3)), np.ones((1, 3)))], 1) == (0.0, np.inf, 2.0)
+    assert errors_over_time([(one[:, :1], two[:, :1]), (one, -two)], 1) == (0.0, np.inf, 2.0)
+    assert errors_over_time([(np.array(["a"]), np.array(["b"]))], 0) == ()
+
+
+def test_thousands_of_steps_are_few_points():
+    drawn = over_time([1e-7] * 4000 + [1e-3])
+    assert len(drawn) < 12_000
+    assert over_time([0.0, 0.0]) == "<p>No difference at any time step.</p>\n"
