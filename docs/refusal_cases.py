@@ -363,6 +363,11 @@ RUNTIMES = [
         "a command that writes something else", f"{ON} 'cmd:tee {{outputs}} {{model}}.copy {{inputs}}.copy'"
     ),
 ]
+REPORTS = [
+    Case("no .html", f"{SCAN} --report report.pdf"),
+    Case("a folder that is not there", f"{SCAN} --report no/such/report.html"),
+    Case("in the place of the model", "verify model.html candidate.html --report model.html"),
+]
 BENCHMARKS = [
     Case("--strategy", "bench model.onnx --strategy fastest"),
     Case("--plot", "bench model.onnx --plot chart.pdf"),
@@ -393,6 +398,7 @@ CASES = {
     ],
     "Verification": VERIFICATION,
     "Other runtimes": RUNTIMES,
+    "Reports": REPORTS,
     "Benchmarks": BENCHMARKS,
     "Streams": STREAMS,
 }

@@ -66,10 +66,7 @@ COMMANDS = {
     "convert": (["convert", MODEL, "-o", "OUT", "--opset", "17"], ["Opset 14 to 17", "Verified"]),
     "verify": (["verify", MODEL, MODEL], ["Reference", "Candidate", "Verified"]),
     "bench": (["bench", MODEL, "--runs", "2", "--strategy", "scan"], ["Latency of a run", "Measured on"]),
-    "stream": (
-        ["stream", str(MODELS / "lstm14_dynamic_time.onnx"), "-o", "OUT"],
-        ["feeds input", "Verified"],
-    ),
+    "stream": (["stream", MODEL, "-o", "OUT"], ["feeds input", "Verified"]),
 }
 
 
