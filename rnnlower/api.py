@@ -251,7 +251,9 @@ def check(
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         target: The name of a target, or the path of a .toml file that describes one.
-        dims, input_shapes, sets: As for `unroll`.
+        dims: As for `unroll`.
+        input_shapes: As for `unroll`.
+        sets: As for `unroll`.
         semantics: The reading by which a native recurrent node has to be right.
         progress: As for `unroll`.
 
@@ -281,7 +283,8 @@ def convert(
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         opset: The version.
-        sets, progress: As for `unroll`.
+        sets: As for `unroll`.
+        progress: As for `unroll`.
 
     Raises:
         OptionError: A value does not fit the model.

@@ -71,8 +71,13 @@ def bench(
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         strategies: Which of ``unroll``, ``scan`` and ``loop``.
         unroll_factors: Time steps in an iteration; each adds a form of scan and of loop.
-        dims, input_shapes, sets, nodes, semantics: As for `rnnlower.unroll`.
-        inputs, seed: As for `rnnlower.verify`; of several sets of inputs the first is used.
+        dims: As for `rnnlower.unroll`.
+        input_shapes: As for `rnnlower.unroll`.
+        sets: As for `rnnlower.unroll`.
+        nodes: As for `rnnlower.unroll`.
+        semantics: As for `rnnlower.unroll`.
+        inputs: As for `rnnlower.verify`; of several sets of inputs the first is used.
+        seed: As for `rnnlower.verify`.
         threads: Threads of onnxruntime inside of an operator; 0: as many as it likes.
         runs: Timed runs of each form.
         warmup: Runs before those, in each session.

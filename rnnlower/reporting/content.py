@@ -19,7 +19,7 @@ from rnnlower.reporting.plots import bars, over_time
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult, Timing
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.lowering_options import LoweringReport
+    from rnnlower.passes.lowering_options import Report
     from rnnlower.passes.streaming import StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult
 
@@ -119,7 +119,7 @@ def _sizes(node: RecurrentNode) -> tuple[int | str | None, ...]:
     return node.seq_len, node.batch, node.input_size, node.hidden_size
 
 
-def lowering_sections(source: ModelFacts, lowered: ir.Model, report: LoweringReport) -> Iterator[Section]:
+def lowering_sections(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator[Section]:
     """What became of the recurrent nodes: a table, a drawing of a step, op counts, prices."""
     header = ("node", "op", "place", "direction", "strategy", "time steps", "emitted ops", "why")
     rows = [
@@ -147,7 +147,7 @@ def lowering_sections(source: ModelFacts, lowered: ir.Model, report: LoweringRep
     yield Section("Operators", _op_counts(report.ops_before, report.ops_after))
 
 
-def _drawings(source: ModelFacts, lowered: ir.Model, report: LoweringReport) -> Iterator[str]:
+def _drawings(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator[str]:
     """One for each kind of node and strategy, as layers of a model look alike."""
     before = {(node.path, node.name): node for node in source.nodes}
     drawn: set[tuple[str, ...]] = set()
@@ -168,11 +168,10 @@ def _drawings(source: ModelFacts, lowered: ir.Model, report: LoweringReport) -> 
         yield step
 
 
-def _prices(report: LoweringReport) -> Iterator[str]:
+def _prices(report: Report) -> Iterator[str]:
     for node in report.nodes:
-        prices: Mapping[str, float] = getattr(node, "prices", {})
-        if len(prices) > 1:
-            rows = [(name, price, f"{price:,.1f} us", False) for name, price in prices.items()]
+        if len(node.prices) > 1:
+            rows = [(name, price, f"{price:,.1f} us", False) for name, price in node.prices.items()]
             yield f"<h3>{escape(node.name)}: the cheapest is taken</h3>\n{bars(rows)}"
 
 

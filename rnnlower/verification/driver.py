@@ -92,8 +92,9 @@ def verify(
         trials: how many sets of inputs to generate, where none are given; left out: 8 patterns of magnitudes,
             times up to 4 where flags among the inputs choose branches, times 3 for a small model.
         seed: the generated inputs follow from it; the same seed gives the same inputs.
-        atol, rtol: allow ``|a - b| <= atol + rtol * |reference|``; where one is given, the other is 0 if left
-            out. Both left out: by dtype (see :mod:`.compare`).
+        atol: allow ``|a - b| <= atol + rtol * |reference|``; where one of the two is given, the other is 0 if
+            left out. Both left out: by dtype (see :mod:`.compare`).
+        rtol: as `atol` says.
         inputs: run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
         states: for a streaming model, the state input that each state output feeds in the next call; left
             out: found by name and shape. Some of the generated trials go on with such states.
