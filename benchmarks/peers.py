@@ -44,7 +44,7 @@ attribute of a recurrent node, many of them unusual on purpose.
 - *primitives, right*: how many results are equal and have no recurrent node left.
 - *equal*: the result computes the same as the source, by `rnnlower verify`.
 - *different*: it computes something else, or no engine runs it.
-- *fails*: the tool ends with an error, crashes, or takes more than {seconds} seconds. `rnnlower unroll` refuses
+- *fails*: the tool ends with an error, crashes, or takes over {seconds} seconds. `rnnlower unroll` refuses
   models without a static length.
 - *not compared*: no engine runs the source.
 
