@@ -108,9 +108,7 @@ class Child:
     def start(self) -> int:
         """Makes sure that it runs; how often it was started: what it held is lost when that grows."""
         with self._lock:
-            # A process that was forked off this one has none of its own yet.
-            mine = self._owner == os.getpid()
-            if self._process is None or not mine or self._process.poll() is not None:
+            if not self.runs_since(self._starts):
                 self.close()
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _START, *(path or os.getcwd() for path in sys.path)],
@@ -121,6 +119,12 @@ class Child:
                 self._owner = os.getpid()
                 self._starts += 1
             return self._starts
+
+    def runs_since(self, start: int) -> bool:
+        """Whether it has not ended since `start` gave this number."""
+        # A process that was forked off this one has none of its own yet.
+        process = self._process if self._owner == os.getpid() else None
+        return process is not None and self._starts == start and process.poll() is None
 
     def close(self) -> None:
         """Ends the process."""

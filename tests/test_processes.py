@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.processes import process
 
+from rnnlower.engines import session
 from rnnlower.errors import OptionError
 from rnnlower.processes import Child, ChildDiedError, longest_call
 
@@ -75,6 +76,45 @@ def test_a_forked_process_has_a_child_of_its_own() -> None:
     """
     run = process(code)
     assert run.returncode == 0, run.stderr
+
+
+def test_what_it_held_is_lost_when_it_starts_again(child: Child) -> None:
+    first = child.start()
+    assert child.runs_since(first)
+    child.close()
+    assert not child.runs_since(first)
+    assert child.start() != first
+    assert not child.runs_since(first)
+
+
+def test_a_session_that_was_lost_starts_no_process_to_be_closed() -> None:
+    path = str(Path(__file__).parents[1] / "models/lstm14_defaults.onnx")
+    held = session.IsolatedSession(path, False)
+    session._CHILD.close()
+    starts = session._CHILD._starts
+    held.close()
+    assert session._CHILD._starts == starts
+
+
+@pytest.mark.parametrize("ending", ["", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_a_command_ends_without_collecting_garbage(ending: str) -> None:
+    """A large graph is full of cycles: to collect them takes longer than a signal may wait."""
+    code = f"""if True:
+        import gc, os, signal, sys
+        gc.disable()
+        from rnnlower.cli import main
+        class Cycle:
+            def __del__(self):
+                os.write(1, b"collected")
+        def work():
+            cycle = Cycle()
+            cycle.itself = cycle
+            {ending}
+        sys.modules["rnnlower.cli.app"].app = work
+        main()
+    """
+    run = process(code)
+    assert (run.returncode, run.stdout) == (128 + signal.SIGTERM if ending else 0, ""), run.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

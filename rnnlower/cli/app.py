@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import signal
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -66,12 +68,16 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the `rnnlower` command."""
     signal.signal(signal.SIGTERM, _end)
+    # Collecting the garbage of a large graph at the end takes longer than many commands do.
+    atexit.register(gc.freeze)
     app()
 
 
 def _end(number: int, frame: object) -> NoReturn:
     """Ends as if an error had come up, which removes what is half written; a second signal ends at once."""
     signal.signal(number, signal.SIG_DFL)
+    # Whatever pauses the collection of garbage lets it go on as it ends.
+    gc.freeze()
     raise SystemExit(128 + number)
 
 

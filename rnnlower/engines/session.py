@@ -179,9 +179,10 @@ class IsolatedSession:
         return outputs
 
     def close(self) -> None:
-        """End the session."""
-        with suppress(ChildDiedError):
-            _CHILD.call(_close, self._key)
+        """End the session, if its process has not ended."""
+        if _CHILD.runs_since(self._birth):
+            with suppress(ChildDiedError):
+                _CHILD.call(_close, self._key)
 
     def _open(self) -> None:
         try:
