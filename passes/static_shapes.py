@@ -121,25 +121,22 @@ class _Analysis:
 
 
 def _analyse(model: ir.Model) -> _Analysis:
-    from onnxscript import optimizer
-
     tags = {node: tag for tag, (node, _) in enumerate(walk(model.graph))}
     copy = bare_copy(model)
     for tag, (node, _) in enumerate(walk(copy.graph)):
         node.meta[_TAG] = tag
     with quiet_libraries():
-        guarded(
-            op_types(copy),
-            lambda: optimizer.optimize_ir(
-                copy,
-                input_size_limit=_SMALL,
-                output_size_limit=_SMALL,
-                should_fold=_should_fold,
-                inline=False,
-            ),
-        )
+        guarded(op_types(copy), _optimize, copy)
     survivors = {node.meta[_TAG]: node for node, _ in walk(copy.graph) if _TAG in node.meta}
     return _Analysis(tags, survivors)
+
+
+def _optimize(model: ir.Model) -> None:
+    from onnxscript import optimizer
+
+    optimizer.optimize_ir(
+        model, input_size_limit=_SMALL, output_size_limit=_SMALL, should_fold=_should_fold, inline=False
+    )
 
 
 def _should_fold(node: ir.Node) -> bool | None:

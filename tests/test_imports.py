@@ -67,6 +67,7 @@ SHARED = {
     "rnnlower.errors",
     "rnnlower.files.soundness",
     "rnnlower.graph.inference",
+    "rnnlower.folders",
     "rnnlower.processes",
     "rnnlower.arguments",
     "rnnlower.wording",

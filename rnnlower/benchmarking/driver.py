@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import platform
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from rnnlower.engines.known import find_engine
 from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
+from rnnlower.folders import temporary_folder
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.set_inputs import SetInputsPass
@@ -113,8 +113,8 @@ def bench(
         model = load_model(model)
         SetInputsPass(sets)(model)
         LegacyConstantsPass()(model)
-    with tempfile.TemporaryDirectory() as folder:
-        return _bench(model, plans, settings, Path(folder))
+    with temporary_folder() as folder:
+        return _bench(model, plans, settings, folder)
 
 
 def _check_options(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child, ChildDiedError
 
 __all__ = ["Worker", "WorkerError"]
@@ -81,7 +81,7 @@ def _told(action: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _check(path: str, feeds: dict[str, Array], threads: int) -> tuple[dict[str, Any], int | None]:
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         session = _session(path, threads, os.path.join(folder, "profile"))
         outputs = [_array(value) for value in _runner(session, feeds)()]
         with open(session.end_profiling(), encoding="utf-8") as file:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +19,7 @@ from rnnlower.engines import child, command
 from rnnlower.engines.isolation import ended, gigabytes, guarded_environment, kill, last_words, limit
 from rnnlower.engines.known import Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief
+from rnnlower.folders import temporary_folder
 from rnnlower.processes import longest_call
 
 if TYPE_CHECKING:
@@ -72,9 +73,8 @@ class _Workplace:
 
     def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
         self.engine = engine
-        # What still runs there when the folder goes may write into it.
-        self._home = tempfile.TemporaryDirectory(prefix="rnnlower-", ignore_cleanup_errors=True)
-        self.folder = Path(self._home.name)
+        self._home = ExitStack()
+        self.folder = self._home.enter_context(temporary_folder())
         self.model = self.folder / "model.onnx"
         self.inputs, self.outputs, self.log = (
             self.folder / name for name in ("inputs.npz", "outputs.npz", "log.txt")
@@ -108,7 +108,7 @@ class _Workplace:
         return array.view(ml_dtypes.bfloat16) if raw and name in self._bfloat16 else array
 
     def remove(self) -> None:
-        self._home.cleanup()
+        self._home.close()
 
 
 class _Command:
@@ -254,7 +254,8 @@ class Attempts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._home = tempfile.TemporaryDirectory(prefix="rnnlower-", ignore_cleanup_errors=True)
+        self._home = ExitStack()
+        self._folder = self._home.enter_context(temporary_folder())
         self._process: _Process | None = None
         self._models = 0
 
@@ -263,7 +264,7 @@ class Attempts:
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        self._home.cleanup()
+        self._home.close()
 
     def run(self, model: onnx.ModelProto, *trials: Mapping[str, Array]) -> list[dict[str, Any]]:
         """The outputs of each trial by name; the model is loaded once.
@@ -281,7 +282,7 @@ class Attempts:
         if self._models % self._MODELS_A_PROCESS == 0:
             self._end()
         self._models += 1
-        home = Path(self._home.name)
+        home = self._folder
         self._process = self._process or _Process(self._engine, home, home / "log.txt")
         place = _Workplace(self._engine, model)
         try:

@@ -22,6 +22,7 @@ import onnx
 
 from rnnlower.errors import OptionError
 from rnnlower.files.soundness import stored_tensors
+from rnnlower.folders import locked, remove_leftovers
 
 __all__ = ["check_destination", "place", "staged_beside", "staging_folder"]
 
@@ -50,12 +51,12 @@ def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
     ``.onnx``. A live run holds a lock on its folder; where the system has no locks, everything stays.
     """
     with contextlib.ExitStack() as stack:
-        with _locked(output.parent):
-            _remove_leftovers(output.parent)
+        with locked(output.parent):
+            remove_leftovers(output.parent.glob(f".*{_STAGING}"), _remove_staged)
             name = tempfile.mkdtemp(prefix=f".{output.name}.", suffix=_STAGING, dir=output.parent)
             folder = pathlib.Path(name)
             stack.callback(_remove_staged, folder)
-            stack.enter_context(_locked(folder))
+            stack.enter_context(locked(folder))
         yield folder
 
 
@@ -69,24 +70,9 @@ def _remove_staged(folder: pathlib.Path) -> None:
     shutil.rmtree(folder)
 
 
-def _remove_leftovers(parent: pathlib.Path) -> None:
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl
-
-        for folder in parent.glob(f".*{_STAGING}"):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_staged(folder)
-            except BlockingIOError:
-                continue
-            finally:
-                os.close(descriptor)
-
-
 def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) -> None:
     """Moves a model, and the data file it refers to, to their destination."""
-    with _locked(output.parent):
+    with locked(output.parent):
         if data is not None:
             _keep_mode(output, data)
             _place_data(model, data, output)
@@ -145,16 +131,3 @@ def _digest(path: pathlib.Path) -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps other runs that write to this folder waiting, where the system can."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            descriptor = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield

@@ -2,25 +2,26 @@
 
 At a Slice or a GatherND of a value whose size is below 0 the shape inference of onnx ends the process. Sizes
 fall below 0 where a pooling, a Split or the like takes more than there is: often because of a size given by
-the user.
+the user. So it is tried in another process first.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import os
-import signal
-import time
-import warnings
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError
-from rnnlower.processes import longest_call
+from rnnlower.processes import Child, ChildDiedError
 
 __all__ = ["guarded"]
 
+Model = TypeVar("Model", ir.Model, onnx.ModelProto)
 T = TypeVar("T")
 
 _ENDING = {"Slice", "GatherND"}
@@ -43,77 +44,87 @@ _SHRINKING = {
     "TopK",
     "Upsample",
 }
+# Larger constants decide no sizes; the other process gets zeros in their place.
+_LARGE = 1024
+_LEFT_OUT = "left-out"
+_CHILD = Child()
 
 
-def guarded(ops: Collection[str], infer: Callable[[], T]) -> T:
+def guarded(ops: Collection[str], infer: Callable[[Model], T], model: Model) -> T:
     """What `infer`, shape inference over a model of these operators, gives.
 
-    Raises:
-        InvalidModelError: It would end the process.
-    """
-    _check_comes_back(ops, infer)
-    return infer()
-
-
-def _check_comes_back(ops: Collection[str], infer: Callable[[], object]) -> None:
-    """Tries `infer` in a child where these operators could make it end the process, on systems that can fork.
+    Args:
+        ops: The operators of the model.
+        infer: A function that a module has under its own name; it may change the model.
+        model: The model.
 
     Raises:
-        InvalidModelError: It does.
+        InvalidModelError: It would end the process, or takes too long.
     """
-    if _ENDING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops) or not hasattr(os, "fork") or _survives(infer):
-        return
-    raise InvalidModelError(
-        "a size in the model falls below 0, where a pooling, Split or the like takes more than there is",
-        remedy="look at the sizes that the model declares, or that "
-        f"{wording.option('dim')} and {wording.option('input-shape')} give",
-    )
+    if not (_ENDING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops)):
+        _check_comes_back(infer, model)
+    return infer(model)
 
 
-def _survives(infer: Callable[[], object]) -> bool:
-    with warnings.catch_warnings():
-        # The child runs nothing but this, and waits for no other thread.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        try:
-            _leave_no_trace()
-            infer()
-        finally:
-            # An error that it raises comes again in the parent.
-            os._exit(0)
-    return not os.WIFSIGNALED(_status_within(child, longest_call()))
-
-
-def _status_within(child: int, seconds: float) -> int:
-    """How the child ended; it is ended when its time is over, or a signal comes.
+def _check_comes_back(infer: Callable[[Model], object], model: Model) -> None:
+    """Tries `infer` in another process.
 
     Raises:
-        InvalidModelError: Its time was over.
+        InvalidModelError: It ends that process, or takes too long.
     """
-    deadline, pause = time.monotonic() + seconds, 0.001
+    serialized = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _serialized(model)
     try:
-        while time.monotonic() < deadline:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                child = 0
-                return status
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
+        _CHILD.call(_try, infer, serialized, isinstance(model, ir.Model))
+    except ChildDiedError as error:
+        if error.late:
+            raise InvalidModelError(
+                "shape inference does not come back",
+                remedy="give it more time with the environment variable RNNLOWER_ENGINE_SECONDS",
+            ) from error
+        raise InvalidModelError(
+            "a size in the model falls below 0, where a pooling, Split or the like takes more than there is",
+            remedy="look at the sizes that the model declares, or that "
+            f"{wording.option('dim')} and {wording.option('input-shape')} give",
+        ) from error
+
+
+def _serialized(model: ir.Model) -> bytes:
+    """The model with the constants that may decide a size, and without the others."""
+    held = {value: value.const_value for value in _initializers(model)}
+    try:
+        for value, tensor in held.items():
+            if tensor is None:
+                continue
+            if tensor.size > _LARGE:
+                value.const_value = ir.ExternalTensor(
+                    _LEFT_OUT, 0, 0, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
+                )
+            elif isinstance(tensor, ir.ExternalTensor):
+                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
+        return bytes(ir.to_proto(model).SerializeToString())
     finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    raise InvalidModelError(
-        "shape inference does not come back",
-        remedy="give it more time with the environment variable RNNLOWER_ENGINE_SECONDS",
-    )
+        for value, tensor in held.items():
+            value.const_value = tensor
 
 
-def _leave_no_trace() -> None:
-    """Neither words nor a core file of a process that is meant to end."""
-    import resource
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from graph.initializers.values()
 
-    faulthandler.disable()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+def _try(infer: Callable[[ir.Model | onnx.ModelProto], object], serialized: bytes, is_ir: bool) -> None:
+    """The other process's side: whether it lives on is the answer."""
+    proto = onnx.ModelProto.FromString(serialized)
+    # Whatever error it raises, the caller's own run raises it again.
+    with contextlib.suppress(Exception):
+        infer(_with_zeros(ir.from_proto(proto)) if is_ir else proto)
+
+
+def _with_zeros(model: ir.Model) -> ir.Model:
+    """The model with zeros for the constants that were left out."""
+    for value in _initializers(model):
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            zeros = np.broadcast_to(np.zeros((), tensor.dtype.numpy()), tensor.shape.numpy())
+            value.const_value = ir.Tensor(zeros, dtype=tensor.dtype, name=value.name)
+    return model

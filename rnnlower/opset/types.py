@@ -208,10 +208,7 @@ class _InferenceCopy:
     def infer(self) -> dict[str, _Known]:
         """Everything that shape inference finds out, by name."""
         try:
-            bare = ir.to_proto(self._copy)
-            proto = guarded(
-                op_types(self._copy), lambda: onnx.shape_inference.infer_shapes(bare, data_prop=True)
-            )
+            proto = guarded(op_types(self._copy), _infer, self._copy)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
             logger.debug("shape inference knows nothing about this model: %s", error)
             return {}
@@ -296,6 +293,10 @@ class _InferenceCopy:
         self._replaced[output] = stand_in
         root.inputs.append(stand_in)
         graph.remove(node)
+
+
+def _infer(model: ir.Model) -> onnx.ModelProto:
+    return onnx.shape_inference.infer_shapes(ir.to_proto(model), data_prop=True)
 
 
 def _all_unique(graphs: list[ir.Graph]) -> Iterator[ir.Value]:

@@ -10,7 +10,7 @@ from rnnlower.graph.quiet import quiet_libraries
 from rnnlower.graph.walk import forget_negative_sizes, op_types
 from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
 
-__all__ = ["bare_copy", "inferred_copy"]
+__all__ = ["bare_copy", "infer_in_place", "inferred_copy"]
 
 
 def bare_copy(model: ir.Model) -> ir.Model:
@@ -50,8 +50,13 @@ def inferred_copy(model: ir.Model) -> ir.Model:
     """A copy with the types and shapes that follow from the model's inputs."""
     copy = bare_copy(model)
     with quiet_libraries():
-        guarded(op_types(model), lambda: ShapeInferencePass(data_prop=True)(copy))
+        guarded(op_types(model), infer_in_place, copy)
     return copy
+
+
+def infer_in_place(model: ir.Model) -> None:
+    """Write down the types and shapes that follow from the model's inputs; see `guarded`."""
+    ShapeInferencePass(data_prop=True)(model)
 
 
 def _alias(tensor: ir.TensorProtocol) -> ir.LazyTensor:

@@ -7,7 +7,6 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
@@ -16,6 +15,7 @@ from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.quiet import quiet_libraries
 from rnnlower.graph.walk import default_opset, forget_negative_sizes, op_types, walk
 from rnnlower.lowering.replacing import EMITTED
+from rnnlower.recurrent.analysis import infer_in_place
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
@@ -119,7 +119,7 @@ def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node, str]]:
     typed = model.clone()
     forget_negative_sizes(typed)
     with quiet_libraries():
-        guarded(op_types(typed), lambda: ShapeInferencePass(data_prop=True)(typed))
+        guarded(op_types(typed), infer_in_place, typed)
     graphs: list[tuple[ir.Graph | ir.Function, ir.Graph | ir.Function, str]] = [
         (model.graph, typed.graph, "")
     ]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -20,6 +18,7 @@ from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.folders import temporary_folder
 from rnnlower.verification.chunks import Chunks, stream_of
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_inputs, read_sets
@@ -143,8 +142,7 @@ def verify(
     tell = progress or (lambda role, done, total: None)
     other = None if also_on is None else find_engine(also_on)
     options = _Options(trials, seed, inputs, states, tell, atol, rtol, other)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
         read = as_read(
             models[0], dequantize=dequantize, assume_linear_before_reset=assume_linear_before_reset

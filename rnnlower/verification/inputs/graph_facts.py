@@ -36,13 +36,16 @@ def gather_facts(
     # Shape inference is a help here, not a judge: without it fewer limits are known.
     # That it would end the process counts against the model, but not against sizes that are only tried.
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
-    bare = inferred
     with suppress(*help_only):
-        inferred = guarded(op_types(model), lambda: infer_shapes(bare, data_prop=True))
+        inferred = guarded(op_types(model), _infer, inferred)
     facts = trace(inferred)
     facts.random_outputs = random_outputs(model)
     facts.threshold = largest_threshold(model)
     return facts
+
+
+def _infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    return infer_shapes(model, data_prop=True)
 
 
 def facts_of_candidate(model: onnx.ModelProto) -> Facts:

@@ -1,0 +1,40 @@
+"""Temporary folders: gone with their run, or with the next one."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.processes import process
+
+from rnnlower.folders import temporary_folder
+
+_KILLED = """
+import os, signal, sys, tempfile
+from rnnlower.folders import temporary_folder
+tempfile.tempdir = sys.argv[1]
+with temporary_folder() as folder:
+    (folder / "model.onnx").write_bytes(b"weights")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert process(_KILLED, tmp_path).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    # What others made stays, as does the folder of a live run, and one that a run is about to lock.
+    others = [tmp_path / "rnnlower-results", tmp_path / "tmpabcdefgh", tmp_path / "tmpabcdefgh.rnnlower"]
+    for other in others:
+        other.mkdir()
+    for other in others[:2]:
+        (other / "file").touch()
+    with temporary_folder() as first:
+        (first / "file").touch()
+        with temporary_folder() as second:
+            assert {*tmp_path.iterdir()} == {*others, first, second}
+        assert {*tmp_path.iterdir()} == {*others, first}
+        assert not left.exists()
+    assert {*tmp_path.iterdir()} == {*others}
