@@ -33,7 +33,9 @@ def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
         for attribute in node.attributes.values():
             if node.op_type in ("Scan", "Loop") and attribute.type == ir.AttributeType.GRAPH:
                 return list(attribute.as_graph())
-    found = (_STEP.fullmatch(value.name or "") for node in own for value in node.outputs)
+    values = [value for node in own for value in node.outputs]
+    near = [value.name for value in values] + [use.node.name for value in values for use in value.uses()]
+    found = (_STEP.fullmatch(each or "") for each in near)
     aliases = {match.group(1) for match in found if match}
     step = 1 if steps is None or steps > 1 else 0
     return [

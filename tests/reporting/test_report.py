@@ -136,11 +136,20 @@ def test_the_drawn_step_is_a_step(strategy, tmp_path):
     assert draw_step(nodes).count("<rect") == len(nodes)
 
 
+def test_the_only_step_is_drawn(tmp_path):
+    dynamic = str(MODELS / "lstm14_dynamic.onnx")
+    assert run("unroll", dynamic, "-o", str(tmp_path / "o.onnx"), "--no-verify", "--dim", "T=1") == 0
+    nodes = step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 1)
+    assert {"Gemm", "Sigmoid", "Tanh", "Mul"} <= {node.op_type for node in nodes}
+
+
 def test_errors_over_time_of_arrays_of_any_length():
     one, two = np.zeros((2, 3)), np.array([[0, 1, 0], [0, np.nan, 2.0]])
     assert errors_over_time([(one, two), (np.ones((1, 3)), np.ones((1, 3)))], 1) == (0.0, np.inf, 2.0)
     assert errors_over_time([(one[:, :1], two[:, :1]), (one, -two)], 1) == (0.0, np.inf, 2.0)
     assert errors_over_time([(np.array(["a"]), np.array(["b"]))], 0) == ()
+    assert errors_over_time([(np.zeros((0, 2, 3)), np.zeros((0, 2, 3)))], 0) == ()
+    assert errors_over_time([(np.zeros((2, 0)), np.zeros((2, 0)))], 0) == (0.0, 0.0)
 
 
 def test_thousands_of_steps_are_few_points():

@@ -160,7 +160,7 @@ def errors_over_time(pairs: Sequence[tuple[Any, Any]], axis: int) -> tuple[float
         with np.errstate(invalid="ignore", over="ignore"):
             difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
         difference = np.where(np.isnan(difference), np.inf, difference)
-        found.append(difference.reshape(len(difference), -1).max(axis=1, initial=0.0))
+        found.append(difference.max(axis=tuple(range(1, difference.ndim)), initial=0.0))
     errors = np.zeros(max(map(len, found), default=0))
     for each in found:
         errors[: len(each)] = np.maximum(errors[: len(each)], each)
