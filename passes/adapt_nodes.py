@@ -31,7 +31,8 @@ _PAD_MODES = ("reflect", "edge", "wrap")
 class AdaptNodesPass(ir.passes.InPlacePass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
-    Flatten, Squeeze and Unsqueeze become a Reshape; a Pad that repeats what is there becomes Gathers.
+    Flatten, Squeeze and Unsqueeze become a Reshape; a Pad that repeats what is there becomes Gathers; a Gather
+    by a constant of several axes becomes one by a vector, and a Reshape.
 
     Args:
         refused: Which nodes are to go, and which may not come.
@@ -119,8 +120,19 @@ def _as_gathers(writer: _Writer, node: ir.Node) -> list[ir.Node]:
     return made
 
 
+def _by_vector(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    shape, value = writer.knowledge.shape(node.outputs[0]), node.inputs[0]
+    indices = writer.knowledge.constant(node.inputs[1])
+    if value is None or shape is None or None in shape or 0 in shape or indices is None or indices.ndim < 2:
+        return []
+    axis = node.attributes.get_int("axis", 0)
+    gathered = writer.node(node, "Gather", value, indices.reshape(-1), axis=axis)
+    return [gathered, writer.node(node, "Reshape", gathered.outputs[0], np.array(shape, np.int64))]
+
+
 _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Flatten": _as_reshape,
+    "Gather": _by_vector,
     "Pad": _as_gathers,
     "Squeeze": _as_reshape,
     "Unsqueeze": _as_reshape,

@@ -81,9 +81,9 @@ def runs_op(target: Target, node: ir.Node) -> bool:
 
 
 def refuses(target: Target, node: ir.Node, opset: int) -> bool:
-    """Whether the target lacks a node's operator, or takes it with other attributes only."""
-    attributes = [limit for limit in target.limits if limit.attributes and node.op_type in limit.ops]
-    return not runs_op(target, node) or any(True for limit in attributes for _ in _beyond(limit, node, opset))
+    """Whether the target lacks a node's operator, or takes it with other attributes or constants only."""
+    limits = [each for each in target.limits if (each.attributes or each.vector) and node.op_type in each.ops]
+    return not runs_op(target, node) or any(True for limit in limits for _ in _beyond(limit, node, opset))
 
 
 def _of_model(model: ir.Model, target: Target) -> list[Misfit]:
@@ -177,6 +177,10 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         value = node.inputs[index] if index < len(node.inputs) else None
         if value is not None and constant_of(value) is None:
             yield f"its input {index} is not a constant"
+    for index in limit.vector:
+        tensor = constant_of(node.inputs[index]) if index < len(node.inputs) else None
+        if tensor is not None and len(tensor.shape) > 1:
+            yield f"its constant input {index} has {len(tensor.shape)} axes"
     for value in (first, node.outputs[0]):
         rank = 0 if value is None or value.shape is None else len(value.shape)
         if limit.max_rank is not None and value is not None and rank > limit.max_rank:

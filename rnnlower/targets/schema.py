@@ -28,6 +28,7 @@ __all__ = ["schema"]
 
 _TYPES = {"str": "string", "bool": "boolean", "int": "integer"}
 _ATTRIBUTES = {"type": "object", "additionalProperties": {"type": "array"}}
+_PRICES = {"type": "object", "additionalProperties": {"type": "number"}}
 _COMMON = {
     "source": "Whose documentation or code says so, and of which version.",
     "guess": "Whether nobody has said it.",
@@ -51,7 +52,9 @@ def schema() -> dict[str, Any]:
         "title": "A target of rnnlower: what a runtime can run",
         "type": "object",
         "properties": properties,
-        "required": [name for name in TABLES if name != "tried"],
+        "required": [
+            field.name for field in dataclasses.fields(Target) if field.name in TABLES and _is_due(field)
+        ],
         "additionalProperties": False,
     }
 
@@ -64,18 +67,18 @@ def _table(
         text = told.get((name, field.name)) or _COMMON.get(field.name, "")
         value = _value(str(field.type), known.get(f"{name}.{field.name}"))
         properties[field.name] = value | ({"description": text} if text else {})
-    required = [
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
+    required = [field.name for field in dataclasses.fields(kind) if _is_due(field)]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _is_due(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _value(annotation: str, known: list[str] | None) -> dict[str, Any]:
     """What a field of this type may hold."""
     if annotation.startswith("Mapping"):
-        return _ATTRIBUTES
+        return _PRICES if "float" in annotation else _ATTRIBUTES
     inner = re.sub(r"^Sequence\[(\w+)\]", r"\1", annotation)
     item: dict[str, Any] = {"type": _TYPES[inner.split(" ")[0]]}
     if known is not None:

@@ -36,6 +36,7 @@ version) and, where nobody has said it, ``guess = true``::
     ops = ["Clip"]
     dtypes = ["float32"]          # of the first input
     constant = [1, 2]             # inputs that must be constants
+    vector = [1]                  # inputs that must not have several axes where they are constants
     max_rank = 4                  # of the first input and the first output
     attributes = { mode = ["linear"] }
     versions = [11, 13]           # of the operator, each by the opset that brought it
@@ -173,6 +174,7 @@ class Limit(Claim):
     ops: Sequence[str]
     dtypes: Sequence[str] | None = None
     constant: Sequence[int] = ()
+    vector: Sequence[int] = ()
     max_rank: int | None = None
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     versions: Sequence[int] | None = None

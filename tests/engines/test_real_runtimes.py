@@ -71,3 +71,15 @@ def test_a_planted_fault_shows_there(runtime: str, fault: str) -> None:
     assert verdict.on is not None
     assert verdict.on.ran
     assert not verdict, str(verdict)
+
+
+def test_batch_normalization_infers(runtime: str) -> None:
+    """PyTorch modules normalize by the batch they get until they are told not to."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, 2, 4] x) => (float[1, 2, 4] y)
+        <float[2] scale = {1, 2}, float[2] bias = {3, 4}, float[2] mean = {5, 6}, float[2] var = {7, 8}>
+        { y = BatchNormalization (x, scale, bias, mean, var) }
+    """)
+    verdict = rnnlower.verify(model, model, on=runtime, trials=1)
+    assert verdict, str(verdict)

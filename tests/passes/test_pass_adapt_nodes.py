@@ -43,6 +43,20 @@ def test_shaping_becomes_a_reshape(node: str) -> None:
     assert adapted(text + "<keepdims = 0> (t) }", node.split()[0])[0] == "Reshape"
 
 
+@pytest.mark.parametrize("axis", [1, -2])
+def test_a_gather_by_a_matrix(axis: int) -> None:
+    text = f"""main (float[2, 4, 3] x) => (float[2, 2, 2, 3] y) <int64[2, 2] of = {{3, 0, 1, -1}}>
+        {{ y = Gather <axis = {axis}> (x, of) }}"""
+    source = onnx.parser.parse_model(HEADER + text)
+    lowered = rnnlower.lower(source, target="tinygrad")
+    assert [node.op_type for node in lowered.graph.node] == ["Gather", "Reshape"]
+    assert rnnlower.verify(source, lowered)
+    assert rnnlower.check(lowered, target="tinygrad") == []
+    assert [each.reason for each in rnnlower.check(source, target="tinygrad")] == [
+        "its constant input 1 has 2 axes"
+    ]
+
+
 def test_a_wrong_shape_is_corrected() -> None:
     own = ir.from_onnx_text(
         f"{HEADER} main (float[1, 1, 12] x) => (float[1, 12] y) <float[1, 1, 12] s, int64[1] axis = {{1}}>"

@@ -20,7 +20,14 @@ else:
     import tomli as tomllib
 
 DATA = Path(__file__).parents[2] / "rnnlower" / "targets" / "data"
-_KINDS = {"string": str, "boolean": bool, "integer": int, "array": list, "object": dict}
+_KINDS = {
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "array": list,
+    "object": dict,
+}
 
 
 def faults(value: Any, rules: dict[str, Any], where: str = "") -> list[str]:

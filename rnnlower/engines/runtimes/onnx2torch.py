@@ -26,7 +26,8 @@ def load(model: Model) -> Run:
 
     if model.threads:
         torch.set_num_threads(model.threads)
-    module = onnx2torch.convert(model.path)
+    # As it comes, BatchNormalization and Dropout are in training.
+    module = onnx2torch.convert(model.path).eval()
     inputs, outputs = list(model.inputs), list(model.outputs)
 
     def run(feeds: Arrays) -> Arrays:
