@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Mapping
 
 from rnnlower.targets import Target, find_target, target_names
 
@@ -79,6 +80,7 @@ def _section(target: Target) -> list[str]:
         "shapes": "static" if target.shapes.static else "static and dynamic",
         "dtypes": ", ".join(target.dtypes.allowed),
         "ops": ops,
+        "costs": "" if target.costs is None else _prices(target.costs.microseconds),
         "tried": "" if target.tried is None else target.tried.version,
     }
     rows = [(name, says.get(name), claim) for name, claim in target.claims()]
@@ -103,6 +105,10 @@ def _limit(limit: object) -> str:
     return "; ".join(
         f"{key} {_words(value)}" for key, value in given.items() if value not in (None, (), {}, False, "")
     )
+
+
+def _prices(costs: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {cost:g} us" for name, cost in costs.items())
 
 
 def _rule(rule: object) -> str:

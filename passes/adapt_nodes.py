@@ -31,8 +31,8 @@ _PAD_MODES = ("reflect", "edge", "wrap")
 class AdaptNodesPass(ir.passes.InPlacePass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
-    Flatten, Squeeze and Unsqueeze become a Reshape; a Pad that repeats what is there becomes Gathers; a Gather
-    by a constant of several axes becomes one by a vector, and a Reshape.
+    Flatten, Squeeze and Unsqueeze become a Reshape; a Pad that repeats what is there becomes Gathers; a
+    Gather by a constant of several axes becomes one by a vector, and a Reshape.
 
     Args:
         refused: Which nodes are to go, and which may not come.

@@ -23,7 +23,7 @@ _NAMES = """
     Transpose Trilu Unsqueeze Where Xor
 """
 FOLDABLE = frozenset(_NAMES.split())
-"""Operators that onnx's reference implementation computes as onnx's node tests want it; a test holds it to that.
+"""Operators that onnx's reference implementation computes as its node tests want it; a test holds it to that.
 
 Quantizing and dequantizing are not among them: runtimes look for these nodes.
 """

@@ -81,7 +81,7 @@ def _value(annotation: str, known: list[str] | None) -> dict[str, Any]:
         return _PRICES if "float" in annotation else _ATTRIBUTES
     inner = re.sub(r"^Sequence\[(\w+)\]", r"\1", annotation)
     item: dict[str, Any] = {"type": _TYPES[inner.split(" ")[0]]}
-    if known is not None:
+    if known:
         item["enum"] = known
     return {"type": "array", "items": item} if annotation.startswith("Sequence") else item
 
