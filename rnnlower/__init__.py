@@ -14,6 +14,7 @@ What users call:
     convert              the model at another opset
     verify               do two models compute the same?
     inspect              the recurrent nodes
+    probe                what a runtime gets right, as a target
     bench                times of the model as it is and lowered
 
 `unroll.with_report(...)` gives a pair of the model and a `Report` of what was done; so do `scan`, `loop`,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
     from rnnlower.inspection import RecurrentNode
     from rnnlower.passes.lowering_options import Report
+    from rnnlower.probing import probe
     from rnnlower.targets.fit import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult, verify
 
@@ -64,6 +66,7 @@ __all__ = [
     "inspect",
     "loop",
     "lower",
+    "probe",
     "scan",
     "stream",
     "unroll",
@@ -76,6 +79,7 @@ _HOMES = {
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),
     "rnnlower.passes.lowering_options": ("Report",),
+    "rnnlower.probing": ("probe",),
     "rnnlower.targets.fit": ("Misfit",),
     "rnnlower.verification": ("OutputComparison", "VerificationResult", "verify"),
 }

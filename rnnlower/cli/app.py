@@ -17,6 +17,7 @@ from rnnlower.cli.commands.convert import convert
 from rnnlower.cli.commands.engines import engines
 from rnnlower.cli.commands.inspect import inspect
 from rnnlower.cli.commands.lower import LOWERINGS
+from rnnlower.cli.commands.probe import probe
 from rnnlower.cli.commands.stream import stream
 from rnnlower.cli.commands.targets import targets
 from rnnlower.cli.commands.verify import verify
@@ -99,5 +100,5 @@ def _add(name: str, function: Callable[..., None], help_: str | None = None) -> 
 for _name, _help in _LOWERING_HELP.items():
     _add(_name, LOWERINGS[_name], _help)
 _add("lower", LOWERINGS["target"], _LOWER_HELP)
-for _function in (convert, verify, inspect, check, targets, engines, bench, stream):
+for _function in (convert, verify, inspect, check, targets, engines, probe, bench, stream):
     _add(_function.__name__, _function)

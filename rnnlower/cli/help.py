@@ -29,6 +29,7 @@ _EXAMPLES = {
     "stream": "rnnlower stream denoiser.onnx -o step.onnx --chunk 1",
     "targets": "rnnlower targets",
     "engines": "rnnlower engines",
+    "probe": "rnnlower probe openvino -o openvino.toml",
     "bench": "rnnlower bench model.onnx --dim T=50 --unroll-factor 4",
 }
 _OWN_CODES: dict[str, dict[int, str]] = {
@@ -37,6 +38,12 @@ _OWN_CODES: dict[str, dict[int, str]] = {
     "check": {0: "every node fits", 1: "something does not fit", 4: ""},
     "targets": {0: "done", 1: "", 3: "", 4: ""},
     "engines": {0: "done", 1: "", 3: "", 4: ""},
+    "probe": {
+        0: "done",
+        1: "--check: something is said differently",
+        3: "",
+        4: "the runtime is not installed",
+    },
     "bench": {0: "done", 1: "a form computes something else", 4: "onnxruntime runs none of the forms"},
 }
 

@@ -124,6 +124,7 @@ __all__ = [
     "RecurrentRule",
     "Target",
     "find_target",
+    "parse_target",
     "target_names",
 ]
 
@@ -316,9 +317,18 @@ def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
             "or the path of a .toml file that describes one"
         )
     try:
-        return _parse(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+        return parse_target(path.stem, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise OptionError(f"target file {path}: {error}") from error
+
+
+def parse_target(name: str, text: str) -> Target:
+    """The target of a file's text.
+
+    Raises:
+        ValueError: It does not describe one, or is no TOML; also TypeError.
+    """
+    return _parse(name, tomllib.loads(text))
 
 
 TABLES = {

@@ -1,0 +1,66 @@
+"""`rnnlower probe`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Annotated
+
+import typer
+
+from rnnlower.cli.options import Json, Quiet
+from rnnlower.cli.running import DIFFERENT, emit, exit_codes, say
+from rnnlower.errors import OptionError
+
+__all__ = ["probe"]
+
+
+@exit_codes
+def probe(
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="A name of `rnnlower engines`, or cmd:...")],
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "-o", "--output", metavar="TARGET.toml", help="Where the target goes.", show_default=False
+        ),
+    ] = None,
+    check: Annotated[
+        str,
+        typer.Option(metavar="NAME|FILE", help="Tell what this target says differently.", show_default=False),
+    ] = "",
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Try a runtime feature by feature and write what it gets right as a target."""
+    from rnnlower.probing import probe as try_runtime
+    from rnnlower.probing.writing import changes
+    from rnnlower.targets import find_target
+
+    if output is None and not check:
+        raise OptionError("where does the target go? -o TARGET.toml writes it, --check TARGET.toml compares")
+    if output is not None and output.suffix != ".toml":
+        raise OptionError(f"{output} does not end in .toml, by which --target knows a file")
+    old = find_target(check) if check else None
+    found = try_runtime(engine, output=output, progress=None if quiet else _tell)
+    if output is not None:
+        say(f"rnnlower: wrote {output}", quiet)
+    differences = [] if old is None else changes(old, found)
+    version = None if found.tried is None else found.tried.version
+    if json_:
+        written = None if output is None else str(output)
+        result = {"engine": engine, "version": version, "output": written, "changes": differences}
+        emit(json.dumps(result))
+    else:
+        for line in differences:
+            emit(line)
+    if differences:
+        raise typer.Exit(DIFFERENT)
+
+
+def _tell(words: str) -> None:
+    # One line that is written over, where somebody watches; else every question is a line.
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{words[:100]}", end="", file=sys.stderr, flush=True)
+    else:
+        print(words, file=sys.stderr, flush=True)

@@ -1,0 +1,177 @@
+"""Questions to a runtime: small models whose right outputs are known, and what became of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from rnnlower.engines.known import Engine
+from rnnlower.engines.opened import Attempts, EngineError
+from rnnlower.engines.reference import evaluate
+from rnnlower.verification.verdict.compare import Tolerance, compare_values
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Asker", "Question", "Tell", "question"]
+
+Feeds = Mapping[str, Any]
+Tell = Callable[[str], None]
+
+# Of the largest number that differs.
+_TOLERANCES = {"float16": 2e-2, "float32": 2e-4}
+_SECONDS_BETWEEN_SAVES = 5.0
+# IR version 8 belongs to opset 15 to 18; runtimes that want an older one read it from there.
+_IR_VERSION = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A model with its inputs and the outputs that are right, once or several times."""
+
+    model: onnx.ModelProto
+    trials: Sequence[tuple[Feeds, Feeds]]
+
+
+def question(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Feeds,
+    outputs: Sequence[str],
+    opset: int,
+    constant: Collection[str] = (),
+    expected: Feeds | None = None,
+) -> Question:
+    """A question about some nodes, whose graph inputs and outputs are float32: the others pass a Cast.
+
+    Args:
+        nodes: The nodes in order.
+        inputs: Their inputs.
+        outputs: The names of the outputs that are compared.
+        opset: The version of the default domain.
+        constant: Which inputs are initializers.
+        expected: The outputs; left out: the reference computes them.
+
+    Raises:
+        Exception: The nodes are not valid, or the reference does not run them.
+    """
+    fed = {name: np.asarray(array) for name, array in inputs.items() if name not in constant}
+    casts = {name: array.dtype for name, array in fed.items() if array.dtype != np.float32}
+    head = [
+        helper.make_node("Cast", [f"{name}_fed"], [name], to=helper.np_dtype_to_tensor_dtype(dtype))
+        for name, dtype in casts.items()
+    ]
+    feeds = {
+        f"{name}_fed" if name in casts else name: np.asarray(array, np.float32) for name, array in fed.items()
+    }
+    weights = [numpy_helper.from_array(np.asarray(inputs[name]), name) for name in inputs if name in constant]
+    graph = helper.make_graph(
+        [*head, *nodes],
+        "question",
+        [helper.make_tensor_value_info(name, 1, array.shape) for name, array in feeds.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        weights,
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=_IR_VERSION if opset < 21 else 10
+    )
+    if expected is None:
+        expected = evaluate(model, feeds)
+    del graph.output[:]
+    right = {}
+    for name in outputs:
+        array = np.asarray(expected[name])
+        if array.dtype == np.float32:
+            shown = name
+        else:
+            shown = f"{name}_shown"
+            graph.node.append(helper.make_node("Cast", [name], [shown], to=onnx.TensorProto.FLOAT))
+        right[shown] = array.astype(np.float32)
+        graph.output.append(helper.make_tensor_value_info(shown, 1, array.shape))
+    model.graph.CopyFrom(graph)
+    onnx.checker.check_model(model, full_check=True)
+    return Question(model, [(feeds, right)])
+
+
+class Asker:
+    """Puts questions to a runtime and keeps the answers, so that a probe that was ended goes on from there.
+
+    Args:
+        engine: The runtime.
+        partial: Where answers are kept meanwhile, if anywhere.
+        tell: Is told of every question.
+
+    Attributes:
+        asked: How many questions were put, those of earlier times included.
+        words: What the runtime said where it refused.
+    """
+
+    def __init__(self, engine: Engine, partial: pathlib.Path | None, tell: Tell) -> None:
+        self.engine = engine
+        self.asked = 0
+        self._tell = tell
+        self._attempts = Attempts(engine)
+        self._partial = partial
+        self._of = {"engine": engine.name, "version": engine.version}
+        self._answers: dict[str, str] = {}
+        self._saved = time.monotonic()
+        if partial is not None and partial.exists():
+            kept = json.loads(partial.read_text(encoding="utf-8"))
+            if kept["of"] == self._of:
+                self._answers = kept["answers"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._save()
+        self._attempts.__exit__()
+
+    def right(self, key: str, make: Callable[[], Question]) -> bool:
+        """Whether the runtime gets it right."""
+        return self.ask(key, make) == "right"
+
+    def ask(self, key: str, make: Callable[[], Question]) -> str:
+        """``right``, ``wrong``, ``refuses``, ``crashes`` or ``hangs``; ``key`` tells questions apart."""
+        self.asked += 1
+        if key not in self._answers:
+            self._tell(f"question {self.asked}: {key}")
+            self._answers[key] = self._answer(make())
+            if time.monotonic() - self._saved > _SECONDS_BETWEEN_SAVES:
+                self._save()
+        return self._answers[key]
+
+    def finish(self) -> None:
+        """Forget the answers that were kept: the file that they are for is written."""
+        if self._partial is not None:
+            self._partial.unlink(missing_ok=True)
+        self._partial = None
+
+    def _answer(self, asked: Question) -> str:
+        try:
+            answers = self._attempts.run(asked.model, *(feeds for feeds, _ in asked.trials))
+        except EngineError as error:
+            return error.how
+        size = _TOLERANCES.get(self.engine.precision, _TOLERANCES["float32"])
+        tolerance = Tolerance(size, size, scaled=True)
+        for outputs, (_, expected) in zip(answers, asked.trials, strict=True):
+            for name, array in expected.items():
+                if name not in outputs or not compare_values(name, array, outputs[name], tolerance).equal:
+                    return "wrong"
+        return "right"
+
+    def _save(self) -> None:
+        self._saved = time.monotonic()
+        if self._partial is None:
+            return
+        part = self._partial.with_name(self._partial.name + ".new")
+        part.write_text(json.dumps({"of": self._of, "answers": self._answers}, indent=0), encoding="utf-8")
+        os.replace(part, self._partial)

@@ -1,0 +1,90 @@
+"""A runtime tried from nothing, and the target that comes of it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+from typing import Any
+
+from rnnlower.engines.known import Engine, find_engine
+from rnnlower.errors import UnverifiableError
+from rnnlower.probing import operators
+from rnnlower.probing.asking import Asker, Tell
+from rnnlower.probing.recurrent import recurrent_rules
+from rnnlower.probing.writing import toml_text
+from rnnlower.targets.target import Target, parse_target
+
+__all__ = ["probe", "probe_text"]
+
+
+def probe(
+    engine: str, *, output: str | os.PathLike[str] | None = None, progress: Tell | None = None
+) -> Target:
+    """Try a runtime feature by feature: what it gets right is the target that comes back.
+
+    A crash or a hang of the runtime is an answer. It takes minutes. With ``output``, what was answered is
+    kept beside the file until it is written, and a probe that was ended goes on from there.
+
+    Args:
+        engine: A name of ``rnnlower engines``, or ``'cmd:PROGRAM {model} {inputs} {outputs}'``.
+        output: Where the target's TOML file is written, if anywhere.
+        progress: Is called with words before each question.
+
+    Returns:
+        The target, as :func:`rnnlower.targets.find_target` reads it from the file.
+
+    Raises:
+        OptionError: There is no such engine.
+        UnverifiableError: It is not installed, or runs not even products and sums.
+    """
+    path = None if output is None else pathlib.Path(output)
+    text = probe_text(engine, path, progress)
+    name = engine.partition(":")[0] if path is None else path.stem
+    if path is not None:
+        part = path.with_name(f"{path.name}.new")
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+        _partial(path).unlink(missing_ok=True)
+    return parse_target(name, text)
+
+
+def probe_text(name: str, path: pathlib.Path | None, tell: Tell | None) -> str:
+    """The text of the target's file; what was answered is left in ``PATH.partial``."""
+    engine = find_engine(name)
+    if not engine.installed:
+        raise UnverifiableError(f"{engine.title} is not installed ({engine.missing})", remedy=engine.install)
+    with Asker(engine, None if path is None else _partial(path), tell or (lambda words: None)) as asker:
+        return toml_text(_tables(asker))
+
+
+def _partial(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.name}.partial")
+
+
+def _tables(asker: Asker) -> dict[str, Any]:
+    """The tables of the file, in its order."""
+    engine = asker.engine
+    opsets = operators.opset_range(asker)
+    if not opsets:
+        raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
+    dynamic = operators.is_dynamic(asker)
+    ops = operators.operators(asker, opsets[1])
+    source = {"source": _source(engine)}
+    dtypes = operators.dtypes(asker)
+    return {
+        "title": engine.title,
+        "engine": engine.name,
+        "opset": {"range": opsets} | source,
+        "control_flow": operators.control_flow(asker, dynamic) | source,
+        "shapes": {"static": not dynamic} | source,
+        "dtypes": {"allowed": dtypes} | source,
+        "ops": {"allowed": ops, "source": f"{source['source']}: ONNX's node tests of each operator"},
+        "limits": [limit | source for limit in operators.limits(asker, ops, opsets)],
+        "recurrent": [rule | source for rule in recurrent_rules(asker, dynamic)],
+        "tried": {"version": engine.version or "unknown"} | source,
+    }
+
+
+def _source(engine: Engine) -> str:
+    return f"{engine.label}, rnnlower probe, {datetime.date.today().isoformat()}"

@@ -1,0 +1,173 @@
+"""Forms of operators in which runtimes differ, and what a target's limits say where one is not right."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import helper
+
+from rnnlower.probing.asking import Question, question
+
+__all__ = ["FORMS", "Form", "opset_question", "rank_question", "split_question"]
+
+Values = Mapping[str, Any]
+
+_OPSET = 13
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A node in one form.
+
+    Attributes:
+        op_type: The operator.
+        node: As ONNX's text has it.
+        inputs: The inputs: a tuple is the shape of random numbers.
+        limit: The key of the target's limit, and what counts as one thing less that is taken.
+        opset: The version of the default domain.
+        constant: Which inputs are initializers.
+    """
+
+    op_type: str
+    node: str
+    inputs: Values
+    limit: tuple[str, Any]
+    opset: int = _OPSET
+    constant: frozenset[str] = frozenset()
+
+    def question(self) -> Question:
+        """Whether the form is right."""
+        node = onnx.parser.parse_node(self.node)
+        return question([node], _arrays(self.inputs), list(node.output), self.opset, self.constant)
+
+    def __str__(self) -> str:
+        return f"{self.node} at opset {self.opset}, {self.limit[0]} {self.limit[1]}"
+
+
+def _arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.standard_normal(value).astype(np.float32) if isinstance(value, tuple) else np.array(value)
+        for name, value in inputs.items()
+    }
+
+
+# The node, its inputs, and which of them is fed in the end: by default they are constants but for the first.
+_FED: tuple[tuple[str, Values], ...] = (
+    ("Y = Reshape (X, s)", {"X": (2, 6), "s": [3, 4]}),
+    ("Y = Expand (X, s)", {"X": (1, 4), "s": [3, 4]}),
+    ("Y = Tile (X, s)", {"X": (2, 4), "s": [1, 3]}),
+    ("Y = Squeeze (X, s)", {"X": (1, 4, 1), "s": [0]}),
+    ("Y = Unsqueeze (X, s)", {"X": (3, 4), "s": [1]}),
+    ("A, C = Split <axis = 0> (X, s)", {"X": (5, 4), "s": [2, 3]}),
+    ("Y = ReduceSum (X, s)", {"X": (5, 4), "s": [1]}),
+    ("Y = Gather (X, s)", {"X": (5, 4), "s": [3, 1]}),
+    ("Y = Pad (X, s)", {"X": (2, 4), "s": [0, 1, 0, 2]}),
+    ("Y = MatMul (X, s)", {"X": (2, 4), "s": (4, 3)}),
+    ("Y = Gemm (X, s, C)", {"X": (2, 4), "s": (4, 3), "C": (3,)}),
+    ("Y = Gemm (X, W, s)", {"X": (2, 4), "W": (4, 3), "s": (3,)}),
+    ("Y = Slice (X, s, e, a)", {"X": (5, 4), "s": [1], "e": [4], "a": [0]}),
+    ("Y = Slice (X, b, s, a)", {"X": (5, 4), "b": [1], "s": [4], "a": [0]}),
+)
+_BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
+    ("Gemm", "transA", 0, "Y = Gemm <transA = 1> (X, W)", {"X": (4, 2), "W": (4, 3)}),
+    ("Gemm", "transB", 0, "Y = Gemm <transB = 1> (X, W)", {"X": (2, 4), "W": (3, 4)}),
+    ("Gemm", "alpha", 1.0, "Y = Gemm <alpha = 0.5> (X, W)", {"X": (2, 4), "W": (4, 3)}),
+    ("Gemm", "beta", 1.0, "Y = Gemm <beta = 0.5> (X, W, C)", {"X": (2, 4), "W": (4, 3), "C": (3,)}),
+    ("Pad", "mode", "constant", 'Y = Pad <mode = "reflect"> (X, p)', {"X": (2, 4), "p": [0, 1, 0, 1]}),
+)
+_BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
+    ("Split", 11, "A, C = Split <axis = 0, split = [2, 3]> (X)", {"X": (5, 4)}),
+    ("Split", 13, "A, C = Split <axis = 0> (X, s)", {"X": (5, 4), "s": [2, 3]}),
+    ("Split", 18, "A, C = Split <axis = 0, num_outputs = 2> (X)", {"X": (6, 4)}),
+    ("Squeeze", 11, "Y = Squeeze <axes = [0]> (X)", {"X": (1, 4, 1)}),
+    ("Squeeze", 13, "Y = Squeeze (X, s)", {"X": (1, 4, 1), "s": [0]}),
+    ("Unsqueeze", 11, "Y = Unsqueeze <axes = [0]> (X)", {"X": (4, 2)}),
+    ("Unsqueeze", 13, "Y = Unsqueeze (X, s)", {"X": (4, 2), "s": [0]}),
+    ("Slice", 9, "Y = Slice <starts = [1], ends = [9], axes = [0]> (X)", {"X": (5, 4)}),
+    ("Slice", 13, "Y = Slice (X, b, e, a)", {"X": (5, 4), "b": [-4], "e": [2**62], "a": [0]}),
+    ("Clip", 10, "Y = Clip <min = -0.5, max = 0.5> (X)", {"X": (5, 4)}),
+    ("Clip", 13, "Y = Clip (X, l, h)", {"X": (5, 4), "l": np.float32(-0.5), "h": np.float32(0.5)}),
+    ("ReduceSum", 11, "Y = ReduceSum <axes = [1]> (X)", {"X": (5, 4)}),
+    ("ReduceSum", 13, "Y = ReduceSum (X, a)", {"X": (5, 4), "a": [1]}),
+    ("Pad", 10, "Y = Pad <pads = [0, 1, 0, 1]> (X)", {"X": (5, 4)}),
+    ("Pad", 13, "Y = Pad (X, p)", {"X": (5, 4), "p": [0, 1, 0, 1]}),
+)
+
+
+def _forms() -> Iterator[Form]:
+    for node, inputs in _FED:
+        names = list(onnx.parser.parse_node(node).input)
+        constant = frozenset(name for name in names[1:] if name != "s")
+        op_type = onnx.parser.parse_node(node).op_type
+        yield Form(op_type, node, inputs, ("constant", names.index("s")), constant=constant)
+    for op_type, name, default, node, inputs in _BY_ATTRIBUTE:
+        yield Form(op_type, node, inputs, ("attributes", (name, default)), constant=_but_first(inputs))
+    for op_type, opset, node, inputs in _BY_VERSION:
+        version = onnx.defs.get_schema(op_type, opset).since_version
+        yield Form(op_type, node, inputs, ("versions", version), opset, _but_first(inputs))
+    yield Form("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
+    squeezed = {"X": (1, 4, 1)}
+    yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
+
+
+def _but_first(inputs: Values) -> frozenset[str]:
+    return frozenset(list(inputs)[1:])
+
+
+FORMS = tuple(_forms())
+
+
+def split_question(outputs: int) -> Question:
+    """Whether a Split into so many is right."""
+    names = [f"y{index}" for index in range(outputs)]
+    split = helper.make_node("Split", ["X", "s"], names, axis=0)
+    inputs = _arrays({"X": (outputs, 4), "s": [1] * outputs})
+    return question([split], inputs, names, _OPSET, {"s"})
+
+
+_RANKED = {
+    "Add": {},
+    "Mul": {},
+    "Concat": {"axis": 0},
+    "Sigmoid": {},
+    "Tanh": {},
+    "MatMul": {},
+    "Transpose": {},
+    "Reshape": {},
+    "Split": {"axis": 0},
+    "Slice": {},
+}
+
+
+def rank_question(op_type: str, rank: int) -> Question:
+    """Whether an operator is right at this rank."""
+    shape = (2,) * rank
+    more: dict[str, Any] = {
+        "Reshape": {"s": [*(2,) * (rank - 2), 4]},
+        "Slice": {"b": [1], "e": [2], "a": [rank - 1]},
+        "Split": {"s": [1, 1]},
+    }.get(op_type, {})
+    if op_type in ("Add", "Mul", "Concat", "MatMul"):
+        more = {"Z": shape}
+    outputs = ["Y", "Z2"] if op_type == "Split" else ["Y"]
+    attributes: dict[str, Any] = dict(_RANKED[op_type])
+    node = helper.make_node(op_type, ["X", *more], outputs, **attributes)
+    constant = {name for name in more if name != "Z"}
+    return question([node], _arrays({"X": shape, **more}), outputs, _OPSET, constant)
+
+
+RANKED = tuple(_RANKED)
+
+
+def opset_question(opset: int) -> Question:
+    """Whether a model of this opset is taken, of operators whose form is the same at all of them."""
+    lines = ["A = MatMul (X, W)", "C = Add (A, b)", "D = Sigmoid (C)", "E = Tanh (C)", "F = Mul (D, E)"]
+    lines += ["G = Concat <axis = 0> (F, C)", "H = Transpose (G)", "Y = Reshape (H, s)"]
+    inputs = _arrays({"X": (2, 4), "W": (4, 4), "b": (4,), "s": [2, 8]})
+    return question([onnx.parser.parse_node(line) for line in lines], inputs, ["Y"], opset, {"W", "b", "s"})

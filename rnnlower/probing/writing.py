@@ -1,0 +1,104 @@
+"""A target's file as text, and what two targets say differently."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rnnlower.targets.target import Claim, ControlFlow, Target
+
+__all__ = ["changes", "toml_text"]
+
+_WIDTH = 100
+
+
+def toml_text(data: Mapping[str, Any]) -> str:
+    """TOML of a target's file: plain values, tables, and lists of tables."""
+    lines = [f"{key} = {_value(value)}" for key, value in data.items() if isinstance(value, str)]
+    for key, value in data.items():
+        tables = [(f"[{key}]", value)] if isinstance(value, dict) else []
+        if isinstance(value, list):
+            tables = [(f"[[{key}]]", row) for row in value]
+        for head, table in tables:
+            lines += ["", head, *(_line(name, what) for name, what in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: Any) -> str:
+    line = f"{name} = {_value(value)}"
+    if len(line) <= _WIDTH or not isinstance(value, list):
+        return line
+    rows, row = [], "   "
+    for item in value:
+        word = f" {_value(item)},"
+        if len(row) + len(word) > _WIDTH:
+            rows.append(row)
+            row = "   "
+        row += word
+    return "\n".join([f"{name} = [", *rows, row, "]"])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{name} = {_value(what)}" for name, what in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def changes(old: Target, new: Target) -> list[str]:
+    """What the new target says differently, a line each; sources and versions aside."""
+    before, after = _said(old), _said(new)
+    lines = []
+    for place in dict.fromkeys([*before, *after]):
+        if place not in before or place not in after:
+            lines.append(f"{place}: {'new' if place in after else 'gone'}")
+            continue
+        was, now = before[place], after[place]
+        lines += [
+            f"{place}: {name}: {_difference(was.get(name), now.get(name))}"
+            for name in dict.fromkeys([*was, *now])
+            if was.get(name) != now.get(name)
+        ]
+    return lines
+
+
+def _difference(old: Any, new: Any) -> str:
+    plain = [value is None or _is_words(value) for value in (old, new)]
+    if not all(plain) or old is None or new is None:
+        return f"{_shown(old)} -> {_shown(new)}"
+    gone = [f"-{word}" for word in old if word not in new]
+    return " ".join([*gone, *(f"+{word}" for word in new if word not in old)])
+
+
+def _is_words(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(v, str) for v in value)
+    )
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else _value(list(value) if isinstance(value, tuple) else value)
+
+
+def _said(target: Target) -> dict[str, dict[str, Any]]:
+    """Each thing that a target says, by its table or operator."""
+    said = {"ops": {"allowed": sorted(target.op_types)}}
+    said |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
+    for limit in target.limits:
+        for op_type in limit.ops:
+            said.setdefault(f"limits of {op_type}", {}).update(_fields(limit))
+    for rule in target.recurrent:
+        forms = "/".join(map(str, rule.attributes.get("linear_before_reset", ())))
+        states = " with states" if "initial_h" in rule.needs else ""
+        form = f" linear_before_reset={forms}" if forms else ""
+        said[f"native {', '.join(rule.ops)}{form}{states}"] = _fields(rule)
+    return said
+
+
+def _fields(claim: Claim) -> dict[str, Any]:
+    skipped = {"source", "guess", "tried", "remedy"} | (set() if isinstance(claim, ControlFlow) else {"ops"})
+    fields = {name: value for name, value in vars(claim).items() if name not in skipped}
+    return {name: sorted(value) if _is_words(value) else value for name, value in fields.items()}

@@ -1,0 +1,178 @@
+"""A runtime that is tried: the target that comes of it, answers that are kept, and what changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from support.cli_helpers import rnnlower
+
+from rnnlower.engines.opened import EngineError
+from rnnlower.engines.reference import evaluate
+from rnnlower.probing import asking, driver, probe
+from rnnlower.probing.forms import FORMS, split_question
+from rnnlower.probing.recurrent import Node, node_question
+from rnnlower.probing.writing import changes, toml_text
+from rnnlower.targets import find_target
+from rnnlower.targets.target import parse_target
+
+Feeds = Mapping[str, Any]
+
+
+class Runtime:
+    """The NumPy reference with faults, in the place of a runtime's process."""
+
+    asked = 0
+
+    def __init__(self, engine: object) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        Runtime.asked += 1
+        results = []
+        for node in model.graph.node:
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            if node.op_type in ("Loop", "Scan", "Erf") or attributes.get("transB"):
+                raise EngineError(f"no {node.op_type}")
+            if node.op_type == "Split" and len(node.output) > 9:
+                raise EngineError("out of memory", "crashes")
+            if node.op_type == "GRU" and "initial_h" not in node.input:
+                raise EngineError("h0.rows == expectedRows")
+            if node.op_type == "RNN" or "sequence_lens" in node.input or "layout" in attributes:
+                raise EngineError("not supported")
+            if node.op_type == "LSTM" and attributes.get("direction") == b"reverse":
+                results = [{name: -array for name, array in evaluate(model, trials[0]).items()}]
+        return results or [evaluate(model, feeds) for feeds in trials]
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
+    Runtime.asked = 0
+    monkeypatch.setattr(asking, "Attempts", Runtime)
+    # A few operators are enough; those of all tests of onnx take their time.
+    few = {"Erf": "Y = Erf (X)", "Relu": "Y = Relu (X)", "Split": "", "Gemm": ""}
+    cases = {name: [(text, _of(text), 13)] if text else [] for name, text in few.items()}
+    monkeypatch.setattr("rnnlower.probing.operators._node_cases", lambda: cases)
+    return Runtime
+
+
+def _of(text: str) -> asking.Question:
+    node = onnx.parser.parse_node(text)
+    return asking.question([node], {"X": np.ones((2, 3), np.float32)}, ["Y"], 13)
+
+
+def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_path: Path) -> None:
+    path = tmp_path / "faulty.toml"
+    target = probe("rnnlower-reference", output=path)
+    assert find_target(path) == target
+    assert set(target.ops.allowed or ()) == {"Gemm", "Relu", "Split"}
+    assert target.control_flow.ops == ["If"]
+    assert not target.shapes.static
+    limits = {limit.ops[0]: limit for limit in target.limits}
+    assert limits["Split"].max_outputs == 9
+    assert limits["Gemm"].attributes == {"transB": [0]}
+    lstm, gru = target.recurrent
+    assert (lstm.ops, lstm.directions, lstm.wrong) == (["LSTM"], ["forward", "bidirectional"], ["reverse"])
+    assert set(lstm.inputs or ()) == {"B", "initial_h", "initial_c", "P"}
+    assert lstm.attributes == {"layout": [0]}
+    assert (gru.ops, gru.needs) == (["GRU"], ["initial_h"])
+    assert gru.attributes == {"layout": [0]}
+    assert "batches of 1, 2 and 16" in gru.tried
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_probe_that_was_ended_goes_on(
+    runtime: type[Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "faulty.toml"
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "recurrent_rules", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            probe("rnnlower-reference", output=path)
+    assert not path.exists()
+    asked = runtime.asked
+    assert len(json.loads((tmp_path / "faulty.toml.partial").read_text())["answers"]) == asked
+    probe("rnnlower-reference", output=path)
+    first = runtime.asked
+    path.unlink()
+    runtime.asked = 0
+    probe("rnnlower-reference", output=path)
+    assert runtime.asked == first
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_forms_are_right_on_the_reference() -> None:
+    for form in FORMS:
+        assert form.question().trials
+    assert len(split_question(50).model.graph.output) == 50
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("feature", ["layout", "sequence_lens", "initial_h", "Relu", "clip"])
+def test_a_feature_makes_another_question(direction: str, feature: str) -> None:
+    plain = Node("GRU", direction)
+    asked = node_question(plain.with_(feature))
+    assert str(plain) != str(plain.with_(feature))
+    (node,) = [node for node in asked.model.graph.node if node.op_type == "GRU"]
+    given = [*node.input, *(attribute.name for attribute in node.attribute)]
+    assert ("activations" if feature == "Relu" else feature) in given
+
+
+def test_open_sizes_are_asked_at_two_of_them() -> None:
+    asked = node_question(Node("LSTM", open=frozenset({"batch"})).with_("initial_h").with_("initial_c"))
+    assert [feeds["X"].shape[1] for feeds, _ in asked.trials] == [2, 4]
+    assert [right["Y"].shape[2] for _, right in asked.trials] == [2, 4]
+
+
+def test_changes_name_table_and_words() -> None:
+    table = {"source": "a test 1.0"}
+    data: dict[str, Any] = {
+        "title": "Made",
+        "opset": {"range": [7, 18]} | table,
+        "control_flow": {"ops": ["If"]} | table,
+        "shapes": {"static": True} | table,
+        "dtypes": {"allowed": ["float32"]} | table,
+        "ops": {"allowed": ["Add", "Mul"]} | table,
+        "recurrent": [{"ops": ["GRU"], "attributes": {"clip": []}} | table],
+    }
+    old = parse_target("made", toml_text(data))
+    assert changes(old, old) == []
+    data |= {
+        "ops": {"allowed": ["Add", "Relu"]} | table,
+        "opset": {"range": [7, 20]} | table,
+        "recurrent": [],
+    }
+    new = parse_target("made", toml_text(data))
+    assert changes(old, new) == [
+        "ops: allowed: -Mul +Relu",
+        "opset: range: [7, 18] -> [7, 20]",
+        "native GRU: gone",
+    ]
+
+
+def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -> None:
+    nowhere = rnnlower("probe", "openvino", code=2)
+    assert "-o TARGET.toml writes it" in nowhere.stderr
+    named = rnnlower("probe", "openvino", "-o", tmp_path / "target.json", code=2)
+    assert "does not end in .toml" in named.stderr
+    unknown = rnnlower("probe", "openwino", "-o", tmp_path / "target.toml", code=2)
+    assert "there is no engine 'openwino'" in unknown.stderr
+
+
+def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_path: Path) -> None:
+    path = tmp_path / "faulty.toml"
+    written = rnnlower("probe", "rnnlower-reference", "-o", path)
+    assert "question 1: opset 7" in written.stderr
+    assert rnnlower("probe", "rnnlower-reference", "--check", path, "-q").stdout == ""
+    path.write_text(path.read_text().replace('"Relu"', '"Erf"'))
+    changed = rnnlower("probe", "rnnlower-reference", "--check", path, "--json", "-q", code=1)
+    assert changed.json["changes"] == ["ops: allowed: -Erf +Relu"]
