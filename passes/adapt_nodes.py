@@ -31,8 +31,8 @@ _PAD_MODES = ("reflect", "edge", "wrap")
 class AdaptNodesPass(ir.passes.InPlacePass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
-    Flatten, Squeeze and Unsqueeze become a Reshape; a Pad that repeats what is there becomes Gathers; a
-    Gather by a constant of several axes becomes one by a vector, and a Reshape.
+    Flatten, Squeeze and Unsqueeze become a Reshape, a Split Slices; a Pad that repeats what is there becomes
+    Gathers; a Gather by a constant of several axes becomes one by a vector, and a Reshape.
 
     Args:
         refused: Which nodes are to go, and which may not come.
@@ -56,12 +56,14 @@ class AdaptNodesPass(ir.passes.InPlacePass):
 
     def _adapt(self, node: ir.Node, writer: _Writer) -> None:
         made = _FORMS[node.op_type](writer, node)
+        # The parts of a Split are made side by side; other forms make one value of the one before.
+        results = made if node.op_type == "Split" else made[-1:]
         graph = node.graph
         if not made or graph is None or any(self._refused(each) for each in made):
             return
         self.adapted.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
         graph.insert_before(node, made)
-        replace_outputs(node, [made[-1].outputs[0]])
+        replace_outputs(node, [each.outputs[0] for each in results])
 
 
 class _Writer:
@@ -76,10 +78,20 @@ class _Writer:
         """A node that reads a value and a vector of constants."""
         base = like.name or str(like.outputs[0].name)
         name = self._names.fresh(f"{base}/{op_type}")
-        made = ir.node(
-            op_type, [value, self._pool.of(ir.Tensor(numbers), f"{name}/constant")], more, name=name
-        )
-        made.outputs[0].name = self._names.fresh(name)
+        constant = self._pool.of(ir.Tensor(numbers), f"{name}/constant")
+        return self._named(ir.node(op_type, [value, constant], more, name=name), value)
+
+    def slice(self, like: ir.Node, value: ir.Value, axis: int, start: int, end: int) -> ir.Node:
+        """A Slice of one axis: bounds are inputs from opset 10 on, attributes before."""
+        name = self._names.fresh(f"{like.name or like.outputs[0].name}/Slice")
+        if self.knowledge.opset < 10:
+            bounds = {"axes": [axis], "starts": [start], "ends": [end]}
+            return self._named(ir.node("Slice", [value], bounds, name=name), value)
+        inputs = [value, *(self._pool.integers((number,)) for number in (start, end, axis))]
+        return self._named(ir.node("Slice", inputs, name=name), value)
+
+    def _named(self, made: ir.Node, value: ir.Value) -> ir.Node:
+        made.outputs[0].name = self._names.fresh(str(made.name))
         made.outputs[0].type = value.type
         return made
 
@@ -89,6 +101,19 @@ def _as_reshape(writer: _Writer, node: ir.Node) -> list[ir.Node]:
     if value is None or shape is None or None in shape or 0 in shape:
         return []
     return [writer.node(node, "Reshape", value, np.array(shape, np.int64))]
+
+
+def _as_slices(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    value, axis = node.inputs[0], node.attributes.get_int("axis", 0)
+    shapes = [writer.knowledge.shape(out) for out in node.outputs]
+    sizes = [shape[axis] for shape in shapes if shape is not None]
+    if value is None or None in sizes or len(sizes) < len(shapes):
+        return []
+    ends = np.cumsum(np.array(sizes, np.int64))
+    return [
+        writer.slice(node, value, axis, int(end - size), int(end))
+        for end, size in zip(ends, sizes, strict=True)
+    ]
 
 
 def _as_gathers(writer: _Writer, node: ir.Node) -> list[ir.Node]:
@@ -134,6 +159,7 @@ _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Flatten": _as_reshape,
     "Gather": _by_vector,
     "Pad": _as_gathers,
+    "Split": _as_slices,
     "Squeeze": _as_reshape,
     "Unsqueeze": _as_reshape,
 }

@@ -34,7 +34,7 @@ class Knowledge:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self._opset = default_opset(model)
+        self.opset = default_opset(model)
         self._computed: dict[ir.Value, Array] = {}
         self._types: dict[ir.Value, ir.TypeProtocol] = {}
         self._shapes: dict[ir.Value, Shape] = {}
@@ -120,7 +120,7 @@ class Knowledge:
             self._visit_if(node)
         elif kind == "Loop":
             self._visit_loop(node)
-        elif kind == "Scan" and self._opset >= 9:
+        elif kind == "Scan" and self.opset >= 9:
             self._visit_scan(node)
         elif not self._evaluate(node):
             for graph in subgraphs_of(node):
@@ -142,7 +142,7 @@ class Knowledge:
                 return False
         if self._result_bytes(node, arrays) > _LARGEST:
             return False
-        outputs = evaluate(node, arrays, self._opset)
+        outputs = evaluate(node, arrays, self.opset)
         if outputs is None or sum(array.nbytes for array in outputs) > _LARGEST:
             return False
         for value, array in zip(node.outputs, outputs, strict=True):

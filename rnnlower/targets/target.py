@@ -284,7 +284,7 @@ class Target:
         claims += [(f"limits of {', '.join(limit.ops)}", limit) for limit in self.limits]
         claims += [(f"native {', '.join(rule.ops)}", rule) for rule in self.recurrent]
         claims += [(f"lowered {', '.join(caution.ops)}", caution) for caution in self.cautions]
-        more = [("costs", self.costs), ("tried", self.tried)]
+        more = [(name, getattr(self, name)) for name in OPTIONAL]
         return claims + [(name, claim) for name, claim in more if claim is not None]
 
 
@@ -340,6 +340,8 @@ TABLES = {
     "costs": Costs,
     "tried": Tried,
 }
+OPTIONAL = ("costs", "tried")
+"""The tables that a file may leave out."""
 LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
 
 
@@ -355,7 +357,7 @@ def _parse(name: str, data: Mapping[str, Any]) -> Target:
             fields[key] = [_claim(LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
             known_word(key, ("title", "engine", *TABLES, *LISTS), f"unknown key {key!r}")
-    if missing := TABLES.keys() - fields.keys() - {"costs", "tried"}:
+    if missing := TABLES.keys() - fields.keys() - {*OPTIONAL}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)
     validate(target)

@@ -300,7 +300,8 @@ def _run_candidate(
             progress("candidate", 0, len(finished))
             for pair in procedure.candidate(runner, run, finished):
                 pairs.append(pair)
-                progress("candidate", min(len(pairs), len(finished) - 1), len(finished))
+                if len(pairs) < len(finished):
+                    progress("candidate", len(pairs), len(finished))
     except EngineError as error:
         on = None
         if runner.runtime is not None:

@@ -231,4 +231,5 @@ def test_no_remedy_is_suggested_that_would_not_help() -> None:
     with pytest.raises(rnnlower.UnsupportedModelError) as refusal:
         rnnlower.unroll(model)
     assert "--dim" not in str(refusal.value)
-    assert "rnnlower scan" in str(refusal.value)
+    assert "dims=" not in str(refusal.value)
+    assert "rnnlower.scan(" in str(refusal.value)

@@ -18,6 +18,7 @@ TABLE, NETWORKS = generate.TABLE, generate.NETWORKS
 _SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "streaming_lstm_stack": {"features": (1, 7, 8), "h_in": (2, 1, 12), "c_in": (2, 1, 12)},
     "ocr_conv_bilstm_gemm": {"image": (2, 1, 8, 20)},
+    "denoiser_gru": {"spectrum": (1, 6, 9)},
     "gru_two_layers_dynamic": {"tokens": (6, 3, 6), "lengths": (3,)},
 }
 

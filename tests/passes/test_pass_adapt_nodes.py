@@ -17,8 +17,8 @@ PAD = """
 """
 
 
-def adapted(text: str, *refused: str) -> list[str]:
-    source = onnx.parser.parse_model(HEADER + text)
+def adapted(text: str, *refused: str, opset: int = 17) -> list[str]:
+    source = onnx.parser.parse_model(HEADER.replace("17", str(opset)) + text)
     own = ir.from_proto(source)
     AdaptNodesPass(lambda node: node.op_type in refused)(own)
     result = ir.to_proto(own)
@@ -55,6 +55,19 @@ def test_a_gather_by_a_matrix(axis: int) -> None:
     assert [each.reason for each in rnnlower.check(source, target="tinygrad")] == [
         "its constant input 1 has 2 axes"
     ]
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_a_split_becomes_slices(opset: int) -> None:
+    sizes = "(x, sizes)" if opset >= 13 else "<split = [1, 3]> (x)"
+    text = f"""
+        main (float[2, 4] x) => (float[2, 1] y, float[2, 3] z) <int64[2] sizes = {{1, 3}}>
+        {{ y, z = Split <axis = -1> {sizes} }}
+    """
+    text = text.replace("<axis = -1> <split", "<axis = -1, split")
+    if opset < 13:
+        text = text.replace("<int64[2] sizes = {1, 3}>", "")
+    assert adapted(text, "Split", opset=opset) == ["Slice", "Slice"]
 
 
 def test_a_wrong_shape_is_corrected() -> None:
