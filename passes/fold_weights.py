@@ -115,8 +115,10 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         modified = False
         taken = value_names(model)
+        # One that cannot be computed leaves the model as it was.
+        arrays = {value: _evaluate(model, value, cone) for value, cone in cones.items()}
         for value, cone in cones.items():
-            array = _evaluate(model, value, cone)
+            array = arrays[value]
             if not self._may_grow and array.nbytes > cone.source_bytes() + _SLACK_BYTES:
                 continue
             key = (array.dtype.str, array.shape, array.tobytes())

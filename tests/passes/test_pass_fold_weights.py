@@ -250,3 +250,22 @@ def test_static_shapes_are_constants_where_asked(state: str) -> None:
 def test_open_sizes_are_no_constants(x_dims: str) -> None:
     own = _state_of_shape(x_dims, ALL_SIZES)
     assert not FoldWeightsPass(positions=[5], may_grow=True, static_shapes=True)(own).modified
+
+
+def test_a_weight_that_cannot_be_computed_leaves_the_model_as_it_was() -> None:
+    own = ir.from_onnx_text(
+        HEADER
+        + """
+        main (float[3, 2, 1] X) => (float[3, 1, 2, 1] Y)
+        <float[1, 1] w = {1}, float[1] r = {1}, int64[1] zero = {0}, int64[1] four = {4}>
+        {
+            W = Unsqueeze (w, zero)
+            R = Reshape (r, four)
+            Y = RNN <hidden_size = 1> (X, W, R)
+        }
+    """
+    )
+    before = ir.to_proto(own).SerializeToString(deterministic=True)
+    with pytest.raises(InvalidModelError, match="'R' cannot be computed"):
+        FoldWeightsPass(may_grow=True)(own)
+    assert ir.to_proto(own).SerializeToString(deterministic=True) == before
