@@ -8,6 +8,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,7 +121,11 @@ class Asker:
         self._tell = tell
         self._attempts = Attempts(engine)
         self._partial = partial
-        self._of = {"engine": engine.name, "version": engine.version}
+        self._of = {
+            "engine": engine.name,
+            "version": engine.version,
+            "rnnlower": metadata.version("rnnlower"),
+        }
         self._answers: dict[str, str] = {}
         self._saved = time.monotonic()
         if partial is not None and partial.exists():

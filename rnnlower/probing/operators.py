@@ -153,14 +153,23 @@ def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
 
 def dtypes(asker: Asker) -> list[str]:
     """The types of data that it computes with; float32 and int64, of shapes, are taken for granted."""
-    tried = [("MatMul", _FLOATS), ("Add", _INTEGERS), ("Not", ("bool",))]
+    tried = [("MatMul", _FLOATS), ("Add", _INTEGERS)]
     right = [
         dtype
         for op_type, names in tried
         for dtype in names
         if asker.right(f"{op_type} of {dtype}", lambda o=op_type, d=dtype: _typed(o, d))  # type: ignore[misc]
     ]
+    # bool is what comparisons give, rather than a model's input.
+    right += ["bool"] if asker.right("Not between Casts", _bools) else []
     return sorted({*right, "float32", "int64"})
+
+
+def _bools() -> Question:
+    to_bool = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.BOOL)
+    to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
+    nodes = [to_bool, helper.make_node("Not", ["x"], ["y"]), to_float]
+    return question(nodes, {"X": np.array([0, 1, 1, 0], np.float32)}, ["Y"], 14)
 
 
 def _typed(op_type: str, dtype: str) -> Question:
@@ -168,19 +177,17 @@ def _typed(op_type: str, dtype: str) -> Question:
     kind = ir.DataType.from_numpy(np.dtype(dtype))
     # Small integers, which every type holds exactly.
     x, w = (np.array(rows).astype(kind.numpy()) for rows in ([[0, 1, 2], [1, 0, 3]], [[1, 0, 1]] * 3))
-    names = ["X"] if op_type == "Not" else ["X", "W"]
-    shape = [2, 3] if op_type == "Not" else [3, 3]
-    y = ~x if op_type == "Not" else (w + w if op_type == "Add" else x @ w)
+    y = w + w if op_type == "Add" else x @ w
     feeds = {"X": w if op_type == "Add" else x, "W": w}
     graph = helper.make_graph(
-        [helper.make_node(op_type, names, ["Y"])],
+        [helper.make_node(op_type, ["X", "W"], ["Y"])],
         "question",
-        [helper.make_tensor_value_info(name, kind, feeds[name].shape) for name in names],
-        [helper.make_tensor_value_info("Y", kind, shape if op_type == "Add" else y.shape)],
+        [helper.make_tensor_value_info(name, kind, feeds[name].shape) for name in feeds],
+        [helper.make_tensor_value_info("Y", kind, y.shape)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
     onnx.checker.check_model(model, full_check=True)
-    return Question(model, [({name: feeds[name] for name in names}, {"Y": y})])
+    return Question(model, [(feeds, {"Y": y})])
 
 
 def is_dynamic(asker: Asker) -> bool:
