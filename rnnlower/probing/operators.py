@@ -47,11 +47,13 @@ def operators(asker: Asker, last: int) -> list[str]:
     formed = {form.op_type for form in FORMS if form.opset <= last and asker.right(str(form), form.question)}
 
     def has(op_type: str) -> bool:
-        fitting = [(name, case) for name, case, opset in _node_cases()[op_type] if opset <= last]
+        fitting = [(name, case) for name, case, opset in _node_cases().get(op_type, ()) if opset <= last]
         return op_type in formed or any(asker.right(name, lambda c=case: c) for name, case in fitting)  # type: ignore[misc]
 
     return [
-        name for name in sorted(_node_cases()) if name not in (*RECURRENT_OPS, *CONTROL_FLOW) and has(name)
+        name
+        for name in sorted({*_node_cases(), *formed})
+        if name not in (*RECURRENT_OPS, *CONTROL_FLOW) and has(name)
     ]
 
 
