@@ -40,6 +40,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
 from rnnlower.targets import Target, find_target
 from rnnlower.targets.fit import find_misfits, refuses, runs_op
+from rnnlower.targets.misfits import Misfit, grouped
 from rnnlower.targets.plan import (
     KeptNode,
     cautions,
@@ -52,7 +53,16 @@ from rnnlower.targets.plan import (
     wants_numbers,
 )
 
-__all__ = ["PIPELINE", "LoweringOptions", "Report", "Step", "count_ops", "lower_model"]
+__all__ = [
+    "PIPELINE",
+    "Forecast",
+    "LoweringOptions",
+    "Report",
+    "Step",
+    "count_ops",
+    "forecast",
+    "lower_model",
+]
 
 _FREE_INITIALIZERS_IR = 4
 _ORIGIN = "rnnlower.origin"
@@ -149,6 +159,41 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
         work.sets,
         work.warnings,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What a lowering for a target would do.
+
+    Attributes:
+        lowered: The recurrent nodes that it would lower.
+        kept: Those that it would keep.
+        misfits: What the target would still not run.
+        notes: What it would tell beside.
+    """
+
+    lowered: list[Located]
+    kept: list[KeptNode]
+    misfits: list[Misfit]
+    notes: list[str]
+
+
+def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
+    """What `lower_model` would do for the target of the options: all its steps but the emission.
+
+    The model stays as it is. The errors are those of `lower_model`.
+    """
+    work = _Work(model.clone(), options, lambda *_: None, _asked_opset(model, options))
+    for step in PIPELINE[: [step.run for step in PIPELINE].index(_lower_nodes)]:
+        if step.when(options):
+            step.run(work)
+    if work.opset is not None and work.opset < default_opset(work.model):
+        ConvertOpsetPass(work.opset, keep=_is_selected)(work.model)
+    if _emits(options):
+        for located in work.nodes:
+            located.node.meta[EMITTED] = True
+    misfits = find_misfits(work.model, work.target, options.semantics, emitted=False)
+    return Forecast(work.nodes, work.kept, misfits, work.notes)
 
 
 def _forget_marks(model: ir.Model) -> None:
@@ -459,9 +504,9 @@ def _tell_misfits(work: _Work) -> None:
     if misfits and work.options.strict:
         raise UnsupportedModelError(
             f"target {work.target.name} does not run all of the rest of the model: "
-            + "; ".join(map(str, misfits))
+            + "; ".join(grouped(misfits))
         )
-    work.notes += [f"target {work.target.name} does not run {misfit}" for misfit in misfits]
+    work.notes += [f"target {work.target.name} does not run {line}" for line in grouped(misfits)]
 
 
 def _has_target(options: LoweringOptions) -> bool:

@@ -21,6 +21,7 @@ from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.native import natives_of_model
+from rnnlower.targets.remedies import remedy_for
 from rnnlower.targets.repeats import repeated_by
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target
 
@@ -55,7 +56,15 @@ def find_misfits(
             continue
         reasons = _of_node(twin, target, default_opset(model), node.op_identifier() in model.functions)
         found += [
-            Misfit(path, name, _op_name(node), text, getattr(claim, "remedy", ""), claim.source, claim.guess)
+            Misfit(
+                path,
+                name,
+                _op_name(node),
+                text,
+                remedy_for(model, node, target, claim),
+                claim.source,
+                claim.guess,
+            )
             for text, claim in reasons
         ]
     return found
@@ -181,10 +190,10 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         tensor = constant_of(node.inputs[index]) if index < len(node.inputs) else None
         if tensor is not None and len(tensor.shape) > 1:
             yield f"its constant input {index} has {len(tensor.shape)} axes"
-    for value in (first, node.outputs[0]):
+    for what, value in (("input", first), ("output", node.outputs[0])):
         rank = 0 if value is None or value.shape is None else len(value.shape)
         if limit.max_rank is not None and value is not None and rank > limit.max_rank:
-            yield f"{value.name} has rank {rank}, above {limit.max_rank}"
+            yield f"its {what} has rank {rank}, above {limit.max_rank}"
     if limit.max_outputs is not None and len(node.outputs) > limit.max_outputs:
         yield f"it has {len(node.outputs)} outputs, more than {limit.max_outputs}"
     if op_type := repeated_by(first, limit.alone_behind, alone=True):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-__all__ = ["Misfit"]
+__all__ = ["Misfit", "grouped"]
+
+_FIRST = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,29 @@ class Misfit:
     source: str
     guess: bool
 
+    @property
+    def place(self) -> str:
+        """The name, after the path."""
+        return f"{self.path}/{self.name}" if self.path else self.name
+
     def __str__(self) -> str:
-        place = f"{self.path}/{self.name}" if self.path else self.name
-        return f"{self.op_type} {place!r}: {self.reason}" + (" (a guess)" if self.guess else "")
+        return f"{self.op_type} {self.place!r}: {self.reason}" + (" (a guess)" if self.guess else "")
+
+
+def grouped(misfits: Sequence[Misfit]) -> list[str]:
+    """A line for each operator and reason: how many nodes, the first of them, and what to do."""
+    groups: dict[tuple[str, str, str, bool], list[Misfit]] = {}
+    for each in misfits:
+        groups.setdefault((each.op_type, each.reason, each.remedy, each.guess), []).append(each)
+    return [_line(group) for group in groups.values()]
+
+
+def _line(group: Sequence[Misfit]) -> str:
+    first = group[0]
+    remedy = f"; {first.remedy}" if first.remedy else ""
+    if len(group) == 1:
+        return f"{first}{remedy}"
+    names = ", ".join(repr(each.place) for each in group[:_FIRST])
+    more = f" and {len(group) - _FIRST} more" if len(group) > _FIRST else ""
+    guess = " (a guess)" if first.guess else ""
+    return f"{len(group)} {first.op_type} nodes ({names}{more}): {first.reason}{guess}{remedy}"

@@ -14,8 +14,9 @@ from support.target_files import MINIMAL, write
 
 import rnnlower
 from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.pipeline import lower_model
+from rnnlower.passes.pipeline import forecast, lower_model
 from rnnlower.targets import find_target, target_names
+from rnnlower.targets.fit import find_misfits
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 BUDGET = settings(
@@ -110,3 +111,48 @@ def test_a_lowering_that_is_refused_leaves_no_marks() -> None:
     with pytest.raises(rnnlower.UnsupportedModelError):
         lower_model(model, LoweringOptions("target", target=find_target("primitive")))
     assert not [key for node in model.graph for key in node.meta if key.startswith("rnnlower.")]
+
+
+COUNTED = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[2] x, int64 n) => (float[2] y, float[2] z, float[2, 2] t) <int64 three = {{3}}, bool go = {{1}}> {{
+        y = Loop <body = b1 (int64 i, bool c, float[2] s) => (bool k, float[2] r) {{ k = Identity (c)  r = Neg (s) }}> ({0}, go, x)
+        z = Loop <body = b2 (int64 j, bool d, float[2] u) => (bool l, float[2] v) {{ l = Identity (d)  v = Abs (u) }}> ({1}, go, x)
+        r1 = Round (x)
+        r2 = Round (r1)
+        r3 = Round (r2)
+        r4 = Round (r3)
+        e = Unsqueeze (r4, zero)
+        t = Concat <axis = 0> (e, e)
+    }}
+"""  # noqa: E501
+
+
+def counted(first: str, second: str) -> onnx.ModelProto:
+    initializer = "int64[1] zero = {0}, bool go"
+    return onnx.parser.parse_model(COUNTED.format(first, second).replace("bool go", initializer))
+
+
+@pytest.mark.parametrize("counts", [("three", "three"), ("three", "n"), ("n", "n")])
+@pytest.mark.parametrize("target", ["tract", "primitive", "onnxruntime"])
+def test_what_is_left_is_foretold(counts: tuple[str, str], target: str) -> None:
+    options = LoweringOptions("target", target=find_target(target))
+    told = forecast(ir.from_proto(counted(*counts)), options).misfits
+    own = ir.from_proto(counted(*counts))
+    lower_model(own, options)
+    assert [str(each) for each in told] == [str(each) for each in find_misfits(own, find_target(target))]
+
+
+def test_what_is_left_is_grouped_with_what_would_settle_it() -> None:
+    options = LoweringOptions("target", target=find_target("primitive"))
+    notes = lower_model(ir.from_proto(counted("three", "n")), options).notes
+    loops, rounds = (
+        next(note for note in notes if op_type in note.split(":")[0]) for op_type in ("Loop", "Round")
+    )
+    assert "primitive has no Loop; input 'n' decides it: sets={\"n\": VALUE}" in loops
+    assert "4 Round nodes" in rounds
+    assert "and 1 more" in rounds
+    assert "choose a target that has it (" in rounds
+    settled = LoweringOptions("target", target=find_target("primitive"), sets={"n": 2})
+    notes = lower_model(ir.from_proto(counted("three", "n")), settled).notes
+    assert not any("has no Loop" in note for note in notes)

@@ -213,8 +213,8 @@ def test_limits_are_kept(tmp_path: Path) -> None:
         "Transpose": ["attribute perm is [1, 0], not [0, 1]", "Transpose-13 is not one of version 1"],
         "MatMul": [
             "its input has type float32, not float16",
-            "x has rank 2, above 1",
-            "product has rank 2, above 1",
+            "its input has rank 2, above 1",
+            "its output has rank 2, above 1",
         ],
     }
 

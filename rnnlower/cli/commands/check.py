@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,8 +22,13 @@ from rnnlower.cli.options import (
     parse_shapes,
 )
 from rnnlower.cli.running import DIFFERENT, emit_result, exit_codes, say
-from rnnlower.errors import UnsupportedModelError
+from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.wording import call
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from rnnlower.passes.lowering_options import LoweringOptions
 
 __all__ = ["check"]
 
@@ -42,7 +48,7 @@ def check(
     """Does every node fit the runtime? Exit code 0: yes, 1: no."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
-    from rnnlower.passes.lowering_options import count_ops
+    from rnnlower.passes.lowering_options import LoweringOptions, count_ops
     from rnnlower.passes.simplify import settle
     from rnnlower.recurrent.finding import find_recurrent
     from rnnlower.targets import find_target
@@ -57,10 +63,21 @@ def check(
         parse_sets(set_),
         lambda node: not runs_op(runtime, node),
     )
+    options = LoweringOptions(
+        "target",
+        dims=parse_dims(dim),
+        input_shapes=parse_shapes(input_shape),
+        sets=parse_sets(set_),
+        semantics=semantics,  # type: ignore[arg-type]  # find_misfits checks it
+        target=runtime,
+    )
     misfits = find_misfits(checked, runtime, semantics)  # type: ignore[arg-type]
     notes = [*settled, *profile_notes(checked, runtime)]
     for note in notes:
         say(f"rnnlower: note: {note}", quiet)
+    after = _after_lowering(read_model(model), options) if misfits else None
+    if after is not None:
+        say(f"rnnlower: note: {_told(after, runtime.name)}", quiet)
     if json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {
@@ -68,6 +85,7 @@ def check(
             "fits": not misfits,
             "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
             "notes": notes,
+            "after_lower": after,
             "guesses": guesses,
         }
         remedy = f"`{call('lower', target=target)}` says what it can do about it"
@@ -78,3 +96,31 @@ def check(
         tables.print_check(runtime, misfits, looked_at, verbose=verbose)
     if misfits:
         raise typer.Exit(DIFFERENT)
+
+
+def _after_lowering(model: ir.Model, options: LoweringOptions) -> dict[str, Any]:
+    """What `lower` would do to the model and leave, or why it refuses."""
+    from rnnlower.passes.pipeline import forecast
+    from rnnlower.targets.misfits import grouped
+
+    try:
+        found = forecast(model, options)
+    except RnnLowerError as error:
+        return {"lowered": [], "kept": [], "misfits": [], "left": [], "refused": str(error)}
+    return {
+        "lowered": [located.name for located in found.lowered],
+        "kept": [node.name for node in found.kept],
+        "misfits": [dataclasses.asdict(misfit) for misfit in found.misfits],
+        "left": grouped(found.misfits),
+        "refused": None,
+    }
+
+
+def _told(after: dict[str, Any], target: str) -> str:
+    command = f"`{call('lower', target=target)}`"
+    if after["refused"]:
+        return f"{command} refuses: {after['refused']}"
+    does = f"{command} lowers {len(after['lowered'])} recurrent nodes and keeps {len(after['kept'])}"
+    if not after["left"]:
+        return f"{does}; then everything fits"
+    return f"{does}; then target {target} does not run " + "; ".join(after["left"])

@@ -1,0 +1,60 @@
+"""What to do about a node that a target does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.open_sizes import open_sizes
+from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target, find_target, target_names
+
+__all__ = ["remedy_for"]
+
+
+def remedy_for(model: ir.Model, node: ir.Node, target: Target, claim: Claim) -> str:
+    """What to do about a node, against which a claim of the target speaks.
+
+    That is what the claim says, or the options under which the node goes, or another opset, or the targets
+    that have the operator; ``""``: nothing is known.
+    """
+    if isinstance(claim, Limit):
+        return claim.remedy or _opset_of(node, target, claim) or _settled(model, node, claim.constant)
+    if claim is target.control_flow:
+        return _settled_control(model, node) or _others(node)
+    return _others(node) if claim is target.ops else ""
+
+
+def _settled_control(model: ir.Model, node: ir.Node) -> str:
+    if node.op_type == "Scan":
+        return str(open_sizes(model.graph.inputs))
+    return _settled(model, node, range(1 if node.op_type == "If" else 2))
+
+
+def _settled(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
+    return decided_by(model, *(node.inputs[index] for index in indices if index < len(node.inputs)))
+
+
+def _opset_of(node: ir.Node, target: Target, limit: Limit) -> str:
+    """The last opset of the target at which the operator has a version that it takes."""
+    first, last = target.opset.range
+    for opset in range(last, first - 1, -1) if limit.versions is not None else ():
+        if not onnx.defs.has(node.op_type, opset):
+            continue
+        if onnx.defs.get_schema(node.op_type, opset).since_version in (limit.versions or ()):
+            return wording.call("convert", opset=opset)
+    return ""
+
+
+def _others(node: ir.Node) -> str:
+    if node.domain:
+        return "replace it in the model by operators of the ONNX standard"
+    has = [name for name in target_names() if _has(find_target(name), node.op_type)]
+    return f"replace it in the model, or choose a target that has it ({', '.join(has)})" if has else ""
+
+
+def _has(target: Target, op_type: str) -> bool:
+    return op_type in (target.control_flow.ops if op_type in CONTROL_FLOW else target.op_types)
