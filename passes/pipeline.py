@@ -181,9 +181,9 @@ class Forecast:
 def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
     """What `lower_model` would do for the target of the options: all its steps but the emission.
 
-    The model stays as it is. The errors are those of `lower_model`.
+    The steps change the model, which is of no use afterwards. The errors are those of `lower_model`.
     """
-    work = _Work(model.clone(), options, lambda *_: None, _asked_opset(model, options))
+    work = _Work(model, options, lambda *_: None, _asked_opset(model, options))
     for step in PIPELINE[: [step.run for step in PIPELINE].index(_lower_nodes)]:
         if step.when(options):
             step.run(work)

@@ -44,7 +44,9 @@ def listed(model: onnx.ModelProto, target: str) -> Nodes:
 def lowered_and_kept(
     model: onnx.ModelProto, target: str
 ) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    report = lower_model(ir.from_proto(model), LoweringOptions("target", target=find_target(target)))
+    # A lowering may rename tensors, which would be the proto's own.
+    own = ir.from_proto(onnx.ModelProto.FromString(model.SerializeToString()))
+    report = lower_model(own, LoweringOptions("target", target=find_target(target)))
     lowered, kept = ({(each.path, each.name) for each in nodes} for nodes in (report.nodes, report.kept))
     return lowered, kept
 
