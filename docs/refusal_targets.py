@@ -95,6 +95,8 @@ TARGETS = [
         f"{LOWER} primitive --strict",
         then(STATIC, rename_input(0, "rounded"), insert(node("Round", ["X"], ["rounded"], name="rounding"))),
     ),
+    Case("what becomes of native nodes", f"{LOWER} tract --native fast", STATIC),
+    Case("a profile keeps nodes", f"{LOWER} sonnx --native lower", STATIC),
     Case("the profile has no such operator", f"{LOWER} sonnx", STATIC, cell("GRU")),
     Case(
         "the profile has no such activation",

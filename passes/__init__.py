@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.passes.adapt_nodes import AdaptNodesPass
+    from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
     from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
     from rnnlower.passes.conform_sonnx import ConformSonnxPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptNodesPass",
+    "AdaptRecurrentPass",
     "AssumeLinearBeforeResetPass",
     "ConformSonnxPass",
     "ConvertOpsetPass",
@@ -54,6 +56,7 @@ __all__ = [
 
 _HOMES = {
     "AdaptNodesPass": "adapt_nodes",
+    "AdaptRecurrentPass": "adapt_recurrent",
     "AssumeLinearBeforeResetPass": "assume_linear",
     "DequantizeRecurrentPass": "dequantize_recurrent",
     "ConformSonnxPass": "conform_sonnx",

@@ -19,7 +19,7 @@ from rnnlower.lowering.sketching import FIRST_OPSET
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
-from rnnlower.targets.plan import KeptNode, check_opset
+from rnnlower.targets.plan import KeptNode, Native, check_opset
 
 __all__ = ["LAST_OPSET", "LOOPS", "LoweringOptions", "Report", "count_ops"]
 
@@ -52,6 +52,8 @@ class LoweringOptions:
         compute_type: ``float32``: narrower recurrences compute in it, between Casts.
         gates: ``fused``: as few products as can be; ``separate``: one for each gate; ``auto``: what the
             target runs fastest.
+        native: ``keep``: the target's own recurrent operators stay, as they are or adapted, wherever it runs
+            them right; ``lower``: none does; ``auto``: those that are faster than what replaces them.
     """
 
     strategy: str
@@ -70,6 +72,7 @@ class LoweringOptions:
     assume_linear_before_reset: bool = False
     compute_type: str | None = None
     gates: Gates = "auto"
+    native: Native = "auto"
 
     @property
     def folds(self) -> bool:
@@ -108,6 +111,13 @@ class LoweringOptions:
         if self.gates not in get_args(Gates):
             raise OptionError(
                 f"the gates are {self.gates!r}; they must be one of {', '.join(get_args(Gates))}"
+            )
+        if self.native not in get_args(Native):
+            raise OptionError(f"native is {self.native!r}; it must be one of {', '.join(get_args(Native))}")
+        if self.native == "lower" and self.target is not None and self.target.profile:
+            raise OptionError(
+                f"target {self.target.name} is a profile, which keeps recurrent nodes",
+                remedy=f"leave out {wording.option('native', 'lower')}",
             )
         if self.opset is not None and not FIRST_OPSET <= integer("opset", self.opset) <= LAST_OPSET:
             raise OptionError(

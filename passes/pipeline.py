@@ -17,6 +17,7 @@ from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
 from rnnlower.lowering.sketching import FIRST_OPSET, Wishes
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.adapt_nodes import AdaptNodesPass
+from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.conforming import conform
 from rnnlower.passes.convert_opset import ConvertOpsetPass
@@ -50,6 +51,7 @@ from rnnlower.targets.plan import (
     require_known,
     require_static_inputs,
     sort_out_native,
+    wants_native,
     wants_numbers,
 )
 
@@ -84,7 +86,8 @@ class _Work:
         impossible: Those that cannot run on inputs of the given shapes.
         plans: How each node is to be lowered.
         needs: The opset that each form of a node needs, with the operator that needs it.
-        lowered: What became of the nodes.
+        adapted: What became of the nodes that the target runs with something around them.
+        lowered: What became of the others.
         kept: The nodes that the target runs as they are.
         notes: What the user should know beside it.
         sets: The inputs that were set, with their values.
@@ -100,6 +103,7 @@ class _Work:
     impossible: list[Located] = dataclasses.field(default_factory=list)
     plans: dict[ir.Node, Plan] = dataclasses.field(default_factory=dict)
     needs: dict[Located, dict[str, int]] = dataclasses.field(default_factory=dict)
+    adapted: list[LoweredNode] = dataclasses.field(default_factory=list)
     lowered: list[LoweredNode] = dataclasses.field(default_factory=list)
     kept: list[KeptNode] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
@@ -149,7 +153,7 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
     finally:
         _forget_marks(model)
     return Report(
-        work.lowered,
+        [*work.adapted, *work.lowered],
         default_opset(model),
         ops_before,
         count_ops(model),
@@ -321,11 +325,25 @@ def _set_impossible_aside(work: _Work) -> None:
 
 def _keep_native(work: _Work) -> None:
     InferTypesPass()(work.model)
-    wanted, work.kept = sort_out_native(work.nodes, work.target, work.options.semantics)
+    options = work.options
+    wanted, work.kept = sort_out_native(work.nodes, work.target, options.semantics, options.native)
     for located in work.nodes:
         if located not in wanted:
             del located.node.meta[_ORIGIN]
     work.nodes = wanted
+
+
+def _adapt_recurrent(work: _Work) -> None:
+    options = work.options
+    slow = [
+        each for each in work.nodes if not wants_native(each, work.target, options.semantics, options.native)
+    ]
+    adapting = AdaptRecurrentPass(
+        work.target, [each for each in work.nodes if each not in slow], options.semantics
+    )
+    adapting(work.model)
+    work.adapted = adapting.adapted
+    work.nodes = [each for each in work.nodes if each not in adapting.gone]
 
 
 def _read(work: _Work) -> None:
@@ -488,7 +506,7 @@ def _require_fit(work: _Work) -> None:
 def _tell_unused_factor(work: _Work) -> None:
     factor = wording.option("unroll-factor", work.options.unroll_factor)
     done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in work.kept]
-    for node in work.lowered:
+    for node in (*work.adapted, *work.lowered):
         if node.strategy not in ("scan", "loop"):
             done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
     work.notes += [
@@ -515,6 +533,10 @@ def _has_target(options: LoweringOptions) -> bool:
 
 def _has_profile(options: LoweringOptions) -> bool:
     return options.target is not None and bool(options.target.profile)
+
+
+def _adapts(options: LoweringOptions) -> bool:
+    return _has_target(options) and options.native != "lower" and not _has_profile(options)
 
 
 def _emits(options: LoweringOptions) -> bool:
@@ -559,6 +581,7 @@ PIPELINE: Sequence[Step] = (
     Step(
         _keep_native, "A node's types and sizes, now known, decide whether the target runs it.", _has_target
     ),
+    Step(_adapt_recurrent, "What runs as it is needs nothing around it.", _adapts),
     Step(_warn_of_other_recurrences, "Loops of the model's own are still told from those of a lowering."),
     Step(_read, "What breaks an operator's text is refused before work is spent on it."),
     Step(_conform, "A profile keeps the recurrent nodes, and changes how they are written.", _has_profile),

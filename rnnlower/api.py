@@ -24,6 +24,7 @@ from rnnlower.passes.simplify import settle
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.fit import Misfit, find_misfits, runs_op
+from rnnlower.targets.plan import Native
 
 if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamReport
@@ -201,6 +202,7 @@ def lower(
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
     gates: Gates = "auto",
+    native: Native = "auto",
     progress: Progress | None = None,
 ) -> Report:
     """Rewrites the LSTM, GRU and RNN nodes that a runtime lacks or gets wrong into ops that it has.
@@ -208,6 +210,8 @@ def lower(
     Args:
         target: The name of a target, or the path of a .toml file that describes one.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
+        native: ``keep``: the runtime's own operators stay, as they are or adapted, wherever it runs them
+            right; ``lower``: none does; ``auto``: those that are faster than what replaces them.
 
     The other arguments and the errors are those of `scan`; in addition:
 
@@ -232,6 +236,7 @@ def lower(
         assume_linear_before_reset=assume_linear_before_reset,
         compute_type=compute_type,
         gates=gates,
+        native=native,
     )
     return lower_model(model, options, progress or _silent)
 

@@ -3,6 +3,7 @@
 python tests/kept_sweep.py tract --count 300 --seed 1            # static shapes
 python tests/kept_sweep.py openvino --count 100 --open           # open batch and length too
 python tests/kept_sweep.py opencv --count 100 --lowered          # what is lowered, too
+python tests/kept_sweep.py opencv --count 100 --native keep      # what could be kept, as it is or adapted
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--open", action="store_true")
     parser.add_argument("--lowered", action="store_true")
+    parser.add_argument("--native", choices=["auto", "keep", "lower"], default="auto")
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     counts: collections.Counter[str] = collections.Counter()
@@ -97,7 +99,7 @@ def main() -> int:
         while sum(counts.values()) - counts["refused by rnnlower"] < options.count:
             config = draw(lambda choices: choices[int(rng.integers(len(choices)))], is_open=options.open)
             try:
-                model = rnnlower.lower(config.build(), target=options.target)
+                model = rnnlower.lower(config.build(), target=options.target, native=options.native)
             except rnnlower.RnnLowerError:
                 counts["refused by rnnlower"] += 1
                 continue

@@ -211,6 +211,15 @@ Gates = Annotated[
         rich_help_panel=LOWERING,
     ),
 ]
+Native = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|keep|lower",
+        help="The runtime's own recurrent operators, as they are or adapted: kept where that is fastest, "
+        "wherever they are right, or never.",
+        rich_help_panel=LOWERING,
+    ),
+]
 Verify = Annotated[
     bool,
     typer.Option(

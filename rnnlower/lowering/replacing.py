@@ -51,7 +51,7 @@ class LoweredNode:
         op_type: LSTM, GRU or RNN.
         path: Where it lived.
         direction: forward, reverse or bidirectional.
-        strategy: unroll, scan or loop; conform where only the attributes had to change.
+        strategy: unroll, scan or loop; conform or adapt where the operator stays, with something around it.
         steps: Static number of time steps, or ``None``.
         emitted_ops: Number of nodes in its place, those of bodies included.
         reason: Why this strategy.

@@ -24,7 +24,7 @@ from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.repeats import repeated_by
 from rnnlower.targets.target import Claim, RecurrentRule, Target
 
-__all__ = ["native_misfits", "native_rule", "natives_of_model"]
+__all__ = ["lacking", "native_misfits", "native_rule", "natives_of_model"]
 
 _ORIGIN = "rnnlower.native"
 
@@ -112,6 +112,12 @@ def native_rule(located: Located, target: Target, semantics: Semantics) -> Recur
     node = parse_recurrent(located, semantics, lenient=True)
     fitting = (rule for rule in target.recurrent if located.node.op_type in rule.ops and not rule.profile)
     return next((rule for rule in fitting if not any(_broken(rule, node, semantics, located.path))), None)
+
+
+def lacking(located: Located, rule: RecurrentRule, semantics: Semantics) -> frozenset[str]:
+    """What about a node, whose types and sizes are noted, a rule does not allow, in words of its `wrong`."""
+    node = parse_recurrent(located, semantics, lenient=True)
+    return frozenset(key for key, _ in _broken(rule, node, semantics, located.path))
 
 
 def _broken(

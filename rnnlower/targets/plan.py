@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -16,13 +17,15 @@ from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.sketching import Wishes, candidates, cheapest
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.native import native_misfits, native_rule
-from rnnlower.targets.target import Target, find_target
+from rnnlower.targets.target import RecurrentRule, Target, find_target
 
 __all__ = [
     "KeptNode",
+    "Native",
     "cautions",
     "check_opset",
     "choose_plan",
@@ -31,10 +34,14 @@ __all__ = [
     "require_known",
     "require_static_inputs",
     "sort_out_native",
+    "wants_native",
     "wants_numbers",
 ]
 
 _MOST_UNROLLED = 256
+
+Native = Literal["auto", "keep", "lower"]
+"""Whether a runtime's own operators stay: where that is fastest, wherever they are right, or never."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,12 +129,13 @@ def require_static_inputs(model: ir.Model, target: Target) -> None:
 
 
 def sort_out_native(
-    selected: Sequence[Located], target: Target, semantics: Semantics
+    selected: Sequence[Located], target: Target, semantics: Semantics, native: Native = "auto"
 ) -> tuple[list[Located], list[KeptNode]]:
-    """The nodes that are to be lowered, and those that the target runs soundly as they are."""
+    """The nodes that are to be lowered, and those that stay, as the target runs them soundly as they are."""
     lowered, kept = [], []
     for located in selected:
-        if native_misfits(located, target, semantics):
+        wanted = wants_native(located, target, semantics, native)
+        if not wanted or native_misfits(located, target, semantics):
             lowered.append(located)
         else:
             reason = "it conforms" if target.profile else _why_kept(located, target, semantics)
@@ -135,10 +143,29 @@ def sort_out_native(
     return lowered, kept
 
 
+def wants_native(located: Located, target: Target, semantics: Semantics, native: Native) -> bool:
+    """Whether the runtime's own operator is preferred to a lowered node where both are right."""
+    if target.profile or native == "keep":
+        return True
+    if native == "lower":
+        return False
+    return _faster_unrolled(target, parse_recurrent(located, semantics, lenient=True)) is None
+
+
+def _faster_unrolled(target: Target, node: ResolvedNode) -> RecurrentRule | None:
+    """The rule by which unrolling the node beats the runtime's own operator."""
+    rules = (rule for rule in target.recurrent if node.node.op_type in rule.ops)
+    steps = node.seq_length
+    if steps is None or node.batch_size is None:
+        return None
+    return next((rule for rule in rules if steps <= rule.faster_unrolled), None)
+
+
 def _why_kept(located: Located, target: Target, semantics: Semantics) -> str:
     rule = native_rule(located, target, semantics)
     if rule is not None and rule.tried and target.tried is not None:
-        return f"{target.name} {target.tried.version} ran this form right at {rule.tried}"
+        speed = f"; {rule.measured}" if rule.measured else ""
+        return f"{target.name} {target.tried.version} ran this form right at {rule.tried}{speed}"
     return f"{target.name} says that it takes this form, which was not tried"
 
 
@@ -172,6 +199,9 @@ def choose_plan(
         strategies, reason = [strategy], "asked for"
     elif target.costs is None:
         strategies, reason = _preferred(target, node)
+        rule = _faster_unrolled(target, node)
+        if rule is not None and rule.measured:
+            reason += f"; {rule.measured}"
     elif node.seq_length is None:
         strategies, reason = ["scan"], "its sequence length is dynamic"
     else:

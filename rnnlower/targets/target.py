@@ -68,6 +68,9 @@ version) and, where nobody has said it, ``guess = true``::
     nested = true                 # whether it runs in bodies of If, Loop and Scan too
     wrong = ["layout", "reverse"] # inputs, attributes, directions, "activations" and "type" that it gets
     otherwise = "refused"         # silently wrong; others it refuses, or what becomes of them is "unknown"
+    adapt = ["initial_h"]         # words of `wrong` that are put right around the operator, tried too
+    faster_unrolled = 100         # number of steps up to which the unrolled node is faster than this one
+    measured = "a third of ..."   # how the times compare, with sizes
     tried = "batches of 1 and 2"  # sizes at which it was tried and right; left out: it was not tried
     source = "..."
 
@@ -222,6 +225,9 @@ class RecurrentRule(Claim):
     wrong: Sequence[str] = ()
     otherwise: str = "refused"
     profile: str = ""
+    adapt: Sequence[str] = ()
+    faster_unrolled: int = 0
+    measured: str = ""
     tried: str = ""
 
 

@@ -24,7 +24,7 @@ from rnnlower.recurrent.operators import (
 if TYPE_CHECKING:
     from rnnlower.targets.target import Target
 
-__all__ = ["CONTROL_FLOW", "known_word", "validate", "words"]
+__all__ = ["ADAPTABLE", "CONTROL_FLOW", "known_word", "validate", "words"]
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
 _MOST_LISTED = 24
@@ -41,6 +41,22 @@ _JUDGED = (
     *(*_OPTIONAL_INPUTS, *OUTPUT_NAMES, *ATTRIBUTE_TYPES, *DIRECTIONS, *_SIZES),
     *("type", "empty", "inputs", "nested", "semantics", "repeated", "input_size"),
 )
+ADAPTABLE: Mapping[str, str] = {
+    "B": "B written out as zeros",
+    "initial_h": "initial_h written out as zeros",
+    "initial_c": "initial_c written out as zeros",
+    "sequence_lens": "full sequence_lens left out",
+    "hidden_size": "hidden_size written",
+    "layout": "X, states and outputs transposed",
+    "bidirectional": "one node for each direction",
+    "reverse": "time turned around a forward node",
+    "inputs": "no empty inputs at the end",
+    "activations": "default activations left out",
+    "Y": "Y named",
+    "Y_h": "Y_h named",
+    "Y_c": "Y_c named",
+}
+"""What a rule may say of a node that can be put right around the operator, and how."""
 _PLAIN: Mapping[ir.AttributeType, type | tuple[type, ...]] = {
     ir.AttributeType.INT: int,
     ir.AttributeType.FLOAT: (int, float),
@@ -138,6 +154,7 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
         yield rule.not_behind, _standard_ops(), f"{where}.not_behind"
         for key in ("static", "static_nested", "static_with_states"):
             yield getattr(rule, key), _SIZES, f"{where}.{key}"
+        yield rule.adapt, ADAPTABLE, f"{where}.adapt"
         yield rule.semantics or (), ("ort", "spec"), f"{where}.semantics"
         yield rule.wrong, _JUDGED, f"{where}.wrong"
         yield [rule.otherwise], ("refused", "unknown"), f"{where}.otherwise"
@@ -170,6 +187,7 @@ def _numbers(target: Target) -> Iterator[tuple[str, int, int]]:
     for index, rule in enumerate(target.recurrent):
         where = f"recurrent[{index}]"
         yield f"{where}.most_inputs", 3 if rule.most_inputs is None else rule.most_inputs, 3
+        yield f"{where}.faster_unrolled", rule.faster_unrolled, 0
         yield f"{where}.min_input_size", rule.min_input_size or 1, 1
 
 

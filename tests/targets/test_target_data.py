@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -13,13 +15,15 @@ import rnnlower
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target
+from rnnlower.targets.plan import Native
 
 
 @pytest.mark.parametrize(
     ("target", "kept", "lowered"),
     [
-        ("opencv", {"op_type": "GRU", "Y_h": "unused"}, {"Y_h": "omitted"}),
-        ("opencv", {"Y_h": "graph"}, {"B": "empty"}),
+        ("opencv", {"op_type": "GRU", "Y_h": "unused", "initial_h": "input"}, {"Y_h": "omitted"}),
+        ("opencv", {"op_type": "GRU", "Y_h": "unused", "initial_h": "input"}, {"initial_h": "omitted"}),
+        ("opencv", {"Y_h": "graph"}, {"initial_h": "input"}),
         ("opencv", {"Y_h": "graph", "Y_c": "graph"}, {"Y_h": "empty"}),
         ("tract", {"op_type": "GRU", "linear_before_reset": 1}, {"input_size": 1}),
         ("tract", {"op_type": "GRU"}, {"x_dims": "batch", "initial_h": "expanded"}),
@@ -37,7 +41,33 @@ def test_what_was_tried_and_right_is_kept_and_nothing_else(
     for fields, wanted in ((kept, 1), (kept | lowered, 0)):
         model = Config(seq_length=50, batch_size=16, hidden_size=20, **fields).build()  # type: ignore[arg-type]
         # Folding leaves out what is empty.
-        assert len(recurrent_left(rnnlower.lower(model, target=target, fold=False))) == wanted, fields
+        assert len(kept_by(model, target, "keep")) == wanted, fields
+
+
+def kept_by(model: onnx.ModelProto, target: str, native: Native) -> list[str]:
+    """The operators of the nodes that stay as they are."""
+    options = LoweringOptions("target", target=find_target(target), native=native, fold=False)
+    return [node.op_type for node in lower_model(ir.from_proto(model), options).kept]
+
+
+@pytest.mark.parametrize(
+    ("target", "steps", "forms"),
+    [
+        ("opencv", 50, {"auto": "unroll", "keep": "adapt", "lower": "unroll"}),
+        ("opencv", 101, {"auto": "adapt", "keep": "adapt", "lower": "unroll"}),
+        ("tract", 50, {"auto": "adapt", "keep": "adapt", "lower": "unroll"}),
+        ("openvino", 50, {"auto": "kept", "keep": "kept", "lower": "unroll"}),
+    ],
+)
+def test_the_form_is_the_fastest_right_one(target: str, steps: int, forms: Mapping[Native, str]) -> None:
+    direction = "reverse" if target == "opencv" else "forward"
+    model = Config(seq_length=steps, Y_h="graph", direction=direction).build()
+    for native, form in forms.items():
+        options = LoweringOptions("target", target=find_target(target), native=native)
+        report = lower_model(ir.from_proto(model), options)
+        (node,) = (*report.nodes, *report.kept)
+        assert getattr(node, "strategy", "kept") == form
+        assert ("time" in node.reason) == (target != "openvino" and (native, target) != ("lower", "tract"))
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])

@@ -21,6 +21,7 @@ from rnnlower.cli.options import (
     InputShapes,
     Json,
     Model,
+    Native,
     Nodes,
     On,
     Opset,
@@ -81,6 +82,7 @@ def _lower(
     assume_linear_before_reset: AssumeLinear = False,
     compute_type: ComputeType = None,
     gates: Gates = "auto",
+    native: Native = "auto",
     verify: Verify = True,
     trials: Trials = None,
     seed: Seed = None,
@@ -119,6 +121,7 @@ def _lower(
         assume_linear_before_reset=assume_linear_before_reset,
         compute_type=compute_type,
         gates=gates,  # type: ignore[arg-type]  # LoweringOptions checks it
+        native=native,  # type: ignore[arg-type]  # LoweringOptions checks it
     )
     check_external_data(external_data)
     check_report(report, model, output)
@@ -170,9 +173,9 @@ def _is_narrow(verification: VerificationResult) -> bool:
 
 
 _ABSENT: dict[str, set[str]] = {
-    "unroll": {"unroll_factor", "target", "strict"},
-    "scan": {"target", "strict", "control_flow"},
-    "loop": {"target", "strict", "control_flow"},
+    "unroll": {"unroll_factor", "target", "strict", "native"},
+    "scan": {"target", "strict", "control_flow", "native"},
+    "loop": {"target", "strict", "control_flow", "native"},
     "target": set(),
 }
 
