@@ -23,6 +23,7 @@ from rnnlower.targets.plan import Native
     [
         ("opencv", {"op_type": "GRU", "Y_h": "unused", "initial_h": "input"}, {"Y_h": "omitted"}),
         ("opencv", {"op_type": "GRU", "Y_h": "unused", "initial_h": "input"}, {"initial_h": "omitted"}),
+        ("opencv", {"Y_h": "graph"}, {"B": "empty"}),
         ("opencv", {"Y_h": "graph"}, {"initial_h": "input"}),
         ("opencv", {"Y_h": "graph", "Y_c": "graph"}, {"Y_h": "empty"}),
         ("tract", {"op_type": "GRU", "linear_before_reset": 1}, {"input_size": 1}),
