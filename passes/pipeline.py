@@ -335,13 +335,15 @@ def _keep_native(work: _Work) -> None:
 
 def _adapt_recurrent(work: _Work) -> None:
     options = work.options
-    slow = [
-        each for each in work.nodes if not wants_native(each, work.target, options.semantics, options.native)
+    native = [
+        each for each in work.nodes if wants_native(each, work.target, options.semantics, options.native)
     ]
-    adapting = AdaptRecurrentPass(
-        work.target, [each for each in work.nodes if each not in slow], options.semantics
-    )
+    # Afterwards a state of zeros stands where there was none.
+    steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
+    forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
+    adapting = AdaptRecurrentPass(work.target, native, options.semantics)
     adapting(work.model)
+    work.warnings += [warning for each in adapting.gone for warning in forgetting[each]]
     work.adapted = adapting.adapted
     work.nodes = [each for each in work.nodes if each not in adapting.gone]
 

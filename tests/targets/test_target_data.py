@@ -70,6 +70,14 @@ def test_the_form_is_the_fastest_right_one(target: str, steps: int, forms: Mappi
         assert getattr(node, "strategy", "kept") == form
 
 
+@pytest.mark.parametrize("native", ["auto", "lower"])
+def test_an_adapted_node_of_one_step_is_still_said_to_forget(native: Native) -> None:
+    model = ir.from_proto(Config(seq_length=1, Y_h="graph").build())
+    report = lower_model(model, LoweringOptions("target", target=find_target("tract"), native=native))
+    assert [node.strategy for node in report.nodes] == [{"auto": "adapt", "lower": "unroll"}[native]]
+    assert ["forgets" in str(warning) for warning in report.warnings] == [True]
+
+
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 def test_qnn_runs_no_recurrent_node_that_was_tried(op_type: str) -> None:
     assert recurrent_left(rnnlower.lower(Config(op_type=op_type).build(), target="ort-qnn")) == []
