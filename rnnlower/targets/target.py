@@ -60,6 +60,7 @@ version) and, where nobody has said it, ``guess = true``::
     static_with_states = ["batch"]  # ... where initial states are there and are no graph inputs
     not_behind = ["Expand"]       # operators that must not repeat an axis of 1 to make X
     min_input_size = 2            # least number of features of X
+    min_hidden_size = 8           # least number of units
     semantics = ["ort"]           # the readings (--semantics) under which it is right
     same_activations = true       # whether those of both directions must be the same
     needs = ["initial_h", "Y_h"]  # optional inputs, outputs and attributes without which it does not run
@@ -215,6 +216,7 @@ class RecurrentRule(Claim):
     not_empty: Sequence[str] = ()
     not_behind: Sequence[str] = ()
     min_input_size: int | None = None
+    min_hidden_size: int | None = None
     most_inputs: int | None = None
     nested: bool = True
     static: Sequence[str] = ()

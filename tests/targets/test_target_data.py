@@ -62,7 +62,7 @@ def kept_by(model: onnx.ModelProto, target: str, native: Native) -> list[str]:
 )
 def test_the_form_is_the_fastest_right_one(target: str, steps: int, forms: Mapping[Native, str]) -> None:
     direction = "reverse" if target == "opencv" else "forward"
-    model = Config(seq_length=steps, Y_h="graph", direction=direction).build()
+    model = Config(seq_length=steps, hidden_size=8, Y_h="graph", direction=direction).build()
     for native, form in forms.items():
         options = LoweringOptions("target", target=find_target(target), native=native)
         report = lower_model(ir.from_proto(model), options)
@@ -72,7 +72,7 @@ def test_the_form_is_the_fastest_right_one(target: str, steps: int, forms: Mappi
 
 @pytest.mark.parametrize("native", ["auto", "lower"])
 def test_an_adapted_node_of_one_step_is_still_said_to_forget(native: Native) -> None:
-    model = ir.from_proto(Config(seq_length=1, Y_h="graph").build())
+    model = ir.from_proto(Config(seq_length=1, hidden_size=8, Y_h="graph").build())
     report = lower_model(model, LoweringOptions("target", target=find_target("tract"), native=native))
     assert [node.strategy for node in report.nodes] == [{"auto": "adapt", "lower": "unroll"}[native]]
     assert ["forgets" in str(warning) for warning in report.warnings] == [True]
