@@ -29,7 +29,10 @@ def temporary_folder() -> Iterator[Path]:
         # What still runs there when the folder goes may write into it.
         stack.callback(_remove, folder)
         stack.enter_context(locked(folder))
-        yield folder
+        # Whoever writes a model there locks its folder, too, and would wait for this run.
+        inner = folder / "files"
+        inner.mkdir()
+        yield inner
 
 
 def _is_ours(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.processes import process
 
+from rnnlower.files.publishing import staging_folder
 from rnnlower.folders import temporary_folder
 
 _KILLED = """
@@ -34,7 +35,13 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path, monkeypatch: 
     with temporary_folder() as first:
         (first / "file").touch()
         with temporary_folder() as second:
-            assert {*tmp_path.iterdir()} == {*others, first, second}
-        assert {*tmp_path.iterdir()} == {*others, first}
+            assert {*tmp_path.iterdir()} == {*others, first.parent, second.parent}
+        assert {*tmp_path.iterdir()} == {*others, first.parent}
         assert not left.exists()
     assert {*tmp_path.iterdir()} == {*others}
+
+
+def test_a_model_can_be_staged_in_one() -> None:
+    """Staging locks the folder of the destination."""
+    with temporary_folder() as folder, staging_folder(folder / "model.onnx") as staging:
+        assert staging.parent == folder
