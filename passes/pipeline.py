@@ -194,7 +194,7 @@ def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
     if work.opset is not None and work.opset < default_opset(work.model):
         ConvertOpsetPass(work.opset, keep=_is_selected)(work.model)
     if _emits(options):
-        for located in work.nodes:
+        for located in (*work.nodes, *work.impossible):
             located.node.meta[EMITTED] = True
     misfits = find_misfits(work.model, work.target, options.semantics, emitted=False)
     return Forecast(work.nodes, work.kept, misfits, work.notes)
