@@ -359,6 +359,13 @@ RUNTIMES = [
     Case("a command that is not there", f"{ON} 'cmd:./nowhere {{model}} {{inputs}} {{outputs}}'"),
     Case("a command that fails", f"{ON} 'cmd:false {{model}} {{inputs}} {{outputs}}'"),
     Case("a command that writes nothing", f"{ON} 'cmd:true {{model}} {{inputs}} {{outputs}}'"),
+    Case("a probe without a place for its target", "probe onnxruntime", model=None),
+    Case("a target of another name", "probe onnxruntime -o target.json", model=None),
+    Case(
+        "a probe of what runs nothing",
+        "probe -q 'cmd:false {model} {inputs} {outputs}' -o own.toml",
+        model=None,
+    ),
     Case(
         "a command that writes something else", f"{ON} 'cmd:tee {{outputs}} {{model}}.copy {{inputs}}.copy'"
     ),

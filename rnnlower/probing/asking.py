@@ -155,7 +155,7 @@ class Asker:
         return self._answers[key]
 
     def finish(self) -> None:
-        """Forget the answers that were kept: the file that they are for is written."""
+        """Forget the answers that were kept: another run does not need them."""
         if self._partial is not None:
             self._partial.unlink(missing_ok=True)
         self._partial = None

@@ -67,6 +67,7 @@ def _tables(asker: Asker) -> dict[str, Any]:
     engine = asker.engine
     opsets = operators.opset_range(asker)
     if not opsets:
+        asker.finish()  # Nothing was learnt that another run could use.
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
     dynamic = operators.is_dynamic(asker)
     ops = operators.operators(asker, opsets[1])
