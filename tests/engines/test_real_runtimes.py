@@ -73,8 +73,12 @@ def test_a_planted_fault_shows_there(runtime: str, fault: str) -> None:
     assert not verdict, str(verdict)
 
 
+@pytest.mark.parametrize("runtime", ["onnx2torch"], indirect=True)
 def test_batch_normalization_infers(runtime: str) -> None:
-    """PyTorch modules normalize by the batch they get until they are told not to."""
+    """PyTorch modules normalize by the batch they get until they are told not to.
+
+    MNN 3.6.1 gets a BatchNormalization of three axes wrong by itself.
+    """
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
         main (float[1, 2, 4] x) => (float[1, 2, 4] y)
