@@ -1,24 +1,24 @@
-"""Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.
+"""A tool that rewrites the LSTM, GRU and RNN nodes of ONNX models into primitive operators.
 
     import rnnlower
 
     model = rnnlower.unroll("model.onnx", dims={"T": 16})
     assert rnnlower.verify("model.onnx", model)
 
-What users call:
+The functions:
 
-    unroll, scan, loop   every recurrent node becomes a straight line, one Scan or one Loop
-    lower                what a runtime lacks or gets wrong becomes what it has
-    check                what of a model a runtime does not run
-    stream               one chunk of time a call, with the states as inputs and outputs
-    convert              the model at another opset
-    verify               do two models compute the same?
-    inspect              the recurrent nodes
-    probe                what a runtime gets right, as a target
-    bench                times of the model as it is and lowered
+    unroll, scan, loop   turn every recurrent node into straight-line ops, one Scan or one Loop
+    lower                rewrite what a runtime lacks or computes wrong into operators that it has
+    check                list the nodes of a model that a runtime cannot run
+    stream               process one chunk of time per call, with the states as inputs and outputs
+    convert              move a model to another opset
+    verify               compare the numbers that two models compute
+    inspect              list the recurrent nodes
+    probe                find out what a runtime computes correctly, and write it as a target
+    bench                time a model as it is and lowered
 
-`unroll.with_report(...)` gives a pair of the model and a `Report` of what was done; so do `scan`, `loop`,
-`lower`, `stream` and `convert`. Models are paths, ModelProtos or ir.Models, and stay as they are. Errors
+`unroll.with_report(...)` returns a pair: the model and a `Report` of what was done. So do `scan`, `loop`,
+`lower`, `stream` and `convert`. Models are paths, ModelProtos or ir.Models, and are never changed. Errors
 derive from `RnnLowerError`. `rnnlower.passes` holds the passes.
 """
 
@@ -86,7 +86,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for when it is: the command line starts without onnx and onnxruntime."""
+    """Import a public name on first use, so that the command line starts without onnx and onnxruntime."""
     if name in ("engines", "passes"):
         return importlib.import_module(f"rnnlower.{name}")
     for module, names in _HOMES.items():

@@ -1,4 +1,4 @@
-"""`python -m rnnlower`."""
+"""Entry point of `python -m rnnlower`."""
 
 from rnnlower.cli import main
 

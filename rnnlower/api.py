@@ -1,7 +1,7 @@
 """The public functions.
 
-A path or a ModelProto gives a ModelProto, an ir.Model an ir.Model; arguments stay as they are.
-What the commands print as notes is logged here at level INFO, and warnings at WARNING.
+A path or a ModelProto gives a ModelProto, an ir.Model gives an ir.Model. Arguments are never changed.
+The notes that the commands print are logged at level INFO, the warnings at WARNING.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ def unroll(
     gates: Gates = "auto",
     progress: Progress | None = None,
 ) -> Report:
-    """Rewrites LSTM, GRU and RNN nodes into straight-line primitive ops.
+    """Rewrite LSTM, GRU and RNN nodes into straight-line primitive ops.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        opset: Default-domain opset of the result; left out: the source's, raised only as far as the ops need.
-        dims: Sizes of symbolic dimensions, by name.
-        input_shapes: Shapes of graph inputs, by name.
-        nodes: Shell wildcards; only nodes whose name matches one are rewritten.
-        semantics: Which reading wins where the ONNX text and onnxruntime differ, ``ort`` or ``spec``.
-        sets: Values of graph inputs, by name: numbers, lists or arrays. These inputs become constants.
-        fold: Fold constants and take the branches of Ifs that are decided; ``None``: where `sets`, `dims` or
-            `input_shapes` is given, and for a target.
-        control_flow: ``unroll``: the model's own Loop and Scan nodes become straight lines, too; ``keep``:
-            they stay. ``None``: for a target, those go that it lacks.
-        dequantize: Quantized recurrent operators become float ones, with dequantized weights.
-        assume_linear_before_reset: Every GRU is read as ``linear_before_reset=1``.
-        compute_type: ``float32``: float16 and bfloat16 recurrences compute in it, between Casts.
-        gates: One product for several gates (``fused``), one each (``separate``), or what runs fastest.
-        progress: Called with what is being done, how much of it is done, and how much there is to do.
+        opset: Default-domain opset of the result. ``None``: the source's, raised only as far as the ops need.
+        dims: Sizes of symbolic dimensions: ``{name: size}``.
+        input_shapes: Shapes of graph inputs: ``{name: shape}``.
+        nodes: Shell wildcards. Only nodes whose name matches one of them are rewritten.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
+        sets: Values of graph inputs: ``{name: number, list or array}``. These inputs become constants.
+        fold: Fold constants and replace If nodes of known condition by their branch. ``None``: only if
+            `sets`, `dims`, `input_shapes` or a target is given.
+        control_flow: ``unroll``: unroll the model's own Loop and Scan nodes, too. ``keep``: leave them.
+            ``None``: for a target, unroll those that it lacks.
+        dequantize: Turn quantized recurrent operators into float ones, with dequantized weights.
+        assume_linear_before_reset: Read every GRU as ``linear_before_reset=1``.
+        compute_type: ``float32``: compute float16 and bfloat16 recurrences in float32, between Casts.
+        gates: One product for several gates (``fused``), one each (``separate``), or the fastest (``auto``).
+        progress: Called with a description of the current phase, the work done, and the work in total.
 
     Returns:
-        A ModelProto, or an `ir.Model` where one is given. ``unroll.with_report(...)`` gives a pair: the
-        model, and a `Report` of what became of each node, with op counts, notes and warnings. So do `scan`,
+        A ModelProto, or an `ir.Model` if one was given. ``unroll.with_report(...)`` returns a pair: the
+        model, and a `Report` on each rewritten node, with op counts, notes and warnings. So do `scan`,
         `loop` and `lower`; the report of `convert` is an `OpsetReport`.
 
     Raises:
         OptionError: An option does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
-        UnsupportedModelError: A node asks for what is refused, or has no static sequence length.
+        UnsupportedModelError: A node uses a feature that is not supported, or has no static sequence length.
         OpsetError: The model cannot be moved to the opset.
     """
     options = LoweringOptions(
@@ -118,10 +118,10 @@ def scan(
     gates: Gates = "auto",
     progress: Progress | None = None,
 ) -> Report:
-    """Rewrites each LSTM, GRU and RNN node into primitive ops around one Scan.
+    """Rewrite each LSTM, GRU and RNN node into primitive ops around one Scan.
 
     Args:
-        unroll_factor: Time steps in an iteration; what does not fill one runs in a second Scan.
+        unroll_factor: Time steps per iteration. Steps that are left over run in a second Scan.
 
     The other arguments and the errors are those of `unroll`; the sequence length may be dynamic.
     """
@@ -161,7 +161,7 @@ def loop(
     gates: Gates = "auto",
     progress: Progress | None = None,
 ) -> Report:
-    """Rewrites each LSTM, GRU and RNN node into primitive ops around one Loop.
+    """Rewrite each LSTM, GRU and RNN node into primitive ops around one Loop.
 
     The arguments and the errors are those of `scan`.
     """
@@ -205,19 +205,19 @@ def lower(
     native: Native = "auto",
     progress: Progress | None = None,
 ) -> Report:
-    """Rewrites the LSTM, GRU and RNN nodes that a runtime lacks or gets wrong into ops that it has.
+    """Rewrite the LSTM, GRU and RNN nodes that a runtime lacks or computes wrong into ops that it has.
 
     Args:
         target: The name of a target, or the path of a .toml file that describes one.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
-        native: ``keep``: the runtime's own operators stay, as they are or adapted, wherever it runs them
-            right; ``lower``: none does; ``auto``: those that are faster than what replaces them.
+        native: ``keep``: keep the runtime's own operators, as they are or adapted, wherever it computes
+            them correctly. ``lower``: replace them all. ``auto``: keep those that are faster than primitives.
 
     The other arguments and the errors are those of `scan`; in addition:
 
     Raises:
         OptionError: There is no such target, or it does not take the opset.
-        UnsupportedModelError: The target's ops cannot say what a node does, or it takes static shapes only.
+        UnsupportedModelError: A node cannot be expressed in the target's ops, or its shapes must be static.
     """
     options = LoweringOptions(
         "target",
@@ -251,7 +251,7 @@ def check(
     semantics: Semantics = "ort",
     progress: Progress | None = None,
 ) -> list[Misfit]:
-    """What in the model a runtime does not run; nothing if all of it fits.
+    """List the nodes of the model that a runtime does not run; the list is empty if the whole model fits.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
@@ -259,11 +259,11 @@ def check(
         dims: As for `unroll`.
         input_shapes: As for `unroll`.
         sets: As for `unroll`.
-        semantics: The reading by which a native recurrent node has to be right.
+        semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
         progress: As for `unroll`.
 
     Raises:
-        OptionError: There is no such target or reading, or a size does not fit the model.
+        OptionError: The target or the semantics do not exist, or a size does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
     tell = progress or _silent
@@ -283,7 +283,7 @@ def convert(
     sets: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> OpsetReport:
-    """Moves the model to another version of the default domain, up or down.
+    """Move the model to another version of the default domain, up or down.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
@@ -307,7 +307,7 @@ def convert(
 
 
 def inspect(model: ModelLike, *, progress: Progress | None = None) -> list[RecurrentNode]:
-    """The model's recurrent nodes.
+    """List the model's recurrent nodes.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
@@ -335,21 +335,22 @@ def stream(
     semantics: Semantics = "ort",
     progress: Progress | None = None,
 ) -> StreamReport:
-    """Makes a model of whole sequences one of a chunk a call, with every state an input and an output.
+    """Turn a model of whole sequences into one of a chunk per call, with all states as inputs and outputs.
 
     Args:
-        chunk: Time steps a call.
-        time_axes: The axis of time by the input's name, where it does not follow from the recurrent nodes.
-        allow_delay: Whether convolutions may look ahead, at a delay.
-        strategy: ``unroll``, ``scan`` or ``loop``: the recurrent nodes of the chunk are lowered as well;
-            ``none``: they stay.
-        target: Lower them for this runtime instead.
+        chunk: Time steps per call.
+        time_axes: Time axes of inputs, ``{name: axis}``, where they do not follow from the recurrent nodes.
+        allow_delay: Accept convolutions that look ahead, at the price of a delay.
+        strategy: ``unroll``, ``scan`` or ``loop``: lower the recurrent nodes of the chunk as well.
+            ``none``: keep them.
+        target: Lower the recurrent nodes for this runtime instead.
 
-    The other arguments are those of `unroll`. The metadata of the result tells which output feeds which input
-    in the next call (``rnnlower.state``), and where time is (``rnnlower.stream``).
+    The other arguments are those of `unroll`. Two metadata entries of the result describe its use:
+    ``rnnlower.state`` (which output feeds which input in the next call) and ``rnnlower.stream`` (the time
+    axes).
 
     Raises:
-        OptionError: An option does not fit the model, or nothing tells which axis is time.
+        OptionError: An option does not fit the model, or the time axis cannot be determined.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
         UnsupportedModelError: A node couples time steps in a way that no state can carry.
     """

@@ -1,4 +1,4 @@
-"""What callers pass to the Python functions, checked before anything is done with it."""
+"""Checks of the arguments of the Python functions, made before any work starts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["check_strings", "integer", "model_path"]
 
 
 def integer(name: str, value: Any) -> int:
-    """The value as an int.
+    """Return the value as an int.
 
     Raises:
-        OptionError: It is none, as a text of digits or a float.
+        OptionError: It is not an int, but for example a float or a string of digits.
     """
     try:
         return operator.index(value)
@@ -25,7 +25,7 @@ def integer(name: str, value: Any) -> int:
 
 
 def check_strings(name: str, values: Any) -> None:
-    """Refuses what is no list of strings.
+    """Refuse a value that is not a list of strings.
 
     Raises:
         OptionError: It is a single string, or holds something else.
@@ -37,10 +37,10 @@ def check_strings(name: str, values: Any) -> None:
 
 
 def model_path(model: Any, role: str = "the model") -> str:
-    """The path that stands for a model.
+    """Return the path of a model.
 
     Raises:
-        OptionError: It is none.
+        OptionError: It is not a path.
     """
     if isinstance(model, str | os.PathLike):
         path = os.fspath(model)

@@ -1,4 +1,4 @@
-"""How the public functions take and give models: a copy goes in, the kind that was given comes out."""
+"""Types of the public functions: each works on a copy and returns the kind of model it was given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ModelFunction", "Progress", "model_function"]
 logger = logging.getLogger("rnnlower.api")
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is; 0 of 0: nobody counts."""
+"""Called with a description of the phase, the work done and the work in total; 0 of 0 if uncounted."""
 
 
 class Told(Protocol):
@@ -37,12 +37,12 @@ _Proto = str | os.PathLike[str] | onnx.ModelProto
 
 
 class ModelFunction(Protocol[_Options, _Report]):
-    """A function from a model to another one of the same kind: a path counts as a ModelProto.
+    """A function from a model to another one of the same kind; a path counts as a ModelProto.
 
-    `with_report` gives a pair: the model, and the report of what was done.
+    `with_report` returns a pair: the model and the report on what was done.
     """
 
-    # Paths and protobufs first: without stubs of protobuf a checker takes a ModelProto for anything.
+    # Paths and protobufs first: without stubs for protobuf, a type checker accepts a ModelProto as any type.
     @overload
     def __call__(
         self, model: _Proto, *args: _Options.args, **options: _Options.kwargs
@@ -65,7 +65,7 @@ class ModelFunction(Protocol[_Options, _Report]):
 def model_function(
     function: Callable[Concatenate[ir.Model, _Options], _Report],
 ) -> ModelFunction[_Options, _Report]:
-    """Makes a public function of one that changes a model in place and gives a report."""
+    """Make a public function out of one that changes a model in place and returns a report."""
 
     def with_report(model: ModelLike, *args: Any, **options: Any) -> tuple[Any, _Report]:
         tell = options.get("progress")
@@ -84,12 +84,12 @@ def model_function(
     public: Any = call
     public.__signature__ = _signature(function)
     public.with_report = with_report
-    with_report.__doc__ = f"As `{function.__name__}`, but gives a pair: the model, and the report."
+    with_report.__doc__ = f"Like `{function.__name__}`, but returns a pair: the model and the report."
     return cast(ModelFunction[_Options, _Report], public)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """What `help` shows: the model in any form, and no report."""
+    """Return the signature that `help` shows: the model in any form, and no report."""
     signature = inspect.signature(function)
     first, *rest = signature.parameters.values()
     model = first.replace(annotation="ModelLike")

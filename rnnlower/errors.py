@@ -1,4 +1,4 @@
-"""The errors a caller can meet. Each message names the node, attribute, input or option, and what to do."""
+"""The errors that callers can catch. Messages name the node, attribute, input or option, and the remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class Labelled(Protocol):
-    """A node with an address, `str()` of it, and what messages call it."""
+    """A node with an address: `str()` of it is what messages call it."""
 
     @property
     def label(self) -> str: ...
@@ -28,14 +28,14 @@ class RnnLowerError(Exception):
     """Base of every error that rnnlower raises on purpose.
 
     Args:
-        problem: What is wrong.
-        node: The node that it is about.
-        remedy: What to do about it.
+        problem: The fault.
+        node: The node at fault.
+        remedy: What the user can do about it.
 
     Attributes:
         problem: The message without the remedy.
-        node: Where the node is and its name, as `inspect` has them (``If_0/then_branch/lstm``), or ``""``.
-        remedy: What to do about it, or ``""`` where nothing is known beyond the message.
+        node: Path and name of the node as `inspect` lists them (``If_0/then_branch/lstm``), or ``""``.
+        remedy: What the user can do about it, or ``""`` if nothing is known.
     """
 
     def __init__(self, problem: str, *, node: Labelled | None = None, remedy: str = "") -> None:
@@ -45,18 +45,18 @@ class RnnLowerError(Exception):
         super().__init__(f"{self.problem}; {remedy}" if remedy else self.problem)
 
     def advise(self, remedy: str) -> None:
-        """Puts a remedy in the place of the one it has: whoever catches it may know the circumstances."""
+        """Replace the remedy: the caller that catches the error may know a better one."""
         self.remedy = remedy
         self.args = (f"{self.problem}; {remedy}",)
 
     @property
     def kind(self) -> str:
-        """The name of the class, as JSON has it."""
+        """The name of the class, as it appears in JSON."""
         return type(self).__name__
 
 
 class OptionError(RnnLowerError, ValueError):
-    """An option does not fit the model or is malformed (``dims`` names a dimension the model lacks, ...)."""
+    """An option is malformed or does not fit the model (``dims`` names an unknown dimension, ...)."""
 
 
 class InvalidModelError(RnnLowerError):
@@ -64,17 +64,17 @@ class InvalidModelError(RnnLowerError):
 
 
 class UnsupportedModelError(RnnLowerError):
-    """The model is legal, but asks for something that is refused."""
+    """The model is legal, but uses a feature that is not supported."""
 
 
 class MissingOperatorError(UnsupportedModelError):
-    """What is to be emitted cannot be expressed in the operators that a target has.
+    """An operation cannot be expressed in the operators that a target has.
 
     Args:
         op_type: The operator that is missing.
-        target: Who lacks it.
-        needs: What needs it, the outermost first.
-        advice: What to do about it, beside choosing another target.
+        target: The target that lacks it.
+        needs: The operations that need it, outermost first.
+        advice: What the user can do other than choosing another target.
         at: The recurrent node.
     """
 
@@ -94,15 +94,15 @@ class MissingOperatorError(UnsupportedModelError):
         super().__init__(f"{what}, which target {target} lacks", node=at, remedy=", or ".join(remedies))
 
     def behind(self, purpose: str, advice: str = "") -> MissingOperatorError:
-        """The same, with what the operator is needed for."""
+        """Return the same error with the purpose that the operator is needed for."""
         op_type, target, needs, old_advice = self._parts
         if purpose == op_type and not needs:
-            # What stands for an operator may want that very operator.
+            # The replacement of an operator may itself need that operator.
             return self
         return MissingOperatorError(op_type, target, (purpose, *needs), advice or old_advice)
 
     def at(self, node: Labelled) -> MissingOperatorError:
-        """The same, with the recurrent node that it is about."""
+        """Return the same error with the recurrent node that it concerns."""
         return MissingOperatorError(*self._parts, node)
 
 
@@ -110,7 +110,7 @@ class OpsetError(RnnLowerError):
     """The model cannot be moved to the opset asked for.
 
     Args:
-        opset: The lowest opset that would do, where a higher one does.
+        opset: The lowest opset that would work, if a higher one would.
         operator: The operator that needs it.
     """
 
@@ -129,14 +129,14 @@ class OpsetError(RnnLowerError):
 
 
 class VerificationError(RnnLowerError):
-    """Two models that should agree do not."""
+    """Two models that should agree give different results."""
 
 
 class UnverifiableError(VerificationError):
-    """No engine runs one of the two models, so nothing could be compared.
+    """One of the two models runs on no engine, so nothing could be compared.
 
     Args:
-        on: What is known of the runtime that was asked for, as JSON has it.
+        on: The result on the runtime that was asked for, in the form of the JSON output.
     """
 
     def __init__(self, problem: str, *, remedy: str = "", on: Mapping[str, object] | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Temporary folders that do not outlive their runs: what a killed one left, the next one removes.
+"""Temporary folders that are removed by the next run if their own run was killed.
 
-A live run holds a lock on its folder; where the system has no locks, everything stays.
+A live run holds a lock on its folder. On systems without file locks nothing is removed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _NAME = ("tmp", ".rnnlower")
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder in the system's temporary one, for as long as the block lasts."""
+    """Make a temporary folder that exists as long as the block runs."""
     prefix, suffix = _NAME
     found = Path(tempfile.gettempdir()).glob(f"{prefix}????????{suffix}")
-    # One that is empty may belong to a run that is about to lock it.
+    # An empty folder may belong to a run that is about to lock it.
     remove_leftovers((folder for folder in found if _is_ours(folder) and any(folder.iterdir())), _remove)
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(suffix, prefix))
-        # What still runs there when the folder goes may write into it.
+        # A process that still runs there may write into the folder while it is being removed.
         stack.callback(_remove, folder)
         stack.enter_context(locked(folder))
-        # Whoever writes a model there locks its folder, too, and would wait for this run.
+        # A run that writes a model there locks its folder, too, and would wait for this one.
         inner = folder / "files"
         inner.mkdir()
         yield inner
@@ -48,7 +48,7 @@ def _remove(folder: Path) -> None:
 
 
 def remove_leftovers(folders: Iterable[Path], remove: Callable[[Path], None]) -> None:
-    """Removes those of the folders that no run holds a lock on."""
+    """Remove those folders that no run holds a lock on."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 
@@ -65,7 +65,7 @@ def remove_leftovers(folders: Iterable[Path], remove: Callable[[Path], None]) ->
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other runs that want this lock waiting, where the system can."""
+    """Make other runs wait for this lock, on systems that have locks."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError, OSError):
             import fcntl

@@ -1,4 +1,4 @@
-"""What a model's recurrent nodes look like, as plain data."""
+"""The recurrent nodes of a model, described as plain data."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = ["RecurrentNode", "find_warnings", "inspect_model"]
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentNode:
-    """An LSTM, GRU or RNN node as the model has it.
+    """An LSTM, GRU or RNN node as it stands in the model.
 
     Attributes:
-        name: Its name; an unnamed node has one made of operator and number, which ``--node`` knows too.
-        domain: The operator's domain, ``""`` for the default one.
-        op_type: LSTM, GRU or RNN, or the name of another domain's operator that holds one.
+        name: Its name. An unnamed node gets one made of its operator and a number; ``--node`` accepts it.
+        domain: The operator's domain; ``""`` is the default domain.
+        op_type: LSTM, GRU or RNN, or the operator of another domain that wraps one.
         path: ``""`` for the main graph, ``If_12/then_branch`` for a subgraph, ``function:domain::name`` for a
             function.
         direction: forward, reverse or bidirectional.
-        hidden_size: Units, or ``None`` where a function's caller says it.
+        hidden_size: Units, or ``None`` if the caller of a function sets them.
         input_size: Features of X, or ``None``.
         seq_len: Time steps: a number, a dimension's name, or ``None``.
         batch: Rows: a number, a dimension's name, or ``None``.
-        dtype: Name of X's type as NumPy has it, or ``None``.
+        dtype: NumPy's name for the type of X, or ``None``.
         layout: 0 or 1.
-        inputs: Names of the inputs that are present, as the operator calls them.
-        outputs: Names of the outputs that something reads.
-        attributes: Attributes that differ from the defaults; ``@name`` for a function's parameter.
+        inputs: The operator's names of the inputs that are present.
+        outputs: The operator's names of the outputs that something reads.
+        attributes: Attributes that differ from the defaults; ``@name`` refers to a function's parameter.
         weights: ``constant``, ``computed`` (from constants) or ``runtime``: the least constant of W, R, B and
             P.
     """
@@ -61,15 +61,15 @@ class RecurrentNode:
     weights: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, in types that JSON knows."""
+        """Return the fields as a dictionary of JSON types."""
         return dataclasses.asdict(self)
 
 
 def inspect_model(model: ir.Model) -> list[RecurrentNode]:
-    """Every recurrent node of the model, functions included; the model is one to work on.
+    """List every recurrent node of the model, functions included. The model may be changed in the process.
 
     Raises:
-        InvalidModelError: A node breaks its operator's text.
+        InvalidModelError: A node breaks the ONNX spec of its operator.
         UnsupportedModelError: A node has an unknown activation, or a clip that is not positive.
     """
     InferTypesPass()(model)
@@ -77,7 +77,7 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
 
 
 def find_warnings(model: ir.Model) -> list[Suspicion]:
-    """What a user should know about the model's recurrence; `inspect_model` has seen the model."""
+    """Return what a user should know about the model's recurrence; call `inspect_model` first."""
     return [*find_suspicions(model), *other_recurrences(model)]
 
 
@@ -115,7 +115,7 @@ def _dimension(shape: ir.Shape | None, axis: int) -> int | str | None:
 
 
 def _attributes(resolved: ResolvedNode) -> dict[str, Any]:
-    """The attributes that say something else than the operator's default."""
+    """Return the attributes that differ from the operator's defaults."""
     defaults = {
         "direction": "forward",
         "input_forget": 0,

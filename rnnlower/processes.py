@@ -1,7 +1,7 @@
-"""Work in a process of its own, which may die, or be ended, without taking this one along.
+"""Calls in a child process, which may crash or be killed without harm to this one.
 
-onnxruntime and onnx's shape inference end their process over some models, and hold off signals while they are
-at it. The other process calls functions that it is sent by name, one after the other, until it is closed.
+onnxruntime and onnx's shape inference abort their process over some models, and block signals while they run.
+The child calls the functions it is sent, one after the other, until it is closed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rnnlower.errors import OptionError
 __all__ = ["Child", "ChildDiedError", "limit_set", "longest_call"]
 
 _VARIABLE = "RNNLOWER_ENGINE_SECONDS"
-# Of how often a child looks whether its parent is still there.
+# Seconds between two looks whether the parent process still exists.
 _WATCH_SECONDS = 1.0
-# The paths come first, so that nothing in the current folder hides a module.
+# The paths come first, so that no file in the current folder hides a module.
 _START = "import sys; sys.path[:] = sys.argv[1:]; from rnnlower.processes import serve; serve()"
 
 
 class ChildDiedError(Exception):
-    """The process ended during a call, by itself (``late`` is False) or because its time was over."""
+    """The process ended during a call: by itself, or because the time was up (``late``)."""
 
     def __init__(self, message: str, late: bool) -> None:
         super().__init__(message)
@@ -40,19 +40,19 @@ class ChildDiedError(Exception):
 
 
 def longest_call() -> float:
-    """Seconds after which a call is given up: RNNLOWER_ENGINE_SECONDS, by default 600.
+    """Return the seconds after which a call is given up: RNNLOWER_ENGINE_SECONDS, by default 600.
 
     Raises:
-        OptionError: It is no number above 0.
+        OptionError: It is not a number above 0.
     """
     return limit_set(_VARIABLE, 600.0)
 
 
 def limit_set(variable: str, default: float) -> float:
-    """The limit that an environment variable sets.
+    """Return the limit that an environment variable sets.
 
     Raises:
-        OptionError: It is no number above 0.
+        OptionError: It is not a number above 0.
     """
     text = os.environ.get(variable) or str(default)
     try:
@@ -65,7 +65,7 @@ def limit_set(variable: str, default: float) -> float:
 
 
 class Child:
-    """A process that is started at the first call, and again at the first after it ended."""
+    """A child process that starts at the first call, and again at the first call after it ended."""
 
     def __init__(self) -> None:
         self._starts = 0
@@ -75,15 +75,15 @@ class Child:
         atexit.register(self.close)
 
     def call(self, function: Callable[..., Any], *arguments: Any, seconds: float | None = None) -> Any:
-        """What a function of a module gives there; its errors are raised here.
+        """Call a function in the child and return its result; its errors are raised here.
 
         Args:
-            function: A function that a module has under its own name.
-            arguments: What can be pickled.
-            seconds: After which time to give up; left out: `longest_call`.
+            function: A function that can be imported by its module and name.
+            arguments: Arguments that can be pickled.
+            seconds: When to give up; by default `longest_call`.
 
         Raises:
-            ChildDiedError: The process ended before it answered, or its time was over.
+            ChildDiedError: The process ended before it answered, or the time was up.
         """
         most = longest_call() if seconds is None else seconds
         with self._lock:
@@ -98,7 +98,7 @@ class Child:
                     text = _how_it_ended(process.returncode, late.is_set(), most)
                     raise ChildDiedError(text, late.is_set()) from error
                 except BaseException:
-                    # A signal: what the process would answer belongs to no question any more.
+                    # After a signal, the answer of the process would belong to no question any more.
                     self.close()
                     raise
         if not succeeded:
@@ -106,7 +106,10 @@ class Child:
         return answer
 
     def start(self) -> int:
-        """Makes sure that it runs; how often it was started: what it held is lost when that grows."""
+        """Start the process if it is not running, and return how often it was started.
+
+        A higher number than before means that the state of the process is lost.
+        """
         with self._lock:
             if not self.runs_since(self._starts):
                 self.close()
@@ -121,13 +124,13 @@ class Child:
             return self._starts
 
     def runs_since(self, start: int) -> bool:
-        """Whether it has not ended since `start` gave this number."""
-        # A process that was forked off this one has none of its own yet.
+        """Return whether the process has been running since `start` returned this number."""
+        # A process forked from this one has no child of its own yet.
         process = self._process if self._owner == os.getpid() else None
         return process is not None and self._starts == start and process.poll() is None
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         process, self._process = self._process, None
         if process is None or self._owner != os.getpid():
             return
@@ -141,7 +144,7 @@ class Child:
 
 @contextlib.contextmanager
 def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[threading.Event]:
-    """Kills the process when its time is over; the event tells that this was done."""
+    """Kill the process when its time is up; the event is set if that happened."""
     late = threading.Event()
 
     def stop() -> None:
@@ -178,9 +181,9 @@ def _how_it_ended(status: int, late: bool, seconds: float) -> str:
 
 
 def serve() -> None:
-    """The child's side: answers pairs of whether a call went well, and what it gave or raised."""
+    """Run the child's side: answer each call with a flag of success and the result or the error."""
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # What a library prints must not come between the answers.
+    # The output of libraries must not get between the answers.
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _leave_no_core_file()
@@ -193,18 +196,18 @@ def serve() -> None:
         try:
             answer = pickle.dumps((True, function(*arguments)), pickle.HIGHEST_PROTOCOL)
         except Exception as error:
-            # Every error is the caller's: it is raised there.
+            # Every error belongs to the caller: it is raised there.
             answer = pickle.dumps((False, _portable(error)), pickle.HIGHEST_PROTOCOL)
         outgoing.write(answer)
         outgoing.flush()
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or one that says the same if the error cannot be sent."""
+    """Return the error, or one with the same message if it cannot be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        # Whatever an error of somebody else's class fails with, its words can be sent.
+        # Pickling a foreign error class may fail in any way; its message can always be sent.
         return RuntimeError("".join(traceback.format_exception(error)))
     return error
 
@@ -217,7 +220,7 @@ def _leave_no_core_file() -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Ends this process soon after its parent, whatever it is at: a killed parent cannot."""
+    """End this process soon after its parent ends, whatever it is doing: a killed parent cannot do it."""
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
     os._exit(1)

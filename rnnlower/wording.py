@@ -1,4 +1,4 @@
-"""Options and commands as messages write them: as the command line does, or as Python."""
+"""Options and commands as messages write them: in the style of the command line, or of Python."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = [
     "time_axis",
 ]
 
-# Python's words where nobody asks for others: the command line does, as it is the outer of the two.
+# Python's style is the default; the command line, which is the outer caller, sets its own.
 _in_python: contextvars.ContextVar[bool] = contextvars.ContextVar("in_python", default=True)
 _ARGUMENTS = {"dim": "dims", "input-shape": "input_shapes", "node": "nodes", "state": "states", "set": "sets"}
 
 
 @contextlib.contextmanager
 def command_line_words() -> Iterator[None]:
-    """Makes messages speak of `--dim T=16` instead of `dims={"T": 16}`."""
+    """Make messages write `--dim T=16` instead of `dims={"T": 16}`."""
     token = _in_python.set(False)
     try:
         yield
@@ -33,7 +33,7 @@ def command_line_words() -> Iterator[None]:
 
 
 def option(name: str, value: object = None) -> str:
-    """An option: `--opset 17`, or `opset=17`; without a value, its name."""
+    """Write an option: `--opset 17`, or `opset=17`; without a value, its name."""
     if not _in_python.get():
         return f"--{name}" if value is None else f"--{name} {value}"
     argument = _ARGUMENTS.get(name, name.replace("-", "_"))
@@ -43,14 +43,14 @@ def option(name: str, value: object = None) -> str:
 
 
 def dims(sizes: Mapping[str, object]) -> str:
-    """The options that fix dimensions: `--dim T=16`, or `dims={"T": 16}`."""
+    """Write the options that fix dimensions: `--dim T=16`, or `dims={"T": 16}`."""
     if _in_python.get():
         return "dims={" + ", ".join(f'"{name}": {size}' for name, size in sizes.items()) + "}"
     return " ".join("--dim " + _quoted(f"{name}={size}") for name, size in sizes.items())
 
 
 def input_shapes(shapes: Mapping[str, Sequence[object]]) -> str:
-    """The options that fix shapes of inputs: `--input-shape X:2,3`, or `input_shapes={"X": [2, 3]}`."""
+    """Write the options that fix input shapes: `--input-shape X:2,3`, or `input_shapes={"X": [2, 3]}`."""
     if _in_python.get():
         entries = [f'"{name}": [{", ".join(map(str, shape))}]' for name, shape in shapes.items()]
         return "input_shapes={" + ", ".join(entries) + "}"
@@ -59,26 +59,26 @@ def input_shapes(shapes: Mapping[str, Sequence[object]]) -> str:
 
 
 def sets(name: str) -> str:
-    """The option that gives an input a value: `--set sr=VALUE`, or `sets={"sr": VALUE}`."""
+    """Write the option that gives an input a value: `--set sr=VALUE`, or `sets={"sr": VALUE}`."""
     if _in_python.get():
         return f'sets={{"{name}": VALUE}}'
     return "--set " + _quoted(f"{name}=VALUE")
 
 
 def time_axis(name: str, axis: object) -> str:
-    """The option that tells where time is: `--time-axis X:0`, or `time_axes={"X": 0}`."""
+    """Write the option that names the time axis: `--time-axis X:0`, or `time_axes={"X": 0}`."""
     if _in_python.get():
         return f'time_axes={{"{name}": {axis}}}'
     return "--time-axis " + _quoted(f"{name}:{axis}")
 
 
 def several(options: Sequence[str]) -> str:
-    """Several options after each other."""
+    """Write several options, one after the other."""
     return (", " if _in_python.get() else " ").join(options)
 
 
 def call(verb: str, **options: object) -> str:
-    """A command: `rnnlower lower --target sonnx`, or `rnnlower.lower(model, target="sonnx")`."""
+    """Write a command: `rnnlower lower --target sonnx`, or `rnnlower.lower(model, target="sonnx")`."""
     given = [option(name, value) for name, value in options.items()]
     if _in_python.get():
         return f"rnnlower.{verb}({', '.join(['model', *given])})"
@@ -90,5 +90,5 @@ def _literal(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The text as a shell takes it: names may hold spaces and brackets."""
+    """Quote the text for a shell: names may contain spaces and brackets."""
     return text if re.fullmatch(r"[\w@%+=:,./-]+", text) else "'" + text.replace("'", "'\\''") + "'"
