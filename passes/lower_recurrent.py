@@ -25,7 +25,7 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
 from rnnlower.files import unmodelled
 from rnnlower.graph.cleanup import detach, remove_orphans
-from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.initializers import InitializerPool, move_next_to_readers
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.quiet import paused_collection
 from rnnlower.graph.walk import Located, default_opset
@@ -36,6 +36,7 @@ from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.sketching import Wishes, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic, private_weights
+from rnnlower.opset.convert import FREE_INITIALIZERS_IR
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -171,6 +172,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             replace_node(located.node, outputs, e.nodes, mark=self._marks)
         self.lowered += reports
         remove_orphans(initializers.values())
+        if self._dialect.nearby_weights and model.ir_version >= FREE_INITIALIZERS_IR:
+            move_next_to_readers(model.graph, initializers.values())
 
     def _emit(
         self, e: Emitter, located: Located, node: ResolvedNode, weights: Weights, plan: Plan

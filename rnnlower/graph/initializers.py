@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["InitializerPool", "ScratchPool"]
+__all__ = ["InitializerPool", "ScratchPool", "move_next_to_readers"]
 
 _FEW = 4
 
@@ -67,6 +68,31 @@ class ScratchPool(InitializerPool):
 
     def _content(self, tensor: ir.TensorProtocol) -> bytes:
         return super()._content(tensor) if tensor.size <= _FEW else str(len(self.values())).encode()
+
+
+def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value]) -> None:
+    """Move initializers of the main graph into the one nested body that reads them.
+
+    onnxruntime packs the constant weights of a product only where they lie in the graph of the product or in
+    the graph around it. A Scan in a branch of an If is one level too deep.
+    """
+    depths = dict(_bodies(graph))
+    for value in initializers:
+        readers = {node.graph for node, _ in value.uses()}
+        if len(readers) != 1 or value.is_graph_output() or value.graph is not graph:
+            continue
+        (reader,) = readers
+        if isinstance(reader, ir.Graph) and depths.get(reader, 0) > 1:
+            graph.initializers.pop(str(value.name))
+            reader.register_initializer(value)
+
+
+def _bodies(graph: ir.Graph, depth: int = 1) -> Iterable[tuple[ir.Graph, int]]:
+    """The bodies in a graph, each with the number of graphs around it."""
+    for node in graph:
+        for body in subgraphs_of(node):
+            yield body, depth
+            yield from _bodies(body, depth + 1)
 
 
 def _name(tensor: ir.TensorProtocol) -> str:

@@ -23,6 +23,7 @@ class Dialect:
             the forms of a step are plain.
         fused: Activations that it makes part of a Gemm in front of them.
         apart: Whether each direction of a node of static length gets a Scan or Loop of its own.
+        nearby_weights: Whether weights that only a nested body reads are put into that body.
         split_outputs: Most outputs of a Split; ``None``: any number.
     """
 
@@ -33,4 +34,5 @@ class Dialect:
     costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     fused: frozenset[str] = frozenset()
     apart: bool = False
+    nearby_weights: bool = False
     split_outputs: int | None = None

@@ -14,6 +14,7 @@ version) and, where nobody has said it, ``guess = true``::
     ops = ["If", "Loop", "Scan"]  # those of the three that it has
     apart = false                 # whether, over static steps, each direction wants a Scan of its own
     dynamic = "Loop"              # which of them a dynamic number of steps wants, where both would do
+    nearby_weights = false        # whether weights that only a nested body reads lie in that body
     unroll_batch = false          # whether few steps are unrolled only where the batch size is a number
     source = "..."
 
@@ -153,6 +154,7 @@ class ControlFlow(Claim):
     ops: Sequence[str]
     apart: bool = False
     dynamic: str = "Scan"
+    nearby_weights: bool = False
     unroll_batch: bool = False
 
 
