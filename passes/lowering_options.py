@@ -90,6 +90,11 @@ class LoweringOptions:
             return ()
         return tuple(op_type for op_type in LOOPS if op_type not in self.target.control_flow.ops)
 
+    @property
+    def emits(self) -> bool:
+        """Whether other operators take the place of the recurrent nodes, which a profile keeps."""
+        return self.target is None or not self.target.profile
+
     def __post_init__(self) -> None:
         if self.nodes is not None:
             check_strings("nodes", self.nodes)

@@ -12,7 +12,8 @@ from rnnlower.benchmarking.result import BenchVariant, Status
 from rnnlower.engines.known import Engine
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
-from rnnlower.passes.pipeline import LoweringOptions, count_ops, lower_model
+from rnnlower.passes.lowering_options import count_ops
+from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent.node import Semantics
 from rnnlower.verification.driver import Progress
 from rnnlower.verification.inputs.given import GivenInputs

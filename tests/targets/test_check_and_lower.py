@@ -13,8 +13,9 @@ from support.configs import Config, configs
 from support.target_files import MINIMAL, write
 
 import rnnlower
+from rnnlower.passes.forecast import forecast
 from rnnlower.passes.lowering_options import LoweringOptions
-from rnnlower.passes.pipeline import forecast, lower_model
+from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target, target_names
 from rnnlower.targets.fit import find_misfits
 

@@ -100,7 +100,7 @@ def check(
 
 def _after_lowering(model: ir.Model, options: LoweringOptions) -> dict[str, Any]:
     """What `lower` would do to the model and leave, or why it refuses."""
-    from rnnlower.passes.pipeline import forecast
+    from rnnlower.passes.forecast import forecast
     from rnnlower.targets.misfits import grouped
 
     try:

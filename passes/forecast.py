@@ -1,0 +1,55 @@
+"""What a lowering for a target would do and leave, without doing it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering.replacing import EMITTED
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.pipeline import PIPELINE
+from rnnlower.passes.steps import emitting
+from rnnlower.passes.steps.work import Work, is_selected
+from rnnlower.targets.fit import find_misfits
+from rnnlower.targets.misfits import Misfit
+from rnnlower.targets.plan import KeptNode
+
+__all__ = ["Forecast", "forecast"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What a lowering for a target would do.
+
+    Attributes:
+        lowered: The recurrent nodes that it would lower.
+        kept: Those that it would keep.
+        misfits: What the target would still not run.
+        notes: What it would tell beside.
+    """
+
+    lowered: list[Located]
+    kept: list[KeptNode]
+    misfits: list[Misfit]
+    notes: list[str]
+
+
+def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
+    """What `lower_model` would do for the target of the options: all its steps but the emission.
+
+    The steps change the model, which is of no use afterwards. The errors are those of `lower_model`.
+    """
+    work = Work(model, options)
+    for step in PIPELINE[: [step.run for step in PIPELINE].index(emitting.lower_nodes)]:
+        if step.when(options):
+            step.run(work)
+    if work.opset is not None and work.opset < default_opset(work.model):
+        ConvertOpsetPass(work.opset, keep=is_selected)(work.model)
+    if options.emits:
+        for located in (*work.nodes, *work.impossible):
+            located.node.meta[EMITTED] = True
+    misfits = find_misfits(work.model, work.target, options.semantics, emitted=False)
+    return Forecast(work.nodes, work.kept, misfits, work.notes)

@@ -1,0 +1,120 @@
+"""Steps that settle what becomes of each recurrent node."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError
+from rnnlower.files import unmodelled
+from rnnlower.graph.walk import default_opset
+from rnnlower.lowering.replacing import Plan
+from rnnlower.lowering.sketching import Wishes
+from rnnlower.lowering.weights import Weights, private_weights
+from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
+from rnnlower.passes.fold_weights import FoldWeightsPass
+from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.lower_recurrent import dtype_of
+from rnnlower.passes.steps.lengths import with_static_lengths
+from rnnlower.passes.steps.profile import conform
+from rnnlower.passes.steps.work import Work, leave_out
+from rnnlower.recurrent.caveats import forgotten_states, other_recurrences
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets import find_target
+from rnnlower.targets.plan import (
+    cautions,
+    choose_plan,
+    require_known,
+    sort_out_native,
+    wants_native,
+)
+
+
+def keep_native(work: Work) -> None:
+    InferTypesPass()(work.model)
+    options = work.options
+    wanted, work.kept = sort_out_native(work.nodes, work.target, options.semantics, options.native)
+    for located in work.nodes:
+        if located not in wanted:
+            leave_out(located.node)
+    work.nodes = wanted
+
+
+def adapt_recurrent(work: Work) -> None:
+    options = work.options
+    native = [
+        each for each in work.nodes if wants_native(each, work.target, options.semantics, options.native)
+    ]
+    # Afterwards a state of zeros stands where there was none.
+    steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
+    forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
+    adapting = AdaptRecurrentPass(work.target, native, options.semantics)
+    adapting(work.model)
+    work.warnings += [warning for each in adapting.gone for warning in forgetting[each]]
+    work.adapted = adapting.adapted
+    work.nodes = [each for each in work.nodes if each not in adapting.gone]
+
+
+def warn_of_other_recurrences(work: Work) -> None:
+    work.warnings += other_recurrences(work.model)
+
+
+def read_nodes(work: Work) -> None:
+    for located in work.nodes:
+        parse_recurrent(located, work.options.semantics, lenient=True)
+
+
+def conform_to_profile(work: Work) -> None:
+    work.lowered, notes = conform(work.model, work.nodes)
+    work.notes += notes
+    conformed = {(node.path, node.name) for node in work.lowered}
+    work.nodes = [each for each in find_recurrent(work.model) if (each.path, each.name) in conformed]
+
+
+def fold_weights(work: Work) -> None:
+    FoldWeightsPass([located.node for located in work.nodes])(work.model)
+    InferTypesPass()(work.model)
+
+
+def fix_lengths(work: Work) -> None:
+    work.nodes, unreachable, impossible = with_static_lengths(
+        work.model, work.nodes, work.options.target, work.options.semantics
+    )
+    work.unreachable += unreachable
+    work.impossible += impossible
+
+
+def warn_of_forgotten_states(work: Work) -> None:
+    kept = {(node.path, node.name) for node in work.kept}
+    found = [each for each in find_recurrent(work.model) if (each.path, each.name) in kept]
+    nodes = [*work.nodes, *found]
+    lengths = [(located, parse_recurrent(located, work.options.semantics).seq_length) for located in nodes]
+    work.warnings += forgotten_states(lengths)
+
+
+def plan_nodes(work: Work) -> None:
+    options, nodes = work.options, []
+    opset = work.opset or default_opset(work.model)
+    trained = unmodelled.names_in_training(work.model)
+    private = private_weights([located.node for located in work.nodes], trained)
+    compute_type = None if options.compute_type is None else ir.DataType.FLOAT
+    wishes = Wishes(options.unroll_factor, options.gates, compute_type)
+    for located in work.nodes:
+        node = parse_recurrent(located, options.semantics)
+        if options.target is not None:
+            require_known(options.target, node, located)
+        weights = Weights(private, dtype_of(node, located))
+        target = options.target or find_target("onnxruntime")
+        strategy = options.strategy if options.target is None else None
+        try:
+            plan = choose_plan(target, node, weights, opset, wishes, strategy)
+        except MissingOperatorError as error:
+            raise error.at(located) from None
+        nodes.append(node)
+        work.plans[located.node] = plan
+        work.needs[located] = dict(plan.needs)
+    if options.target is not None:
+        work.notes += cautions(options.target, nodes)
+    for located in work.impossible:
+        work.plans[located.node] = Plan("unroll", reason="it cannot run")
+        work.needs[located] = {"NonZero-9": 9}

@@ -1,0 +1,90 @@
+"""Steps that replace the recurrent nodes, and judge what is left."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.walk import default_opset
+from rnnlower.lowering.replacing import LoweredNode
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+from rnnlower.passes.steps.opset_moves import move, reach
+from rnnlower.passes.steps.work import Work, is_selected
+from rnnlower.targets.fit import find_misfits
+from rnnlower.targets.misfits import grouped
+from rnnlower.targets.plan import KeptNode, dialect, require_emitted_fit
+
+
+def reach_forms(work: Work) -> None:
+    model, asked = work.model, work.opset or default_opset(work.model)
+    written = max([asked, *(opset for each in work.needs.values() for opset in each.values())])
+    if asked < written and work.opset is not None:
+        # The rest of the model has to get back there: refused here, it has the names that the user knows.
+        ConvertOpsetPass(asked, keep=is_selected)(model.clone())
+    if written != default_opset(model):
+        work.notes += move(model, [written], keep=is_selected)
+
+
+def lower_nodes(work: Work) -> None:
+    target = work.options.target
+    lowering = LowerRecurrentPass(
+        work.plans,
+        work.nodes,
+        semantics=work.options.semantics,
+        impossible=work.impossible,
+        dialect=None if target is None else dialect(target),
+        compute_type=None if work.options.compute_type is None else ir.DataType.FLOAT,
+        gates=work.options.gates,
+        tell=work.tell,
+    )
+    lowering(work.model)
+    work.lowered = lowering.lowered
+    work.notes += [
+        f"{located.label} never runs on inputs of these shapes, and went with its branch"
+        for located in work.unreachable
+    ]
+    work.notes += [
+        f"{located.label} cannot run on inputs of these shapes; what replaces it fails as it would"
+        for located in work.impossible
+    ]
+    work.notes += lowering.notes
+
+
+def legacy_constants(work: Work) -> None:
+    LegacyConstantsPass()(work.model)
+
+
+def return_to_asked(work: Work) -> None:
+    if work.opset is not None and work.opset < default_opset(work.model):
+        work.notes += reach(work.model, work.opset, work.needs)
+
+
+def require_fit(work: Work) -> None:
+    require_emitted_fit(work.model, work.target)
+
+
+def tell_unused_factor(work: Work) -> None:
+    factor = wording.option("unroll-factor", work.options.unroll_factor)
+    done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in work.kept]
+    for node in (*work.adapted, *work.lowered):
+        if node.strategy not in ("scan", "loop"):
+            done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
+    work.notes += [
+        f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
+        f"{factor}, which is for Scan and Loop, changes nothing about it"
+        for node, what in done
+    ]
+
+
+def tell_misfits(work: Work) -> None:
+    """Tells what the target does not run although no recurrent node is to blame."""
+    misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False)
+    if misfits and work.options.strict:
+        raise UnsupportedModelError(
+            f"target {work.target.name} does not run all of the rest of the model: "
+            + "; ".join(grouped(misfits))
+        )
+    work.notes += [f"target {work.target.name} does not run {line}" for line in grouped(misfits)]

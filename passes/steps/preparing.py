@@ -1,0 +1,145 @@
+"""Steps that bring the whole model to where its recurrent nodes can be judged."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from rnnlower.errors import OptionError
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering.sketching import FIRST_OPSET
+from rnnlower.passes.adapt_nodes import AdaptNodesPass
+from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
+from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
+from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
+from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.lowering_options import LAST_OPSET
+from rnnlower.passes.set_inputs import SetInputsPass
+from rnnlower.passes.simplify import simplify
+from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.passes.steps.opset_moves import inline, move
+from rnnlower.passes.steps.work import Work, is_selected, select
+from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.suspicions import find_suspicions
+from rnnlower.targets.fit import refuses, runs_op
+from rnnlower.targets.plan import require_static_inputs
+
+_FREE_INITIALIZERS_IR = 4
+
+
+def select_nodes(work: Work) -> None:
+    work.tell("preparing", 0, 0)
+    found, patterns = find_recurrent(work.model), work.options.nodes
+    for pattern in patterns or ():
+        if not any(_matches(located, pattern) for located in found):
+            names = ", ".join(located.name for located in found) or "none"
+            raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
+    for located in found:
+        if patterns is None or any(_matches(located, pattern) for pattern in patterns):
+            select(located)
+            work.nodes.append(located)
+
+
+def _matches(located: Located, pattern: str) -> bool:
+    """A name matches itself too, although its brackets say something else in a pattern."""
+    return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
+
+
+def freeze_dims(work: Work) -> None:
+    FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model)
+
+
+def assume_linear_before_reset(work: Work) -> None:
+    reading = AssumeLinearBeforeResetPass()
+    reading(work.model)
+    work.notes.append(
+        f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.mended} had another form"
+    )
+
+
+def warn_of_suspicions(work: Work) -> None:
+    work.warnings += find_suspicions(work.model)
+
+
+def set_inputs(work: Work) -> None:
+    setting = SetInputsPass(work.options.sets)
+    setting(work.model)
+    work.sets = setting.values
+
+
+def open_to_target(work: Work) -> None:
+    # Before, integer constants have to be written in ways that a target need not have.
+    work.model.ir_version = max(work.model.ir_version, _FREE_INITIALIZERS_IR)
+    require_static_inputs(work.model, work.target)
+
+
+def raise_opset(work: Work) -> None:
+    target, last = work.options.target, work.opset or LAST_OPSET
+    lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
+    first = max(lowest, work.opset or 0)
+    if first > default_opset(work.model):
+        work.notes += move(work.model, range(first, last + 1))
+
+
+def inline_functions(work: Work) -> None:
+    target = work.options.target
+    in_the_way = work.options.folds and target is not None and not target.ops.functions
+    work.notes += inline(work.model, (lambda node: True) if in_the_way else is_selected)
+    work.find_nodes()
+
+
+def expand_definitions(work: Work) -> None:
+    expanding = ExpandDefinitionsPass(lambda node: not runs_op(work.target, node))
+    expanding(work.model)
+    work.notes += [
+        f"target {work.target.name} has no {op_type}: {len(names)} written out by its definition"
+        for op_type, names in expanding.expanded.items()
+    ]
+
+
+def unroll_control_flow(work: Work) -> None:
+    kinds = work.options.unrolls
+    if kinds:
+        unrolling = UnrollControlFlowPass(kinds, strict=work.options.control_flow == "unroll")
+        unrolling(work.model)
+        work.notes += [
+            f"{name!r} became a straight line of {count} iterations"
+            for name, count in unrolling.unrolled.items()
+        ]
+        work.find_nodes()
+
+
+def simplify_model(work: Work) -> None:
+    target = work.options.target
+    work.notes += simplify(work.model, lambda node: target is not None and not runs_op(target, node))
+    before = work.nodes
+    work.find_nodes()
+    here = {located.name for located in work.nodes}
+    work.unreachable += [located for located in before if located.name not in here]
+
+
+def dequantize_recurrent(work: Work) -> None:
+    target = work.options.target
+    keep_integers = target is None or "DequantizeLinear" in target.op_types
+    InferTypesPass()(work.model)
+    DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers)(work.model)
+
+
+def adapt_nodes(work: Work) -> None:
+    opset = default_opset(work.model)
+    adapting = AdaptNodesPass(lambda node: refuses(work.target, node, opset))
+    adapting(work.model)
+    work.notes += [
+        f"target {work.target.name} refuses {op_type} as it is: {len(names)} expressed as other operators"
+        for op_type, names in adapting.adapted.items()
+    ]
+
+
+def set_impossible_aside(work: Work) -> None:
+    analysis = StaticShapesPass(work.nodes)
+    analysis(work.model)
+    work.unreachable += analysis.unreachable
+    work.impossible += analysis.impossible
+    gone = {located.node for located in (*analysis.unreachable, *analysis.impossible)}
+    work.nodes = [located for located in work.nodes if located.node not in gone]

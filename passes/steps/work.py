@@ -1,0 +1,120 @@
+"""What the steps of the pipeline hand on to each other: the model, and what is known of it so far."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.walk import Located, default_opset, walk
+from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
+from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions
+from rnnlower.recurrent.suspicions import Suspicion
+from rnnlower.targets import Target
+from rnnlower.targets.plan import KeptNode
+
+__all__ = ["Tell", "Work", "forget_marks", "is_selected", "leave_out", "select"]
+
+_ORIGIN = "rnnlower.origin"
+
+Tell = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass
+class Work:
+    """A model on its way through the steps, and what they hand on to each other.
+
+    Attributes:
+        model: The model, which the steps change.
+        options: What is asked for.
+        tell: Hears what is being done, and how far it is.
+        opset: The opset asked for: by the user, or else by the target; ``None``: by nobody.
+        nodes: The recurrent nodes to be lowered, under the names and places that they had in the source.
+        unreachable: Those that went with a branch that never runs.
+        impossible: Those that cannot run on inputs of the given shapes.
+        plans: How each node is to be lowered.
+        needs: The opset that each form of a node needs, with the operator that needs it.
+        adapted: What became of the nodes that the target runs with something around them.
+        lowered: What became of the others.
+        kept: The nodes that the target runs as they are.
+        notes: What the user should know beside it.
+        sets: The inputs that were set, with their values.
+        warnings: What the result may not do that the user expects of it.
+    """
+
+    model: ir.Model
+    options: LoweringOptions
+    tell: Tell = lambda *_: None
+    opset: int | None = None
+    nodes: list[Located] = dataclasses.field(default_factory=list)
+    unreachable: list[Located] = dataclasses.field(default_factory=list)
+    impossible: list[Located] = dataclasses.field(default_factory=list)
+    plans: dict[ir.Node, Plan] = dataclasses.field(default_factory=dict)
+    needs: dict[Located, dict[str, int]] = dataclasses.field(default_factory=dict)
+    adapted: list[LoweredNode] = dataclasses.field(default_factory=list)
+    lowered: list[LoweredNode] = dataclasses.field(default_factory=list)
+    kept: list[KeptNode] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    warnings: list[Suspicion] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.opset = _asked_opset(self.model, self.options)
+
+    @property
+    def target(self) -> Target:
+        """The target, in steps that are for one."""
+        assert self.options.target is not None
+        return self.options.target
+
+    def find_nodes(self) -> None:
+        """Notes where the selected nodes are now, under the names and places that they had in the source."""
+        opset = default_opset(self.model)
+        self.nodes = [
+            dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
+            for node, _ in walk(self.model.graph)
+            if is_selected(node)
+        ]
+
+
+def _asked_opset(model: ir.Model, options: LoweringOptions) -> int | None:
+    """The opset that the user asks for, or that the target needs."""
+    opset, target = default_opset(model), options.target
+    if options.opset is not None:
+        return options.opset
+    if target is not None and opset > target.opset.range[1]:
+        return target.opset.range[1]
+    if opset > LAST_OPSET:
+        raise UnsupportedModelError(
+            f"the model has opset {opset}, and what is known here ends at {LAST_OPSET}",
+            remedy=f"ask for a lower one ({wording.option('opset', LAST_OPSET)})",
+        )
+    return None
+
+
+def select(located: Located) -> None:
+    """Marks a node as one to be lowered; the mark goes with the node wherever it moves."""
+    located.node.meta[_ORIGIN] = located
+
+
+def is_selected(node: ir.Node) -> bool:
+    """Whether the node is to be lowered."""
+    return _ORIGIN in node.meta
+
+
+def leave_out(node: ir.Node) -> None:
+    """Takes the mark off again: the node stays as it is."""
+    del node.meta[_ORIGIN]
+
+
+def forget_marks(model: ir.Model) -> None:
+    """Takes off what the steps have marked nodes with: another lowering would take it for its own."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node, _ in walk(graph):
+            for mark in (EMITTED, _ORIGIN):
+                node.meta.pop(mark, None)
