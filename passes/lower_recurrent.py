@@ -41,7 +41,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.plan import dialect as dialect_of
-from rnnlower.targets.target import find_target
+from rnnlower.targets.reading import find_target
 
 __all__ = ["LowerRecurrentPass", "dtype_of"]
 

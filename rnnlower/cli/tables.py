@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import io
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rnnlower.cli.running import discard_stdout
+from rnnlower.cli.console import new_table, write
 from rnnlower.recurrent.operators import RECURRENT_OPS
 
 if TYPE_CHECKING:
@@ -44,8 +41,6 @@ __all__ = [
     "print_verification",
 ]
 
-_PIPE_WIDTH = 100_000
-_PROSE = {"why not", "what to do", "attributes", "inputs", "outputs", "change", "runtime", "verdict", "place"}
 _STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
 
 
@@ -59,7 +54,7 @@ class Checked:
 
 def print_lowering(report: Report, verification: VerificationResult | None, *, verbose: bool) -> None:
     """What became of each node, the op counts, and how the result compares."""
-    nodes = _table("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
+    nodes = new_table("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
     for node in report.nodes:
         steps = "dynamic" if node.steps is None else str(node.steps)
         place = node.path or "main graph"
@@ -67,23 +62,23 @@ def print_lowering(report: Report, verification: VerificationResult | None, *, v
             node.name, node.op_type, place, node.direction, node.strategy, steps, str(node.emitted_ops)
         )
     if not report.nodes:
-        _print("no recurrent node to lower")
+        write("no recurrent node to lower")
     else:
-        _print(nodes)
+        write(nodes)
     if report.target is not None:
         for node in report.nodes:
-            _print(f"{node.op_type} {node.name}: {node.strategy}, as {node.reason}")
+            write(f"{node.op_type} {node.name}: {node.strategy}, as {node.reason}")
         for kept in report.kept:
-            _print(f"{kept.op_type} {kept.name}: kept, as {kept.reason}")
-    _print(_op_counts(report.ops_before, report.ops_after, everything=verbose))
-    _print(f"opset {report.opset}")
+            write(f"{kept.op_type} {kept.name}: kept, as {kept.reason}")
+    write(_op_counts(report.ops_before, report.ops_after, everything=verbose))
+    write(f"opset {report.opset}")
     if verification is not None:
         print_verification(verification, verbose=verbose)
 
 
 def _op_counts(before: Mapping[str, int], after: Mapping[str, int], *, everything: bool) -> Table:
     """Op counts; only those that changed, unless everything is asked for."""
-    table = _table("op", "before", "after")
+    table = new_table("op", "before", "after")
     for op in sorted({*before, *after}):
         if everything or before.get(op, 0) != after.get(op, 0):
             table.add_row(op, str(before.get(op, 0)), str(after.get(op, 0)))
@@ -95,16 +90,16 @@ def print_conversion(
     report: OpsetReport, verification: VerificationResult | None, *, verbose: bool = False
 ) -> None:
     """Which nodes had to change, and how the result compares."""
-    _print(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
+    write(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
     if report.adapted:
-        table = _table("node", "op", "place", "step", "change")
+        table = new_table("node", "op", "place", "step", "change")
         for change in report.adapted:
             place = change.path or "main graph"
             name = change.name or f"(makes {change.output})"
             table.add_row(name, change.op_type, place, f"{change.old} -> {change.new}", change.reason)
-        _print(table)
+        write(table)
     for name in report.inlined:
-        _print(f"inlined function {name}")
+        write(f"inlined function {name}")
     if verification is not None:
         print_verification(verification, verbose=verbose)
 
@@ -113,16 +108,16 @@ def print_stream(
     report: StreamReport, verification: VerificationResult | None, *, verbose: bool = False
 ) -> None:
     """The states, where time is, what became of the recurrent nodes, and how the result compares."""
-    table = _table("state output", "feeds input")
+    table = new_table("state output", "feeds input")
     for output, name in report.states.items():
         table.add_row(output, name)
     if report.states:
-        _print(table)
+        write(table)
     places = ", ".join(
         f"{name} on axis {axis}" for name, axis in (*report.inputs.items(), *report.outputs.items())
     )
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
-    _print(f"{report.chunk} time step{'s' * (report.chunk > 1)} a call: {places}{late}")
+    write(f"{report.chunk} time step{'s' * (report.chunk > 1)} a call: {places}{late}")
     if report.lowering is not None:
         print_lowering(report.lowering, None, verbose=verbose)
     if verification is not None:
@@ -138,23 +133,23 @@ def print_verification(result: VerificationResult, *, verbose: bool = False) -> 
     if result.on is not None:
         if not result.on.equal and result.on.ran and result.on.outputs != result.outputs:
             _print_outputs(result.on.outputs, verbose)
-        _print(str(result.on))
+        write(str(result.on))
     for problem in result.problems:
-        _print(f"problem: {problem}")
+        write(f"problem: {problem}")
     if result.first_difference:
-        _print(f"begins with {result.first_difference}")
+        write(f"begins with {result.first_difference}")
     if result.states:
-        _print(f"fed back: {', '.join(f'{name} to {value}' for name, value in result.states.items())}")
+        write(f"fed back: {', '.join(f'{name} to {value}' for name, value in result.states.items())}")
     for reason in result.skipped:
-        _print(f"{'note' if result else 'skipped'}: {reason}")
+        write(f"{'note' if result else 'skipped'}: {reason}")
     sets = f"{result.trials} set{'' if result.trials == 1 else 's'} of inputs"
     verdict = Text("Verified", "bold green") if result else Text("DIFFERENT", "bold red")
-    _print(verdict.append(f": {', '.join([sets, *_engines(result)])}", "default"))
+    write(verdict.append(f": {', '.join([sets, *_engines(result)])}", "default"))
 
 
 def _print_outputs(outputs: Sequence[OutputComparison], verbose: bool) -> None:
     more = ("max abs", "max rel", "max ulp", "worst at") if verbose else ()
-    table = _table("output", "dtype", "largest error", "allowed", "used", "verdict", *more)
+    table = new_table("output", "dtype", "largest error", "allowed", "used", "verdict", *more)
     for output in outputs:
         row: list[str | Text] = [output.name, output.dtype or "?", *_errors(output), _verdict(output)]
         if verbose:
@@ -162,7 +157,7 @@ def _print_outputs(outputs: Sequence[OutputComparison], verbose: bool) -> None:
             row.append(_place(output))
         table.add_row(*row)
     if outputs:
-        _print(table)
+        write(table)
 
 
 def _errors(output: OutputComparison) -> tuple[str, str, str]:
@@ -205,12 +200,12 @@ def _engines(result: VerificationResult) -> list[str]:
 def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
     """The recurrent nodes, one a line."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
-    _print(f"ir_version {model.ir_version}, opset {opsets}")
+    write(f"ir_version {model.ir_version}, opset {opsets}")
     if not nodes:
-        _print("no recurrent node")
+        write("no recurrent node")
         return
     foreign = any(node.domain for node in nodes)
-    table = _table(
+    table = new_table(
         "node",
         "op",
         *["domain"] * foreign,
@@ -242,12 +237,12 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
             attributes,
             node.weights,
         )
-    _print(table)
+    write(table)
 
 
 def print_targets(targets: Sequence[Target]) -> None:
     """The targets, one a line."""
-    table = _table("target", "opset", "control flow", "shapes", "native", "tried", "runtime")
+    table = new_table("target", "opset", "control flow", "shapes", "native", "tried", "runtime")
     for target in targets:
         native = dict.fromkeys(op for rule in target.recurrent for op in rule.ops)
         table.add_row(
@@ -259,7 +254,7 @@ def print_targets(targets: Sequence[Target]) -> None:
             "no" if target.tried is None else target.tried.version,
             target.title,
         )
-    _print(table)
+    write(table)
 
 
 def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, verbose: bool) -> None:
@@ -268,22 +263,20 @@ def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, 
     others = [misfit for misfit in misfits if misfit.op_type not in RECURRENT_OPS]
     _print_recurrent(checked, recurrent)
     if others and verbose:
-        _print(_misfits(others))
+        write(_misfits(others))
     elif others:
-        table = _table("op", "nodes", "why not", "what to do", "guess")
+        table = new_table("op", "nodes", "why not", "what to do", "guess")
         alike = collections.Counter((m.op_type, m.reason, m.remedy, m.guess) for m in others)
         for (op_type, reason, remedy, guess), count in alike.most_common():
             table.add_row(op_type, str(count), reason, remedy, "yes" if guess else "")
-        _print(table)
+        write(table)
     guesses = [(name, claim) for name, claim in target.claims() if claim.guess]
     if verbose:
         for name, claim in guesses:
-            _print(f"a guess about {target.name}: {name} ({claim.source})")
+            write(f"a guess about {target.name}: {name} ({claim.source})")
     elif guesses:
-        _print(
-            f"a guess about {target.name}: {', '.join(name for name, _ in guesses)} (-v tells the sources)"
-        )
-    _print(_summary(target, recurrent, others, checked))
+        write(f"a guess about {target.name}: {', '.join(name for name, _ in guesses)} (-v tells the sources)")
+    write(_summary(target, recurrent, others, checked))
 
 
 def _print_recurrent(checked: Checked, misfits: Sequence[Misfit]) -> None:
@@ -291,7 +284,7 @@ def _print_recurrent(checked: Checked, misfits: Sequence[Misfit]) -> None:
         return
     why = {(misfit.path, misfit.name): misfit for misfit in reversed(misfits)}
     more = collections.Counter((misfit.path, misfit.name) for misfit in misfits)
-    table = _table("node", "op", "place", "fits", "why not", "what to do", "guess")
+    table = new_table("node", "op", "place", "fits", "why not", "what to do", "guess")
     for located in checked.recurrent:
         misfit = why.get((located.path, located.name))
         row = [located.name, located.node.op_type, located.path or "main graph"]
@@ -301,11 +294,11 @@ def _print_recurrent(checked: Checked, misfits: Sequence[Misfit]) -> None:
         extra = more[located.path, located.name] - 1
         reason = misfit.reason + (f" (and {extra} more)" if extra else "")
         table.add_row(*row, Text("no", "red"), reason, misfit.remedy, "yes" if misfit.guess else "")
-    _print(table)
+    write(table)
 
 
 def _misfits(misfits: Sequence[Misfit]) -> Table:
-    table = _table("node", "op", "place", "why not", "what to do", "guess")
+    table = new_table("node", "op", "place", "why not", "what to do", "guess")
     for misfit in misfits:
         guess = "yes" if misfit.guess else ""
         place = misfit.path or "main graph"
@@ -327,17 +320,17 @@ def _summary(target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfi
 
 def print_engines(engines: Sequence[Engine]) -> None:
     """What can run models here and what could, one a line."""
-    table = _table("engine", "runtime", "installed", "tried with", "computes in", "what is missing")
+    table = new_table("engine", "runtime", "installed", "tried with", "computes in", "what is missing")
     for engine in engines:
         missing = f"{engine.missing}: {engine.install}" if engine.missing else ""
         tried = engine.tried or "not tried"
         table.add_row(engine.name, engine.title, engine.version or "no", tried, engine.precision, missing)
-    _print(table)
+    write(table)
 
 
 def print_bench(result: BenchResult) -> None:
     """A line for each variant; below it what they ran on."""
-    table = _table(
+    table = new_table(
         "form", "latency ms", "p10 - p90", "ratio", "session ms", "file bytes", "ops", "ops run", "a step"
     )
     for variant in result.variants:
@@ -351,17 +344,17 @@ def print_bench(result: BenchResult) -> None:
             "" if variant.ops_run is None else f"{variant.ops_run:,}",
             "" if variant.ops_per_step is None else f"{variant.ops_per_step:.2f}",
         )
-    _print(table)
+    write(table)
     for variant in result.variants:
         if variant.status != "timed":
-            _print(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
+            write(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
     inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
     threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
     steps = "" if result.steps is None else f", {result.steps} time steps"
     where = f"onnxruntime {result.environment['onnxruntime']}"
     if result.runtime is not None:
         where = result.runtime.label
-    _print(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
+    write(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
 
 
 def _times(timing: Timing | None) -> tuple[str, str]:
@@ -372,35 +365,3 @@ def _times(timing: Timing | None) -> tuple[str, str]:
 
 def _size(size: int | str | None) -> str:
     return "?" if size is None else str(size)
-
-
-def _table(*columns: str) -> Table:
-    """A table of which names stay whole, and prose folds where the terminal is too narrow for it."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column not in _PROSE)
-    return table
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Let `_print` see it: rich would end the command, with the exit code of models that differ."""
-        raise BrokenPipeError
-
-
-def _print(what: Table | Text | str) -> None:
-    in_pipe = not sys.stdout.isatty()
-    file = io.StringIO() if in_pipe else sys.stdout
-    soft_wrap = not isinstance(what, Table)
-    console = _Console(file=file, highlight=False, markup=False, soft_wrap=soft_wrap)
-    if in_pipe:
-        console.width = _PIPE_WIDTH
-    try:
-        console.print(what)
-        if isinstance(file, io.StringIO):
-            lines = file.getvalue().splitlines()
-            sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever stopped reading does not want the rest, and the exit code stands.
-        discard_stdout()

@@ -13,7 +13,8 @@ from rnnlower.probing import operators
 from rnnlower.probing.asking import Asker, Tell
 from rnnlower.probing.recurrent import recurrent_rules
 from rnnlower.probing.writing import toml_text
-from rnnlower.targets.target import Target, parse_target
+from rnnlower.targets.reading import parse_target
+from rnnlower.targets.target import Target
 
 __all__ = ["probe", "probe_text"]
 

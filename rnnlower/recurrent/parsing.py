@@ -1,30 +1,16 @@
-"""Reads LSTM, GRU and RNN nodes of every version: validated, and with all defaults resolved.
-
-All defaults of the operators' text are resolved here, from the tables of `operators.py`.
-"""
+"""Reads LSTM, GRU and RNN nodes of every version: checked, and with all defaults resolved."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
-from rnnlower.errors import InvalidModelError, UnsupportedModelError
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located
-from rnnlower.recurrent.node import Activation, ResolvedNode, Semantics
-from rnnlower.recurrent.operators import (
-    ATTRIBUTE_TYPES,
-    DIRECTIONS,
-    FLOAT_TYPES,
-    ORT_PARAMETERS,
-    OUTPUT_NAMES,
-    RECURRENT_OPS,
-    SIGNATURES,
-    SPEC_PARAMETERS,
-)
+from rnnlower.recurrent.attributes import AttributeReader
+from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.operators import DIRECTIONS, FLOAT_TYPES, OUTPUT_NAMES
 
 __all__ = ["parse_recurrent"]
 
@@ -50,34 +36,26 @@ def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: 
     return _Parser(located, semantics, lenient).parse()
 
 
-class _Parser:
-    def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
-        self.node = located.node
-        self.lenient = lenient
-        self.located = located
-        self.signature = SIGNATURES[self.node.domain, self.node.op_type]
-        self.op_type = self.signature.cell
-        self.cell = RECURRENT_OPS[self.op_type]
-        self.version = max(v for v in self.signature.versions if v <= located.opset)
-        self.semantics = semantics
+class _Parser(AttributeReader):
+    """Reads inputs, outputs and shapes too."""
 
     def parse(self) -> ResolvedNode:
-        self._check_attributes()
+        self.check_attributes()
         inputs = self._inputs()
         x_shape = inputs["X"].shape
         outputs = self._outputs()
-        direction = self._direction()
+        direction = self.direction()
         directions = DIRECTIONS[direction]
-        layout = self._integer("layout", 0)
+        layout = self.integer("layout", 0)
         if layout not in (0, 1):
-            raise self._invalid(f"attribute layout is {layout}; it must be 0 or 1")
+            raise self.invalid(f"attribute layout is {layout}; it must be 0 or 1")
         hidden_size, input_size = self._sizes(inputs, x_shape)
         seq_length, batch_size = _static(x_shape, layout), _static(x_shape, 1 - layout)
         batch_size = self._batch_size(inputs, batch_size, layout)
         self._check_shapes(inputs, hidden_size, batch_size, len(directions), layout)
         self._check_lengths(inputs.get("sequence_lens"), seq_length)
         if (batch_size or 0) * hidden_size > _MOST_STATE_ELEMENTS:
-            raise self._unsupported(
+            raise self.unsupported(
                 f"a state of {batch_size:,} rows and {hidden_size:,} units is too large to be written",
                 "make the batch dynamic",
             )
@@ -91,139 +69,32 @@ class _Parser:
             seq_length=seq_length,
             batch_size=batch_size,
             dtype=self._dtype(inputs),
-            activations=self._activations(len(directions)),
-            clip=self._clip(),
+            activations=self.activations(len(directions)),
+            clip=self.clip(),
             semantics=self.semantics,
-            input_forget=bool(self._integer("input_forget", 0)),
-            linear_before_reset=bool(self._integer("linear_before_reset", 0)),
+            input_forget=bool(self.integer("input_forget", 0)),
+            linear_before_reset=bool(self.integer("linear_before_reset", 0)),
             layout=layout,
             inputs=inputs,
             outputs=outputs,
         )
 
-    def _invalid(self, what: str, remedy: str = "") -> InvalidModelError:
-        return InvalidModelError(what, node=self.located, remedy=remedy)
-
-    def _unsupported(self, what: str, remedy: str = "") -> UnsupportedModelError:
-        return UnsupportedModelError(what, node=self.located, remedy=remedy)
-
-    def _check_attributes(self) -> None:
-        known = self.signature.attributes
-        own = sorted(name for name, (first, last) in known.items() if first <= self.version <= last)
-        for name, attribute in self.node.attributes.items():
-            if name not in known:
-                raise self._invalid(
-                    f"unknown attribute {name!r}; {self.node.op_type}-{self.version} has {', '.join(own)}"
-                )
-            first, last = known[name]
-            if not first <= self.version <= last:
-                raise self._invalid(
-                    f"attribute {name!r} does not exist in {self.node.op_type}-{self.version}",
-                    "remove it or change the model's opset",
-                )
-            if attribute.is_ref() and self.lenient:
-                continue
-            if attribute.is_ref():
-                raise self._unsupported(
-                    f"attribute {name!r} refers to the function attribute {attribute.ref_attr_name!r}, "
-                    "which no call of the function sets",
-                    "set it or give it a default",
-                )
-            if attribute.type != ATTRIBUTE_TYPES[name]:
-                raise self._invalid(
-                    f"attribute {name!r} has type {attribute.type.name}; "
-                    f"it must be {ATTRIBUTE_TYPES[name].name}"
-                )
-
-    def _value(self, name: str) -> Any:
-        attribute = self.node.attributes.get(name)
-        return None if attribute is None or attribute.is_ref() else attribute.value
-
-    def _integer(self, name: str, default: int) -> int:
-        value = self._value(name)
-        return default if value is None else int(value)
-
-    def _direction(self) -> str:
-        # The schema of GRU-1 misspells its default as "foward"; no value but this one is mended.
-        direction = self._value("direction") or "forward"
-        if self.op_type == "GRU" and self.version < 3 and direction == "foward":
-            direction = "forward"
-        if direction not in DIRECTIONS:
-            raise self._invalid(
-                f"attribute direction is {direction!r}; it must be one of {', '.join(DIRECTIONS)}"
-            )
-        return str(direction)
-
-    def _clip(self) -> float | None:
-        clip = self._value("clip")
-        if clip is None:
-            return None
-        # onnxruntime's RNN kernel takes a threshold of 0, its LSTM and GRU kernels do not.
-        lowest_is_zero = self.op_type == "RNN"
-        if not (clip > 0 or (lowest_is_zero and clip == 0)):
-            raise self._unsupported(
-                f"attribute clip is {clip}; a threshold must be positive",
-                "remove the attribute to clip nothing",
-            )
-        return float(clip)
-
-    def _activations(self, num_directions: int) -> tuple[tuple[Activation, ...], ...]:
-        names = self._activation_names(num_directions)
-        table = ORT_PARAMETERS if self.semantics == "ort" else SPEC_PARAMETERS
-        alphas = iter(self._value("activation_alpha") or ())
-        betas = iter(self._value("activation_beta") or ())
-        activations = []
-        for given in names:
-            name = self._known_activation(given)
-            parameters = table[name]
-            activation = Activation(
-                name,
-                None if parameters.alpha is None else _float32(next(alphas, parameters.alpha)),
-                None if parameters.beta is None else _float32(next(betas, parameters.beta)),
-            )
-            if activation.alpha != activation.alpha or activation.beta != activation.beta:
-                raise self._unsupported(
-                    f"activation {name} has no default alpha and beta in the operator's text",
-                    "set activation_alpha and activation_beta",
-                )
-            activations.append(activation)
-        count = len(self.cell.activations)
-        return tuple(tuple(activations[d * count : (d + 1) * count]) for d in range(num_directions))
-
-    def _activation_names(self, num_directions: int) -> Sequence[str]:
-        names: Sequence[str] | None = self._value("activations")
-        if names is None:
-            return self.cell.activations * num_directions
-        expected = len(self.cell.activations) * num_directions
-        if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
-            return names[:1]  # the schema's own default has two entries whatever the direction
-        if len(names) != expected:
-            raise self._invalid(f"attribute activations has {len(names)} entries; it must have {expected}")
-        return names
-
-    def _known_activation(self, given: str) -> str:
-        ignore_case = self.semantics == "ort" and self.op_type != "RNN"
-        for name in SPEC_PARAMETERS:
-            if given == name or (ignore_case and given.lower() == name.lower()):
-                return name
-        raise self._unsupported(f"unknown activation {given!r}; known are {', '.join(SPEC_PARAMETERS)}")
-
     def _inputs(self) -> dict[str, ir.Value]:
         allowed = self.signature.inputs
         if len(self.node.inputs) > len(allowed):
-            raise self._invalid(f"has {len(self.node.inputs)} inputs; it takes at most {len(allowed)}")
+            raise self.invalid(f"has {len(self.node.inputs)} inputs; it takes at most {len(allowed)}")
         inputs = {
             name: value for name, value in zip(allowed, self.node.inputs, strict=False) if value is not None
         }
         for name in self.signature.required:
             if name not in inputs:
-                raise self._invalid(f"input {name} is missing; it is required")
+                raise self.invalid(f"input {name} is missing; it is required")
         return inputs
 
     def _outputs(self) -> dict[str, ir.Value]:
         allowed = OUTPUT_NAMES if self.op_type == "LSTM" else OUTPUT_NAMES[:2]
         if len(self.node.outputs) > len(allowed):
-            raise self._invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
+            raise self.invalid(f"has {len(self.node.outputs)} outputs; it has at most {len(allowed)}")
         return {name: value for name, value in zip(allowed, self.node.outputs, strict=False) if value.name}
 
     def _dtype(self, inputs: Mapping[str, ir.Value]) -> ir.DataType | None:
@@ -236,13 +107,13 @@ class _Parser:
             self._check_type(name, dtype)
         self._check_integers(inputs)
         if len(set(dtypes.values())) > 1:
-            raise self._invalid(
+            raise self.invalid(
                 "inputs differ in type: "
                 + ", ".join(f"{name} {dtype.name}" for name, dtype in dtypes.items())
             )
         lens = inputs.get("sequence_lens")
         if lens is not None and lens.dtype not in (None, ir.DataType.INT32):
-            raise self._invalid(f"input sequence_lens has type {lens.dtype.name}; it must be INT32")
+            raise self.invalid(f"input sequence_lens has type {lens.dtype.name}; it must be INT32")
         return next(iter(dtypes.values()), None)
 
     @property
@@ -255,16 +126,16 @@ class _Parser:
         for name in self._integers[1:]:
             dtype, weight = inputs[name].dtype, inputs[name[0]].dtype
             if dtype not in (None, ir.DataType.INT8, ir.DataType.UINT8):
-                raise self._invalid(f"input {name} has type {dtype.name}; it must be INT8 or UINT8")
+                raise self.invalid(f"input {name} has type {dtype.name}; it must be INT8 or UINT8")
             if None not in (dtype, weight) and dtype != weight:
-                raise self._invalid(f"inputs {name[0]} and {name} differ in type")
+                raise self.invalid(f"inputs {name[0]} and {name} differ in type")
             value = inputs[name]
             tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
             if tensor is None or name not in _ZERO_POINTS or len(tensor.shape) < 2:
                 continue
             numbers = set(tensor.numpy().flat)
             if len(numbers) > 1 or (dtype == ir.DataType.INT8 and any(numbers)):
-                raise self._invalid(
+                raise self.invalid(
                     f"input {name} has a number for each column, which must then be 0 (INT8) or the same "
                     "everywhere (UINT8)",
                     "quantize the weights again",
@@ -288,7 +159,7 @@ class _Parser:
                 f"cast to float32, or change the model's opset: {self.node.op_type} has it from opset "
                 f"{_FIRST_WITH_BFLOAT16} on"
             )
-        raise self._invalid(
+        raise self.invalid(
             f"input {name} has type {dtype.name}, which {self.node.op_type}-{self.version} lacks",
             remedy,
         )
@@ -297,22 +168,22 @@ class _Parser:
         for name, rank in (("X", 3), ("W", 3), ("R", 3)):
             shape = x_shape if name == "X" else inputs[name].shape
             if shape is not None and len(shape) != rank:
-                raise self._invalid(f"input {name} has rank {len(shape)}; it must have rank {rank}")
+                raise self.invalid(f"input {name} has rank {len(shape)}; it must have rank {rank}")
         derived = self._hidden_size_of_shapes(inputs)
-        given = self._value("hidden_size")
+        given = self.value("hidden_size")
         hidden_size = derived if given is None else int(given)
         if hidden_size is None and self.lenient:
             return 0, _static(x_shape, 2)
         if hidden_size is None:
-            raise self._unsupported(
+            raise self.unsupported(
                 "attribute hidden_size is absent and no shape tells it", "set the attribute"
             )
         if hidden_size <= 0:
-            raise self._invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
+            raise self.invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
         input_size = _static(inputs["W"].shape, 1 if self.signature.transposed else 2)
         x_size = _static(x_shape, 2)
         if input_size is not None and x_size is not None and input_size != x_size:
-            raise self._invalid(f"input X has {x_size} features, but W is made for {input_size}")
+            raise self.invalid(f"input X has {x_size} features, but W is made for {input_size}")
         return hidden_size, x_size if input_size is None else input_size
 
     def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:
@@ -323,7 +194,7 @@ class _Parser:
         for length in tensor.numpy().flat:
             if length < 0 or (seq_length is not None and length > seq_length):
                 longest = "" if seq_length is None else f" to {seq_length}, the time steps of X"
-                raise self._invalid(f"input sequence_lens has {length}; lengths go from 0{longest}")
+                raise self.invalid(f"input sequence_lens has {length}; lengths go from 0{longest}")
 
     def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
         """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""
@@ -388,15 +259,10 @@ class _Parser:
             )
             if not fits:
                 wanted = ", ".join("?" if size is None else str(size) for size in expected[name])
-                raise self._invalid(
+                raise self.invalid(
                     f"input {name} has shape [{', '.join(map(str, shape))}]; it must be [{wanted}] "
                     f"(hidden_size {hidden_size}, {num_directions} direction(s))"
                 )
-
-
-def _float32(number: float) -> float:
-    """The number as an attribute holds it."""
-    return float(np.float32(number))
 
 
 def _static(shape: ir.Shape | None, index: int) -> int | None:

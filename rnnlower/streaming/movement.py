@@ -1,54 +1,27 @@
-"""Operators that move values without computing: where the frames go, also when a Reshape folds them in."""
+"""Operators that move whole axes."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.streaming.edits import Bypassed, Cached, Replaced, SetAttribute
-from rnnlower.streaming.facts import CoupledError, Track, number, numbers
+from rnnlower.streaming.edits import Replaced, SetAttribute
+from rnnlower.streaming.facts import CoupledError, number, numbers
 from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
-from rnnlower.streaming.pointwise import per_chunk
+from rnnlower.streaming.moved import axes_of, moved_track
 
 __all__ = ["MOVEMENT"]
 
-_END = np.iinfo(np.int64).max
-
-
-def _track(flow: Flow, node: ir.Node) -> Track:
-    """The track of what is moved; the other inputs only say how."""
-    track = flow.track(node)
-    if track is None:
-        raise CoupledError(
-            "takes sizes or places from the number of time steps in a way that is not followed"
-        )
-    for index in range(1, len(node.inputs)):
-        if flow.fact(node.inputs[index]).streams:
-            raise CoupledError("moves values to places that follow from the stream")
-    return track
-
-
-def _axes(flow: Flow, node: ir.Node, index: int = 1) -> list[int] | None:
-    given = numbers(node, "axes")
-    content = flow.content(node, index)
-    if given is None and content is not None:
-        given = tuple(int(axis) for axis in content[0].reshape(-1))
-    if given is None and index < len(node.inputs) and node.inputs[index] is not None:
-        raise CoupledError("moves axes that are not constant")
-    return None if given is None else list(given)
-
 
 def _transpose(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = _track(flow, node), len(flow.shape(node))
+    track, rank = moved_track(flow, node), len(flow.shape(node))
     perm = numbers(node, "perm") or tuple(reversed(range(rank)))
     return track.at(perm.index(track.axis))
 
 
 def _squeeze(flow: Flow, node: ir.Node) -> Outcome:
-    track, shape = _track(flow, node), flow.shape(node)
-    axes = _axes(flow, node)
+    track, shape = moved_track(flow, node), flow.shape(node)
+    axes = axes_of(flow, node)
     if axes is None:
         axes = [axis for axis, size in enumerate(shape) if size == 1]
         if track.chunk_size == 1 and track.axis not in axes:
@@ -66,150 +39,13 @@ def _explicit_squeeze(flow: Flow, node: ir.Node, axes: list[int]) -> Replaced | 
 
 
 def _unsqueeze(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = _track(flow, node), len(flow.result(node))
-    new = {axis % rank for axis in _axes(flow, node) or ()}
+    track, rank = moved_track(flow, node), len(flow.result(node))
+    new = {axis % rank for axis in axes_of(flow, node) or ()}
     return track.at([axis for axis in range(rank) if axis not in new][track.axis])
 
 
-def _flatten(flow: Flow, node: ir.Node) -> Outcome:
-    return reshaped(_track(flow, node), flow.shape(node), flow.result(node))
-
-
-def reshaped(track: Track, before: tuple[int, ...], after: tuple[int, ...]) -> Outcome:
-    """Where the frames are when a shape has become another one."""
-    ahead = math.prod(before[: track.axis]) * track.outer
-    places = []
-    passed = 1
-    for axis, size in enumerate(after):
-        if passed and ahead % passed == 0:
-            outer = ahead // passed
-            if size % (outer * track.frames) == 0 and size:
-                places.append(track.at(axis).with_(outer=outer, inner=size // (outer * track.frames)))
-        passed *= size
-    # One step fits everywhere: an axis of its own is the likeliest.
-    if places:
-        return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
-    if track.frames == 1:
-        return LATEST
-    return _framed(track, ahead, after)
-
-
-def _framed(track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
-    """Frames of several samples each: the time axis is cut into two."""
-    passed = 1
-    for axis, size in enumerate(after):
-        if passed == ahead and size > 1 and track.frames % size == 0 and track.inner == 1:
-            length = track.frames // size
-            if track.tail or track.lag:
-                raise CoupledError("cuts the time axis into frames behind something that shifts it")
-            if track.chunk % length:
-                raise CoupledError(
-                    f"cuts the time axis into frames of {length}: the chunk must be a multiple"
-                )
-            return track.at(axis).with_(frames=size, chunk=track.chunk // length, outer=1)
-        passed *= size
-    raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")
-
-
-def _reshape(flow: Flow, node: ir.Node) -> Outcome:
-    track = _track(flow, node)
-    after = flow.result(node)
-    outcome = reshaped(track, flow.shape(node), after)
-    if isinstance(outcome, Track):
-        _fit_target(flow, node, outcome, "shape")
-    return outcome
-
-
-def _fit_target(flow: Flow, node: ir.Node, track: Track, name: str) -> None:
-    """Makes a target shape that has the length of the sequence in it fit a chunk."""
-    wanted = list(flow.result(node))
-    wanted[track.axis] = track.chunk_size
-    given = numbers(node, name)
-    content = flow.content(node, 1) if len(node.inputs) > 1 else None
-    if given is None and content is None:
-        raise CoupledError("takes its shape from a computation that is not followed")
-    whole = list(given) if given is not None else [int(size) for size in content[0].reshape(-1)]  # type: ignore[index]
-    chunk = list(given) if given is not None else [int(size) for size in content[1].reshape(-1)]  # type: ignore[index]
-    if track.axis < len(whole) and whole[track.axis] == track.size == chunk[track.axis] != track.chunk_size:
-        if flow.fact(node.inputs[1] if len(node.inputs) > 1 else None).is_sized:
-            raise CoupledError("takes its shape from a computation that is not followed")
-        whole[track.axis] = track.chunk_size
-        if given is not None:
-            flow.edits.append(SetAttribute(node, name, tuple(whole)))
-        else:
-            flow.edits.append(Replaced(node, 1, np.array(whole, np.int64)))
-        chunk = whole
-    before = flow.fact(node.inputs[0]).chunk_shape
-    assert before is not None
-    if _resolve(chunk, before, bool(number(node, "allowzero", 0))) != wanted:
-        raise CoupledError("has a shape for the length of the sequence that fits no chunk")
-
-
-def _resolve(target: list[int], before: tuple[int, ...], exact: bool) -> list[int]:
-    sizes = [
-        before[axis] if size == 0 and not exact and axis < len(before) else size
-        for axis, size in enumerate(target)
-    ]
-    if -1 in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = math.prod(before) // known if known else 0
-    return sizes
-
-
-def _expand(flow: Flow, node: ir.Node) -> Outcome:
-    content = flow.content(node, 1)
-    if content is None:
-        raise CoupledError("takes its shape from a computation that is not followed")
-    after = flow.result(node)
-    track = flow.track(node)
-    if flow.fact(node.inputs[1]).streams:
-        raise CoupledError("takes its shape from values of the stream")
-    whole, chunk = (list(map(int, each.reshape(-1))) for each in content)
-    if track is None:
-        return _filled(flow, node, whole, chunk)
-    placed = track.at(track.axis + len(after) - len(flow.shape(node)))
-    index = placed.axis - (len(after) - len(whole))
-    if index >= 0 and chunk[index] not in (1, placed.chunk_size):
-        if chunk[index] != placed.size or flow.fact(node.inputs[1]).is_sized:
-            raise CoupledError("takes its shape from a computation that is not followed")
-        whole[index] = 1
-        flow.edits.append(Replaced(node, 1, np.array(whole, np.int64)))
-    return placed
-
-
-def _constant_of_shape(flow: Flow, node: ir.Node) -> Outcome:
-    content = flow.content(node, 0)
-    if content is None:
-        raise CoupledError("takes its shape from a computation that is not followed")
-    whole, chunk = (list(map(int, each.reshape(-1))) for each in content)
-    return _filled(flow, node, whole, chunk)
-
-
-def _filled(flow: Flow, node: ir.Node, whole: list[int], chunk: list[int]) -> Outcome:
-    """The same at every step: as long as the sequence, and as a chunk."""
-    if node.op_type == "Expand" and flow.fact(node.inputs[0]).latest:
-        raise CoupledError("hands the last step (a final state, or the last frame) to every step")
-    differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
-    steps, size = flow.sample.steps, flow.sample.chunk
-    rank = len(flow.result(node))
-    if len(differ) != 1:
-        raise CoupledError("takes its shape from the number of time steps in a way that is not followed")
-    axis = differ[0]
-    if whole[axis] * size != chunk[axis] * steps:
-        raise CoupledError("takes its shape from the number of time steps in a way that is not followed")
-    # What is the same at every step may be folded either way.
-    frames, own = _rate(whole[axis], chunk[axis], steps, size)
-    return Track(axis + rank - len(whole), frames, own, outer=whole[axis] // frames)
-
-
-def _rate(whole: int, chunk: int, steps: int, size: int) -> tuple[int, int]:
-    if whole % steps == 0 and chunk % size == 0:
-        return steps, size
-    return whole, chunk
-
-
 def _tile(flow: Flow, node: ir.Node) -> Outcome:
-    track, content = _track(flow, node), flow.content(node, 1)
+    track, content = moved_track(flow, node), flow.content(node, 1)
     if content is None or flow.fact(node.inputs[1]).is_sized:
         raise CoupledError("repeats by a number that is not constant")
     if int(content[0].reshape(-1)[track.axis]) != 1:
@@ -218,252 +54,10 @@ def _tile(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _split(flow: Flow, node: ir.Node) -> Outcome:
-    track = _track(flow, node)
+    track = moved_track(flow, node)
     if number(node, "axis", 0) % len(flow.shape(node)) == track.axis:
         raise CoupledError("cuts the sequence into parts")
     return track
-
-
-def _gather(flow: Flow, node: ir.Node) -> Outcome:
-    data, indices = (flow.fact(value) for value in node.inputs)
-    axis = number(node, "axis", 0) % len(flow.shape(node))
-    width = len(flow.shape(node, 1))
-    if indices.track is not None:
-        if data.streams:
-            raise CoupledError("looks up values of the stream at places of the stream")
-        return flow.settle(node, 1).at(axis + indices.track.axis).with_(fill=0.0)
-    track = _track(flow, node)
-    if axis != track.axis:
-        return track.at(track.axis + (width - 1 if axis < track.axis else 0))
-    content = indices.content
-    if content is None or content[0].size != 1:
-        raise CoupledError("picks steps of the sequence")
-    place = int(content[0].reshape(-1)[0]) % track.size
-    _last_only(flow, track, place)
-    flow.edits.append(Replaced(node, 1, np.full(content[0].shape, track.chunk - 1, content[0].dtype)))
-    return LATEST
-
-
-def _last_only(flow: Flow, track: Track, place: int) -> None:
-    if place != track.frames - 1 or (track.outer, track.inner) != (1, 1):
-        raise CoupledError("picks a step of the sequence that is not the last one")
-    if track.tail + track.lag:
-        raise CoupledError(f"picks the last step behind {flow.shifts()}")
-
-
-def _slice(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = _track(flow, node), len(flow.shape(node))
-    bounds = [_bounds(flow, node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
-    axes = _axes(flow, node, 3)
-    axes = list(range(len(bounds[0][0]))) if axes is None else [axis % rank for axis in axes]
-    if track.axis not in axes:
-        return track
-    where = axes.index(track.axis)
-    content = flow.content(node, 4)
-    step = 1 if content is None else int(content[0].reshape(-1)[where])
-    if len(node.inputs) > 4 and node.inputs[4] is not None and content is None:
-        raise CoupledError("takes steps that are not constant")
-    if step != 1:
-        raise CoupledError("turns time around" if step < 0 else "leaves out steps")
-    (starts, later), (ends, soon) = bounds
-    start, end = (_clamp(each[where], track.size) for each in (starts, ends))
-    moves = flow.sample.steps != flow.sample.chunk
-    if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and _is_open(flow):
-        raise CoupledError("takes the first steps of the sequence")
-    if start and start == track.size - track.inner and end == track.size and track.frames > 1:
-        _last_only(flow, track, track.frames - 1)
-        _set_bounds(flow, node, where, (starts, track.chunk - 1), (ends, track.chunk))
-        return LATEST
-    if starts[where] < 0 or starts[where] != later[where]:
-        raise CoupledError("takes the last steps of the sequence")
-    if start % track.inner or end % track.inner or track.outer != 1:
-        raise CoupledError("cuts an axis in which time is folded")
-    if start or end != track.size:
-        _set_bounds(flow, node, where, (starts, 0), (ends, _END))
-    lag = track.lag + start // track.inner
-    if lag > 0:
-        flow.ahead[node] = lag
-    frames = (end - start) // track.inner
-    return track.with_(frames=frames, lag=lag, tail=track.tail - (track.frames - frames))
-
-
-def _is_open(flow: Flow) -> bool:
-    """Whether the length of the sequence is open in the model."""
-    inputs = {value.name: value for value in flow.model.graph.inputs}
-    for name, axis in flow.sample.axes.items():
-        shape = inputs[name].shape
-        if shape is not None and not isinstance(shape[axis], int):
-            return True
-    return False
-
-
-def _bounds(flow: Flow, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]]:
-    given = numbers(node, name)
-    if given is not None:
-        return list(given), list(given)
-    content = flow.content(node, index)
-    if content is None:
-        raise CoupledError("cuts at places that are not constant")
-    whole, chunk = ([int(each) for each in world.reshape(-1)] for world in content)
-    return whole, chunk
-
-
-def _clamp(bound: int, size: int) -> int:
-    return max(0, min(bound + size if bound < 0 else bound, size))
-
-
-def _set_bounds(
-    flow: Flow, node: ir.Node, where: int, starts: tuple[list[int], int], ends: tuple[list[int], int]
-) -> None:
-    for index, (name, (bounds, new)) in enumerate((("starts", starts), ("ends", ends)), 1):
-        changed = [new if place == where else bound for place, bound in enumerate(bounds)]
-        if name in node.attributes:
-            flow.edits.append(SetAttribute(node, name, tuple(changed)))
-        else:
-            flow.edits.append(Replaced(node, index, np.array(changed, np.int64)))
-
-
-def _concat(flow: Flow, node: ir.Node) -> Outcome:
-    facts = [flow.fact(value) for value in node.inputs]
-    rank = len(flow.result(node))
-    axis = number(node, "axis", 1) % rank
-    tracked = {index: fact.track for index, fact in enumerate(facts) if fact.track is not None}
-    if not tracked:
-        raise CoupledError("computes with the number of time steps, which a stream does not have")
-    track = next(iter(tracked.values()))
-    if any(t.axis == axis for t in tracked.values()):
-        return _joined(flow, node, axis, tracked)
-    for other in tracked.values():
-        if (other.axis, other.outer, other.inner, other.chunk, other.tail) != (
-            track.axis,
-            track.outer,
-            track.inner,
-            track.chunk,
-            track.tail,
-        ):
-            raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
-    for index, fact in enumerate(facts):
-        if fact.latest and track.frames > 1:
-            raise CoupledError("combines every step with the last one (a final state, or the last frame)")
-        if fact.track is None and not fact.latest:
-            flow.edits.append(Replaced(node, index, per_chunk(flow, node, index, track.axis, track)))
-    same = {(other.lag, other.fill) for other in tracked.values()}
-    if len(tracked) == len(facts) and len(same) == 1:
-        return track
-    lag = max(0, *(other.lag for other in tracked.values()))
-    for index in tracked:
-        flow.settle(node, index, lag)
-    return track.with_(lag=lag, fill=0.0)
-
-
-def _joined(flow: Flow, node: ir.Node, axis: int, tracked: dict[int, Track]) -> Outcome:
-    """Frames in front of the stream or behind it, which are constants."""
-    if len(tracked) > 1:
-        raise CoupledError("joins sequences one behind the other")
-    ((index, track),) = tracked.items()
-    fronts: list[np.ndarray] = []
-    backs: list[np.ndarray] = []
-    for other, value in enumerate(node.inputs):
-        content = flow.fact(value).content
-        if other != index and (content is None or flow.fact(value).is_sized):
-            raise CoupledError("puts frames in front of the stream, or behind it, that are not constant")
-        if other != index and content is not None:
-            (fronts if other < index else backs).append(content[0])
-    if (track.outer, track.inner) != (1, 1):
-        raise CoupledError("joins an axis in which time is folded")
-    front = sum(array.shape[axis] for array in fronts)
-    back = sum(array.shape[axis] for array in backs)
-    frames = front + track.frames + back
-    flow.edits.append(Bypassed(node, index))
-    later = track.with_(frames=frames, tail=track.tail + front + back)
-    if not front:
-        return later
-    return _in_front(flow, node, index, later, np.concatenate(fronts, axis))
-
-
-def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, front: np.ndarray) -> Outcome:
-    """Frames in front: the stream has them as a start, not as frames of its own."""
-    axis = later.axis
-    uniform = np.unique(front).size == 1
-    if later.lag > 0:
-        raise CoupledError("puts frames in front of what is late already (behind something that looks ahead)")
-    if uniform and (later.lag == 0 or later.fill == float(front.reshape(-1)[0])):
-        return later.with_(lag=later.lag - front.shape[axis], fill=float(front.reshape(-1)[0]))
-    if later.lag:
-        raise CoupledError("puts frames in front of others that differ")
-    shape: list[int | str | None] = [flow.sample.named(size) for size in flow.shape(node, index)]
-    shape[axis] = front.shape[axis]
-    start = front
-    for place, size in enumerate(shape):
-        if not isinstance(size, int):
-            if not np.array_equal(start, np.repeat(start.take([0], place), start.shape[place], place)):
-                raise CoupledError("puts frames in front that differ from row to row of a dynamic batch")
-            start = start.take([0], place)
-    value = node.inputs[index]
-    assert value is not None
-    flow.edits.insert(
-        len(flow.edits) - 1,
-        Cached(
-            node,
-            index,
-            axis,
-            front.shape[axis],
-            later.chunk,
-            later.chunk,
-            start,
-            tuple(shape),
-            value,
-            flow.dtype(value),
-        ),
-    )
-    return later
-
-
-def _pad(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = _track(flow, node), len(flow.shape(node))
-    pads = numbers(node, "pads") or numbers(node, "paddings")
-    content = flow.content(node, 1)
-    if pads is None and content is not None:
-        pads = tuple(int(each) for each in content[0].reshape(-1))
-    if pads is None:
-        raise CoupledError("pads by amounts that are not constant")
-    axes = _axes(flow, node, 3)
-    axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]
-    if track.axis not in axes:
-        return track
-    where = axes.index(track.axis)
-    before, behind = pads[where], pads[where + len(axes)]
-    if not before and not behind:
-        return track
-    mode = node.attributes.get("mode")
-    fill = _pad_value(flow, node)
-    if (mode is not None and str(mode.value) != "constant") or min(before, behind) < 0 or fill is None:
-        raise CoupledError("pads the sequence with other frames of it, or by what is not constant")
-    if (track.outer, track.inner) != (1, 1):
-        raise CoupledError("pads an axis in which time is folded")
-    changed = list(pads)
-    changed[where] = changed[where + len(axes)] = 0
-    name = "pads" if "pads" in node.attributes else "paddings"
-    if name in node.attributes:
-        flow.edits.append(SetAttribute(node, name, tuple(changed)))
-    else:
-        flow.edits.append(Replaced(node, 1, np.array(changed, np.int64)))
-    later = track.with_(frames=track.frames + before + behind, tail=track.tail + before + behind)
-    if not before:
-        return later
-    if track.lag > 0:
-        raise CoupledError("puts frames in front of what is late already (behind something that looks ahead)")
-    if track.lag < 0 and track.fill != fill:
-        raise CoupledError("puts frames in front of others that differ")
-    return later.with_(lag=track.lag - before, fill=fill)
-
-
-def _pad_value(flow: Flow, node: ir.Node) -> float | None:
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        content = flow.content(node, 2)
-        return None if content is None else float(content[0].reshape(-1)[0])
-    attribute = node.attributes.get("value")
-    return 0.0 if attribute is None else float(attribute.value)
 
 
 def _range(flow: Flow, node: ir.Node) -> Outcome:
@@ -471,15 +65,7 @@ def _range(flow: Flow, node: ir.Node) -> Outcome:
 
 
 MOVEMENT: dict[str, Rule] = {
-    "Concat": _concat,
-    "ConstantOfShape": _constant_of_shape,
-    "Expand": _expand,
-    "Flatten": _flatten,
-    "Gather": _gather,
-    "Pad": _pad,
     "Range": _range,
-    "Reshape": _reshape,
-    "Slice": _slice,
     "Split": _split,
     "Squeeze": _squeeze,
     "Tile": _tile,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
-from rnnlower.targets.target import Target, find_target, target_names
+from rnnlower.targets.reading import find_target, target_names
+from rnnlower.targets.target import Target
 
 __all__ = ["Target", "find_target", "target_names"]

@@ -21,7 +21,8 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.native import native_misfits, native_rule
-from rnnlower.targets.target import RecurrentRule, Target, find_target
+from rnnlower.targets.reading import find_target
+from rnnlower.targets.target import RecurrentRule, Target
 
 __all__ = [
     "KeptNode",

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rnnlower.targets import target as description
+from rnnlower.targets.reading import LISTS, TABLES
 from rnnlower.targets.target import (
-    LISTS,
-    TABLES,
     Caution,
     Claim,
     ControlFlow,

@@ -19,7 +19,7 @@ from rnnlower.probing.forms import FORMS, split_question
 from rnnlower.probing.recurrent import Node, node_question
 from rnnlower.probing.writing import changes, toml_text
 from rnnlower.targets import find_target
-from rnnlower.targets.target import parse_target
+from rnnlower.targets.reading import parse_target
 
 Feeds = Mapping[str, Any]
 

@@ -27,11 +27,9 @@ from rnnlower.cli.options import (
     Seed,
     Semantics,
     Sets,
-    parse_dims,
-    parse_sets,
-    parse_shapes,
 )
 from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, emit, exit_codes, installed_runtime, say
+from rnnlower.cli.values import parse_dims, parse_sets, parse_shapes
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult

@@ -17,11 +17,9 @@ from rnnlower.cli.options import (
     Sets,
     TargetName,
     Verbose,
-    parse_dims,
-    parse_sets,
-    parse_shapes,
 )
 from rnnlower.cli.running import DIFFERENT, emit_result, exit_codes, say
+from rnnlower.cli.values import parse_dims, parse_sets, parse_shapes
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.wording import call
 

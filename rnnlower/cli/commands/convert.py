@@ -24,9 +24,6 @@ from rnnlower.cli.options import (
     Trials,
     Verbose,
     Verify,
-    check_external_data,
-    parse_sets,
-    verification_settings,
 )
 from rnnlower.cli.running import (
     exit_codes,
@@ -36,6 +33,7 @@ from rnnlower.cli.running import (
     size_on_disk,
     write,
 )
+from rnnlower.cli.values import check_external_data, parse_sets, verification_settings
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -39,11 +39,6 @@ from rnnlower.cli.options import (
     UnrollFactor,
     Verbose,
     Verify,
-    check_external_data,
-    parse_dims,
-    parse_sets,
-    parse_shapes,
-    verification_settings,
 )
 from rnnlower.cli.running import (
     exit_codes,
@@ -55,6 +50,13 @@ from rnnlower.cli.running import (
     size_on_disk,
     warn,
     write,
+)
+from rnnlower.cli.values import (
+    check_external_data,
+    parse_dims,
+    parse_sets,
+    parse_shapes,
+    verification_settings,
 )
 
 if TYPE_CHECKING:

@@ -26,12 +26,6 @@ from rnnlower.cli.options import (
     Trials,
     Verbose,
     Verify,
-    check_external_data,
-    parse_axes,
-    parse_dims,
-    parse_sets,
-    parse_shapes,
-    verification_settings,
 )
 from rnnlower.cli.running import (
     exit_codes,
@@ -42,6 +36,14 @@ from rnnlower.cli.running import (
     say,
     size_on_disk,
     write,
+)
+from rnnlower.cli.values import (
+    check_external_data,
+    parse_axes,
+    parse_dims,
+    parse_sets,
+    parse_shapes,
+    verification_settings,
 )
 
 __all__ = ["stream"]

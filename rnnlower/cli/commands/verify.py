@@ -22,7 +22,6 @@ from rnnlower.cli.options import (
     States,
     Trials,
     Verbose,
-    verification_settings,
 )
 from rnnlower.cli.running import (
     emit_result,
@@ -33,6 +32,7 @@ from rnnlower.cli.running import (
     tell_difference,
     verify_files,
 )
+from rnnlower.cli.values import verification_settings
 from rnnlower.errors import VerificationError
 
 if TYPE_CHECKING:

@@ -1,0 +1,143 @@
+"""Targets found by name, or read from a TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rnnlower.errors import OptionError
+from rnnlower.targets.target import (
+    OPTIONAL,
+    Caution,
+    Claim,
+    ControlFlow,
+    Costs,
+    Limit,
+    Ops,
+    OpsetRange,
+    RecurrentRule,
+    Shapes,
+    Target,
+    Tried,
+    Types,
+)
+from rnnlower.targets.validation import known_word, validate
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["LISTS", "TABLES", "find_target", "parse_target", "target_names"]
+
+_FOLDER = pathlib.Path(__file__).parent / "data"
+
+TABLES = {
+    "opset": OpsetRange,
+    "control_flow": ControlFlow,
+    "shapes": Shapes,
+    "dtypes": Types,
+    "ops": Ops,
+    "costs": Costs,
+    "tried": Tried,
+}
+LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
+
+
+def target_names() -> list[str]:
+    """The targets that are known here."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def find_target(name: str | os.PathLike[str]) -> Target:
+    """The target of this name, or the one that the TOML file at this path describes.
+
+    Raises:
+        OptionError: There is no such target, or the file does not describe one.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise OptionError(f"the target is {name!r}; it must be a name, or the path of a .toml file")
+    return _built_in(str(name)) if str(name) in target_names() else _read(pathlib.Path(name), name)
+
+
+@functools.cache
+def _built_in(name: str) -> Target:
+    """A target that is known here: every lowering asks for one."""
+    return _read(_FOLDER / f"{name}.toml", name)
+
+
+def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
+    if path.suffix != ".toml" or not path.is_file():
+        raise OptionError(
+            f"there is no target {str(name)!r}; it must be one of {', '.join(target_names())}, "
+            "or the path of a .toml file that describes one"
+        )
+    try:
+        return parse_target(path.stem, path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
+        raise OptionError(f"target file {path}: {error}") from error
+
+
+def parse_target(name: str, text: str) -> Target:
+    """The target of a file's text.
+
+    Raises:
+        ValueError: It does not describe one, or is no TOML; also TypeError.
+    """
+    return _parse(name, tomllib.loads(text))
+
+
+def _parse(name: str, data: Mapping[str, Any]) -> Target:
+    fields: dict[str, Any] = {"title": name}
+    for key, value in data.items():
+        if key in ("title", "engine"):
+            fields[key] = _of_type(value, str, key)
+        elif key in TABLES:
+            fields[key] = _claim(TABLES[key], value, key)
+        elif key in LISTS:
+            rows = enumerate(_of_type(value, list, key))
+            fields[key] = [_claim(LISTS[key], row, f"{key}[{index}]") for index, row in rows]
+        else:
+            known_word(key, ("title", "engine", *TABLES, *LISTS), f"unknown key {key!r}")
+    if missing := TABLES.keys() - fields.keys() - {*OPTIONAL}:
+        raise ValueError(f"no table {', '.join(sorted(missing))}")
+    target = Target(name, **fields)
+    validate(target)
+    return target
+
+
+def _claim(kind: type[Claim], data: Any, where: str) -> Claim:
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    for key, value in _of_type(data, dict, where).items():
+        known_word(key, tuple(known), f"{where} has an unknown key {key!r}")
+        annotation = str(known[key].type)
+        expected = next(
+            type_ for word, type_ in _TYPES.items() if annotation.removeprefix("Sequence[").startswith(word)
+        )
+        if annotation.startswith("Sequence"):
+            for item in _of_type(value, list, f"{where}.{key}"):
+                _of_type(item, expected, f"{where}.{key}")
+        else:
+            _of_type(value, expected, f"{where}.{key}")
+    required = {
+        name
+        for name, field in known.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    if missing := required - data.keys():
+        raise ValueError(f"{where} has no {', '.join(sorted(missing))}")
+    return kind(**data)
+
+
+_TYPES = {"str": str, "bool": bool, "int": int, "Mapping": dict}
+
+
+def _of_type(value: Any, expected: type, where: str) -> Any:
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise ValueError(f"{where} is {value!r}; it must be of type {expected.__name__}")
+    return value
