@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,11 +61,14 @@ def recurrent(
     variant: Variant,
     size: Sequence[int],
     *,
-    dynamic: bool = False,
+    dynamic: Collection[str] = (),
     opset: int = 17,
     outputs: Sequence[str] = ("Y", "Y_h", "Y_c"),
 ) -> onnx.ModelProto:
-    """A model of one recurrent node of these sizes, with random constant weights."""
+    """A model of one recurrent node of these sizes, with random constant weights.
+
+    ``dynamic`` names the sizes of X that stay symbols: ``T`` for the time steps, ``N`` for the batch.
+    """
     time_steps, batch, input_size, hidden_size = size
     rng = np.random.default_rng(0)
     directions = 2 if variant.attributes.get("direction") == "bidirectional" else 1
@@ -90,7 +93,7 @@ def recurrent(
     node = helper.make_node(
         variant.op_type, names, list(outputs), name="cell", hidden_size=hidden_size, **variant.attributes
     )
-    dims = ["T", "N", input_size] if dynamic else [time_steps, batch, input_size]
+    dims = ["T" if "T" in dynamic else time_steps, "N" if "N" in dynamic else batch, input_size]
     inputs = [helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, dims)]
     if variant.masked:
         inputs.append(helper.make_tensor_value_info("lens", onnx.TensorProto.INT32, dims[1:2]))
@@ -138,12 +141,13 @@ def latency(
     feeds: Mapping[str, np.ndarray],
     budget: float = 0.3,
     clock: Callable[[], float] = time.thread_time,
+    threads: int = 1,
 ) -> list[float]:
     """Seconds of each of 10 to 50 runs, in a session that is alone and warm.
 
     On one thread the thread's own processor time is the latency without what other processes take away.
     """
-    own = session(model)
+    own = session(model, threads)
     for _ in range(3):
         own.run(None, feeds)
     times: list[float] = []
@@ -159,6 +163,7 @@ def ratios(
     feeds: Mapping[str, np.ndarray],
     rounds: int,
     clock: Callable[[], float] = time.thread_time,
+    threads: int = 1,
 ) -> dict[str, Any]:
     """Run times in those of the model ``native``; the models take turns, with a session each in every round.
 
@@ -169,7 +174,7 @@ def ratios(
     seconds: dict[str, list[float]] = {name: [] for name in contents}
     for _ in range(rounds):
         for name, content in contents.items():
-            seconds[name] += latency(content, feeds, budget=0.1, clock=clock)
+            seconds[name] += latency(content, feeds, budget=0.1, clock=clock, threads=threads)
 
     def over_native(quantile: float) -> dict[str, float]:
         native = np.quantile(seconds["native"], quantile)

@@ -113,6 +113,8 @@ def _kernels(data: dict[str, Any]) -> str:
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "environment": _environment,
     "runtime": _ratios,
+    "dynamic": _ratios,
+    "threads": _ratios,
     "kernels": _kernels,
     "hidden_size": _ratios,
     "batch": _ratios,
