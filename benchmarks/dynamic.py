@@ -1,4 +1,4 @@
-"""Run time with a dynamic length and inside a branch, as a ratio to the native kernel, and with several threads.
+"""Run time with a dynamic length, in a branch and on several threads, as a ratio to the native kernel.
 
 python benchmarks/dynamic.py --json benchmarks/results/dynamic.json
 python benchmarks/dynamic.py --threads 2 --json benchmarks/results/threads.json
@@ -83,7 +83,8 @@ def main() -> None:
         for text in arguments.sizes:
             size = tuple(int(number) for number in text.split(","))
             models = (models_of if arguments.threads == 1 else threaded_models)(variant, size)
-            row = ratios(models, feeds_of(VARIANTS[variant], size), arguments.rounds, clock, arguments.threads)
+            feeds = feeds_of(VARIANTS[variant], size)
+            row = ratios(models, feeds, arguments.rounds, clock, arguments.threads)
             rows.append({"variant": variant, "size": list(size), **row})
             cells = "  ".join(f"{form} {ratio:.2f}" for form, ratio in row["ratios"].items())
             print(f"{variant:10} {text:>16} {row['native_ms']:9.3f} ms  {cells}", flush=True)
