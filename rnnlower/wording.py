@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 __all__ = [
     "call",
     "command_line_words",
+    "counted",
     "dims",
     "input_shapes",
     "option",
@@ -30,6 +31,11 @@ def command_line_words() -> Iterator[None]:
         yield
     finally:
         _in_python.reset(token)
+
+
+def counted(count: int, noun: str) -> str:
+    """How many there are: `1 node`, `1,030 nodes`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def option(name: str, value: object = None) -> str:

@@ -184,7 +184,7 @@ def report_page(
     from rnnlower.reporting import Page, verification_sections, write_page
 
     good = None if verification is None else bool(verification)
-    verdicts = {None: "Not verified", True: "Verified: the numbers are the same", False: "The numbers DIFFER"}
+    verdicts = {None: "Not verified", True: "Verified: the outputs agree", False: "The outputs DIFFER"}
     command = shlex.join(["rnnlower", *sys.argv[1:]])
     every = [*sections, *verification_sections(verification)]
     write_page(Page(done, verdicts[good], good, every, command, phases.rounded()), report)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rnnlower.cli.console import new_table, write
 from rnnlower.recurrent.operators import RECURRENT_OPS
+from rnnlower.wording import counted
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -117,7 +118,7 @@ def print_stream(
         f"{name} on axis {axis}" for name, axis in (*report.inputs.items(), *report.outputs.items())
     )
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
-    write(f"{report.chunk} time step{'s' * (report.chunk > 1)} a call: {places}{late}")
+    write(f"{counted(report.chunk, 'time step')} a call: {places}{late}")
     if report.lowering is not None:
         print_lowering(report.lowering, None, verbose=verbose)
     if verification is not None:
@@ -142,7 +143,7 @@ def print_verification(result: VerificationResult, *, verbose: bool = False) -> 
         write(f"fed back: {', '.join(f'{name} to {value}' for name, value in result.states.items())}")
     for reason in result.skipped:
         write(f"{'note' if result else 'skipped'}: {reason}")
-    sets = f"{result.trials} set{'' if result.trials == 1 else 's'} of inputs"
+    sets = f"{counted(result.trials, 'set')} of inputs"
     verdict = Text("Verified", "bold green") if result else Text("DIFFERENT", "bold red")
     write(verdict.append(f": {', '.join([sets, *_engines(result)])}", "default"))
 

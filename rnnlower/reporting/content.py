@@ -15,6 +15,7 @@ from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.reporting.drawing import draw_node, draw_step, step_of
 from rnnlower.reporting.page import Section, escape, paragraphs, table
 from rnnlower.reporting.plots import bars, over_time
+from rnnlower.wording import counted
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult, Timing
@@ -136,7 +137,11 @@ def lowering_sections(source: ModelFacts, lowered: ir.Model, report: Report) -> 
         for node in report.nodes
     ]
     kept = [(node.name, node.op_type, "kept", node.reason) for node in report.kept]
-    body = table(header, rows) if rows else paragraphs(["No recurrent node was lowered."])
+    before, after = (sum(counts.values()) for counts in (report.ops_before, report.ops_after))
+    kept_too = f", {len(report.kept)} kept" if report.kept else ""
+    lowered_ = f"{counted(len(rows), 'recurrent node')} lowered{kept_too}"
+    lead = f"{lowered_}. {counted(before, 'operator')} became {after:,}, at opset {report.opset}."
+    body = paragraphs([lead]) + (table(header, rows) if rows else "")
     body += ("<h3>Kept as they are</h3>\n" + table(("node", "op", "", "why"), kept)) if kept else ""
     body += paragraphs([*map(str, report.warnings), *report.notes])
     yield Section("What changed", body)
@@ -162,9 +167,7 @@ def _drawings(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator
         yield f"<h3>Before: {escape(node.op_type)} {escape(node.name)}, all time steps</h3>\n"
         yield draw_node(found)
         yield f"<h3>After: {escape(node.strategy)}</h3>\n"
-        yield paragraphs(
-            [f"{where}. Products are blue; what stands at the top comes from outside of the step."]
-        )
+        yield paragraphs([f"{where}. Products are blue; what has no box comes from outside of the step."])
         yield step
 
 
@@ -208,12 +211,15 @@ def conversion_sections(report: OpsetReport) -> Iterator[Section]:
 
 def stream_sections(source: ModelFacts, streamed: ir.Model, report: StreamReport) -> Iterator[Section]:
     """The states and the axes of time; what became of recurrent nodes that were lowered, too."""
-    axes = [(name, f"axis {axis}") for name, axis in (*report.inputs.items(), *report.outputs.items())]
-    steps = f"{report.chunk} time step{'s' * (report.chunk > 1)} a call"
+    axes = [*report.inputs.items(), *report.outputs.items()]
+    steps = f"{counted(report.chunk, 'time step')} a call"
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
-    body = paragraphs([f"{steps}{late}."]) + table(("time is on", ""), axes)
-    body += table(("state output", "feeds input"), list(report.states.items()))
-    yield Section("What changed", body + paragraphs(report.notes))
+    body = paragraphs([f"{steps}{late}."])
+    body += (
+        f"<h3>States</h3>\n{table(('output', 'feeds input'), report.states.items())}" if report.states else ""
+    )
+    body += f"<h3>Time</h3>\n{table(('input or output', 'axis'), axes)}"
+    yield Section("States and time", body + paragraphs(report.notes))
     if report.lowering is not None:
         yield from lowering_sections(source, streamed, report.lowering)
 
@@ -227,7 +233,8 @@ def verification_sections(result: VerificationResult | None) -> Iterator[Section
         f"{role}: {engine} {result.versions.get(engine, '')}".rstrip()
         for role, engine in result.engines.items()
     )
-    body = paragraphs([f"{result.trials} sets of inputs. {engines}."])
+    sets = counted(result.trials, "set")
+    body = paragraphs([f"Compared on {sets} of inputs. {engines[:1].upper()}{engines[1:]}."])
     body += paragraphs([*result.problems, *filter(None, [result.first_difference]), *result.skipped])
     body += _outputs(result.outputs)
     if result.on is not None:
@@ -241,7 +248,7 @@ def verification_sections(result: VerificationResult | None) -> Iterator[Section
 def _outputs(outputs: Sequence[OutputComparison]) -> str:
     if not outputs:
         return ""
-    header = ("output", "type", "largest error", "allowed there", "share used", "verdict")
+    header = ("output", "type", "largest error", "allowed", "used", "verdict")
     rows = []
     for each in outputs:
         allowed = "" if each.allowed is None else f"{each.allowed:.2g}"
@@ -249,17 +256,19 @@ def _outputs(outputs: Sequence[OutputComparison]) -> str:
         rows.append((each.name, each.dtype or "?", f"{each.error:.2g}", allowed, _share(each), verdict))
     lengths = [(each, min(each.used or 0.0, 2.0)) for each in outputs[:_MOST_PLOTTED]]
     plot = bars([(each.name, length, _share(each) or "0", not each.equal) for each, length in lengths], 1.0)
-    caption = "How much of what is allowed is used; the dashed line is the limit."
+    caption = "Share of the allowed error that is used (dashed: the limit)"
     return f"{table(header, rows)}<h3>{caption}</h3>\n{plot}"
 
 
 def _share(output: OutputComparison) -> str:
-    return "" if output.used is None else f"{output.used:.1%}" if output.used < 10 else f"{output.used:.3g}x"
+    if not output.used:
+        return "" if output.used is None else "0%"
+    return f"{output.used:.1%}" if output.used < 10 else f"{output.used:.3g}x"
 
 
 def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:
     for output in [each for each in outputs if len(each.errors_over_time) > 1][:_MOST_PLOTTED]:
-        yield f"<h3>{escape(output.name)}: largest absolute error at each step</h3>\n"
+        yield f"<h3>{escape(output.name)}: largest absolute error at each step (dashed: allowed at the worst element)</h3>\n"
         yield over_time(output.errors_over_time, output.allowed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,14 +10,31 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import walk
 from rnnlower.inspection import RecurrentNode
+from rnnlower.reporting.layout import Layout, place
 from rnnlower.reporting.page import escape
 
 __all__ = ["draw_node", "draw_step", "step_of"]
 
 _MOST_NODES = 60
-_BOX, _TALL, _GAP, _LAYER = 118, 36, 16, 66
+_BOX, _TALL, _LAYER = 118, 36, 62
+_LETTER = 7
+"""About as wide as a letter is, in pixels."""
 _STEP = re.compile(r"([a-z]+)(\d+)[a-z]+(?:_\d+)?")
 """The name of a straight line's node or value: letters for the recurrent node, the time step, what it is."""
+_WHAT = re.compile(r"(?:[a-z]+\d+|.*/)([A-Za-z_]+?)(?:_\d+)?")
+"""The last part of a name: what it is."""
+_GATES = {*"iofczrh"}
+_NEW_STATES = {"y": "H(t)", "m": "C(t)"}
+_OUTSIDE = {
+    "y": "H(t-1)",
+    "m": "C(t-1)",
+    "x": "X(t) W",
+    "w": "X(t) W",
+    "number": "iteration",
+    "go_on": "condition",
+}
+"""What values of a step are called in a drawing, by the last part of their names."""
+_MOVES = {"Reshape", "Squeeze", "Unsqueeze"}
 _PRODUCTS = {"Gemm", "MatMul", "MatMulInteger", "Einsum"}
 _RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
 _COLOURS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
@@ -32,7 +50,7 @@ def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
     for node in own:
         for attribute in node.attributes.values():
             if node.op_type in ("Scan", "Loop") and attribute.type == ir.AttributeType.GRAPH:
-                return list(attribute.as_graph())
+                return [each for each in attribute.as_graph() if each.op_type != "Identity"]
     values = [value for node in own for value in node.outputs]
     near = [value.name for value in values] + [use.node.name for value in values for use in value.uses()]
     found = (_STEP.fullmatch(each or "") for each in near)
@@ -58,7 +76,7 @@ def draw_node(node: RecurrentNode) -> str:
 
 
 def draw_step(nodes: Sequence[ir.Node]) -> str:
-    """The nodes in layers, each below what it reads; values that come from outside are named above."""
+    """The nodes in layers, each below what it reads; what comes from outside has no box."""
     if not 0 < len(nodes) <= _MOST_NODES:
         return ""
     drawing = _Drawing()
@@ -74,9 +92,31 @@ def draw_step(nodes: Sequence[ir.Node]) -> str:
                 drawing.edges.append((boxes[makers[value]], boxes[node]))
             elif value.const_value is None and not value.is_initializer():
                 if value not in outside:
-                    outside[value] = drawing.add(value.name or "", "", "value", 0)
+                    outside[value] = drawing.add(_outside(value), "", "value", depths[node] - 1)
                 drawing.edges.append((outside[value], boxes[node]))
     return drawing.svg()
+
+
+def _outside(value: ir.Value) -> str:
+    """What a value from outside is called; products alone read H."""
+    last = (value.name or "").rpartition("/")[2]
+    what = _what(value)
+    if what == "state":
+        users = {use.node.op_type for use in value.uses()}
+        return "H(t-1)" if users & {*_PRODUCTS, "Concat"} else "C(t-1)"
+    known = _OUTSIDE.get(what)
+    maker = value.producer()
+    if known or maker is None:
+        return known or last
+    if maker.op_type in _PRODUCTS:
+        return "X W"
+    moved = maker.inputs[0] if maker.op_type in _MOVES else None
+    return last if moved is None else _outside(moved)
+
+
+def _what(value: ir.Value) -> str:
+    match = _WHAT.fullmatch(value.name or "")
+    return match.group(1) if match else ""
 
 
 def _depths(nodes: Sequence[ir.Node], makers: Mapping[ir.Value, ir.Node]) -> dict[ir.Node, int]:
@@ -97,12 +137,12 @@ def _kind(node: ir.Node) -> str:
 
 
 def _role(node: ir.Node) -> str:
-    """The weights of a product; the last part of another node's name."""
+    """The weights of a product; the gates or the new state that another node makes."""
     if _kind(node) == "product":
         weights = [value.name or "" for value in node.inputs if value is not None and value.is_initializer()]
-        if weights:
-            return f"with {', '.join(weights)}"
-    return (node.name or "").rpartition("/")[2]
+        return f"with {', '.join(weights)}" if weights else ""
+    made = [_what(value) for value in node.outputs]
+    return " ".join(_NEW_STATES.get(each, each) for each in made if each in _GATES or each in _NEW_STATES)
 
 
 class _Drawing:
@@ -117,63 +157,58 @@ class _Drawing:
         return len(self._boxes) - 1
 
     def svg(self) -> str:
-        layers: dict[int, list[int]] = {}
-        for number, (_, _, _, layer) in enumerate(self._boxes):
-            layers.setdefault(layer, []).append(number)
-        widest = max(map(len, layers.values()))
-        width = max(widest * (_BOX + _GAP), 260)
-        places = self._places(layers, width)
-        height = max(y for _, y in places.values()) + _TALL + 4
-        parts = [*self._lines(places), *self._shapes(places)]
-        body = "\n".join(parts)
+        first = min(layer for _, _, _, layer in self._boxes)
+        layers = [layer - first for _, _, _, layer in self._boxes]
+        layout = place([_width(title, kind) for title, _, kind, _ in self._boxes], layers, self.edges)
+        width, height = layout.width + 4, max(layers) * _LAYER + _TALL + 4
+        body = "\n".join([*self._lines(layout), *self._shapes(layout, layers)])
         return (
-            f'<div class="wide"><svg class="own-size" viewBox="0 0 {width} {height}" width="{width}" '
-            f'height="{height}" role="img">{body}</svg></div>\n'
+            f'<div class="wide"><svg class="own-size" viewBox="-2 -2 {width:.0f} {height}" '
+            f'width="{width:.0f}" height="{height}" role="img">{body}</svg></div>\n'
         )
 
-    def _places(self, layers: Mapping[int, list[int]], width: int) -> dict[int, tuple[float, float]]:
-        """The left upper corner of each box: within a layer, in the order of what they read."""
-        places: dict[int, tuple[float, float]] = {}
-        for row, layer in enumerate(sorted(layers)):
-            middles = {number: self._middle(number, places) for number in layers[layer]}
-            ordered = sorted(layers[layer], key=lambda number: middles[number])
-            left = (width - len(ordered) * (_BOX + _GAP) + _GAP) / 2
-            for column, number in enumerate(ordered):
-                places[number] = (left + column * (_BOX + _GAP), 2 + row * _LAYER)
-        return places
+    def _lines(self, layout: Layout) -> Iterator[str]:
+        """Curves from the bottom of a box to the top of another, through the middle of layers in between."""
+        for path in layout.paths:
+            (first, x), *between, (last, end) = path
+            points = [(x, first * _LAYER + _TALL), *((m, n * _LAYER + _TALL / 2) for n, m in between)]
+            points.append((end, last * _LAYER))
+            # Through each point in the direction from its one neighbour to the other; upright at the ends.
+            upright = (0.0, (_LAYER - _TALL) / 2)
+            near = zip(points, points[2:], strict=False)
+            bends = [upright, *(((c[0] - a[0]) / 6, (c[1] - a[1]) / 6) for a, c in near), upright]
+            line = f"M{x:.1f} {points[0][1]}"
+            for (a, go), (b, come) in itertools.pairwise(zip(points, bends, strict=True)):
+                line += f" C{a[0] + go[0]:.1f} {a[1] + go[1]:.1f} {b[0] - come[0]:.1f} {b[1] - come[1]:.1f}"
+                line += f" {b[0]:.1f} {b[1]:.1f}"
+            yield f'<path d="{line}" fill="none" stroke="var(--dim)" stroke-opacity="0.55"/>'
 
-    def _middle(self, number: int, places: Mapping[int, tuple[float, float]]) -> float:
-        above = [places[a][0] for a, b in self.edges if b == number and a in places]
-        return sum(above) / len(above) if above else 0.0
-
-    def _lines(self, places: Mapping[int, tuple[float, float]]) -> Iterator[str]:
-        for a, b in self.edges:
-            (x1, y1), (x2, y2) = places[a], places[b]
-            x1, x2, y1 = x1 + _BOX / 2, x2 + _BOX / 2, y1 + _TALL
-            bend = min(40.0, (y2 - y1) / 2)
-            yield (
-                f'<path d="M{x1:.1f} {y1:.1f} C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} '
-                f'{x2:.1f} {y2:.1f}" fill="none" stroke="var(--dim)" stroke-opacity="0.55"/>'
-            )
-
-    def _shapes(self, places: Mapping[int, tuple[float, float]]) -> Iterator[str]:
+    def _shapes(self, layout: Layout, layers: Sequence[int]) -> Iterator[str]:
+        made = {b for _, b in self.edges}
         for number, (title, subtitle, kind, _) in enumerate(self._boxes):
-            x, y = places[number]
+            middle, y = layout.middles[number], layers[number] * _LAYER
             if kind == "value":
-                yield _text(x, y + 23, title, ' class="dim"')
+                yield _text(middle, y + (14 if number in made else 30), title, ' class="dim"')
                 continue
             yield (
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{_BOX}" height="{_TALL}" rx="5" fill="var(--paper)" '
-                f'stroke="{_COLOURS[kind]}" stroke-width="1.5"/>'
+                f'<rect x="{middle - _BOX / 2:.1f}" y="{y}" width="{_BOX}" height="{_TALL}" rx="5" '
+                f'fill="var(--paper)" stroke="{_COLOURS[kind]}" stroke-width="1.5"/>'
             )
-            yield _text(x, y + (16 if subtitle else 22), title, ' font-weight="600"')
+            yield _text(middle, y + (16 if subtitle else 22), title, ' font-weight="600"')
             if subtitle:
-                yield _text(x, y + 30, subtitle, ' class="dim"')
+                yield _text(middle, y + 30, subtitle, ' class="dim"')
+
+
+def _width(title: str, kind: str) -> int:
+    return max(40, _LETTER * len(_short(title))) if kind == "value" else _BOX
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 18 else f"...{text[-15:]}"
 
 
 def _text(x: float, y: float, text: str, attributes: str) -> str:
-    shown = text if len(text) <= 18 else f"...{text[-15:]}"
     return (
-        f'<text x="{x + _BOX / 2:.1f}" y="{y:.1f}" text-anchor="middle"{attributes}>'
-        f"<title>{escape(text)}</title>{escape(shown)}</text>"
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{attributes}>'
+        f"<title>{escape(text)}</title>{escape(_short(text))}</text>"
     )

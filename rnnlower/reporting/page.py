@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,6 +17,7 @@ from rnnlower.files.publishing import check_destination
 
 __all__ = ["Page", "Section", "check_report", "escape", "paragraphs", "table", "write_page"]
 
+_NUMBER = re.compile(r"[\d.,]+(e[+-]?\d+)?( ?[%x]| s)?( - [\d.]+)?|inf|nan|\?")
 _STYLE = pathlib.Path(__file__).with_name("style.css")
 
 
@@ -100,8 +102,9 @@ def _origin(page: Page) -> str:
     versions = [(name, _version(name)) for name in ("rnnlower", "onnx", "onnx-ir", "onnxruntime", "numpy")]
     machine = f"{platform.system()} {platform.machine()}"
     rows = [*versions, ("Python", platform.python_version()), ("machine", machine)]
-    rows += [(f"time, {phase}", f"{seconds:.2f} s") for phase, seconds in page.seconds.items()]
-    return f"<pre>{escape(page.command)}</pre>\n{table((), rows)}"
+    phases = [(phase, f"{seconds:.2f} s") for phase, seconds in page.seconds.items()]
+    times = f"<h3>Time of each phase</h3>\n{table((), phases)}" if phases else ""
+    return f"<pre>{escape(page.command)}</pre>\n{table((), rows)}{times}"
 
 
 def _version(package: str) -> str:
@@ -123,15 +126,21 @@ def paragraphs(texts: Iterable[str]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; numbers stand to the right."""
-    body = [[_cell("td", value) for value in row] for row in rows]
-    head = [_cell("th", name) for name in header]
-    lines = ["".join(head), *map("".join, body)] if header else list(map("".join, body))
+    """A table; columns of numbers stand to the right, and those without a value are left out."""
+    body = [["" if value is None else value for value in row] for row in rows]
+    columns = list(zip(*body, strict=True))
+    shown = [number for number, column in enumerate(columns) if any(value != "" for value in column)]
+    kinds = {number: ' class="number"' * all(map(_is_number, columns[number])) for number in shown}
+    lines = [
+        "".join(f"<{tag}{kinds[number]}>{escape(_shown(row[number]))}</{tag}>" for number in shown)
+        for tag, row in [*([("th", header)] if header else []), *(("td", row) for row in body)]
+    ]
     return f'<div class="wide"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>\n'
 
 
-def _cell(tag: str, value: object) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    text = f"{value:,}" if isinstance(value, int) and number else "" if value is None else value
-    kind = ' class="number"' if number else ""
-    return f"<{tag}{kind}>{escape(text)}</{tag}>"
+def _shown(value: object) -> object:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or value == "" or _NUMBER.fullmatch(str(value)) is not None

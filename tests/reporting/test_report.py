@@ -89,7 +89,7 @@ def test_a_difference_is_on_the_page(tmp_path):
     report = tmp_path / "report.html"
     assert run("verify", MODEL, str(tmp_path / "wrong.onnx"), "--report", str(report)) == 1
     page = read(report)
-    assert "The numbers DIFFER" in page
+    assert "The outputs DIFFER" in page
     assert "elements differ" in page
 
 
