@@ -268,7 +268,8 @@ def _share(output: OutputComparison) -> str:
 
 def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:
     for output in [each for each in outputs if len(each.errors_over_time) > 1][:_MOST_PLOTTED]:
-        yield f"<h3>{escape(output.name)}: largest absolute error at each step (dashed: allowed at the worst element)</h3>\n"
+        caption = "largest absolute error at each step (dashed: allowed at the worst element)"
+        yield f"<h3>{escape(output.name)}: {caption}</h3>\n"
         yield over_time(output.errors_over_time, output.allowed)
 
 
