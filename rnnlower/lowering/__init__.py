@@ -1,1 +1,1 @@
-"""A resolved recurrent node becomes primitive operators: cells, weights, directions, masks, strategies."""
+"""The lowering of recurrent nodes to primitive operators: cells, weights, directions, masks, strategies."""

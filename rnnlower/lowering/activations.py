@@ -1,7 +1,7 @@
 """The activation functions of the recurrent operators as primitive ops.
 
 A new activation is one row in `ACTIVATIONS` and one row of parameters in `operators.py`.
-Source: the operators' texts (LSTM, GRU, RNN; all versions list the same functions).
+Source: the ONNX spec of LSTM, GRU and RNN; all versions list the same functions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Emit = Callable[[Emitter, ir.Value, float, float, Semantics], ir.Value]
 
 @dataclasses.dataclass(frozen=True)
 class ActivationRow:
-    """How one activation is emitted.
+    """The emission of one activation.
 
     Attributes:
         emit: ``(emitter, x, alpha, beta, semantics) -> value``.
-        bounded: Whether its values stay within a few units whatever x is.
+        bounded: Whether its values stay within a few units for every x.
         since: The first opset that has all the ops.
     """
 
@@ -38,7 +38,7 @@ class ActivationRow:
 
 
 def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: Semantics) -> ir.Value:
-    """``activation(x)``, of the shape of x."""
+    """Emit ``activation(x)``, of the shape of x."""
     alpha = 0.0 if activation.alpha is None else activation.alpha
     beta = 0.0 if activation.beta is None else activation.beta
     try:
@@ -79,7 +79,7 @@ def _softplus(e: Emitter, x: ir.Value, _alpha: float, _beta: float, semantics: S
 
 
 def _overflowing_softplus(e: Emitter, x: ir.Value) -> ir.Value:
-    """``log(1 + exp(x))``, infinite where exp overflows in float32, as in onnxruntime's recurrent kernels."""
+    """Emit ``log(1 + exp(x))``, infinite where exp overflows in float32, as in onnxruntime's kernels."""
     if e.dtype == ir.DataType.FLOAT16:
         wide = e.with_dtype(ir.DataType.FLOAT)
         return e.cast(_overflowing_softplus(wide, e.cast(x, ir.DataType.FLOAT)), e.dtype)
@@ -96,7 +96,7 @@ def _thresholded_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, seman
 
 
 def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -> ir.Value:
-    """x above a threshold, by a factor of 0 or 1 that the largest number stretches the distance to."""
+    """Emit x above a threshold and 0 below, without a comparison operator."""
     if alpha == 0:
         return e.op("Relu", x)
     largest = e.scalar(float(np.finfo(e.dtype.numpy()).max))
@@ -104,7 +104,7 @@ def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -
     factor = e.clip(e.op("Mul", e.op("Sub", *distance), largest), 0.0, 1.0)
     if semantics == "spec":
         factor = e.op("Sub", e.scalar(1.0), factor)
-    # Below 0 an infinite x would make NaN of a factor of 0.
+    # An infinite x below 0 times a factor of 0 would be NaN.
     return e.op("Mul", e.op("Relu", x) if alpha > 0 else x, factor)
 
 

@@ -1,7 +1,7 @@
-"""The step equations of LSTM, GRU and RNN: one time step of a lane, which is one direction or both.
+"""The step equations of LSTM, GRU and RNN: one time step of a lane (one direction, or both).
 
-A cell asks `Products` for its gates and gives the new state. A state of ``None`` is zero and costs nothing.
-Gates that share an activation are asked for together, so that one activation can serve them all.
+A cell gets its gates from `Products` and returns the new state. A state of ``None`` is zero and costs
+nothing. Gates that share an activation are requested together, so that one activation op can serve them all.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from rnnlower.recurrent.node import Activation, ResolvedNode
 __all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "NewState", "Products"]
 
 _SHARED: Mapping[str, Sequence[str]] = {"iofc": ("iof", "c"), "zrh": ("zr", "h")}
-"""Groups of gates with more than one activation, and how they are cut."""
+"""Groups of gates with more than one activation, and the parts they are split into."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CellParameters:
-    """What the steps of one direction share.
+    """The values that the steps of one direction share.
 
     Attributes:
         node: The recurrent node.
         activations: f, g, h of this direction.
-        weights: What the products read.
-        recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, where it has to stay inside the reset product.
+        weights: The weights that the products read.
+        recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, if it is added before the reset gate.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
-        form: How values lie and products are emitted.
+        form: Decides the layout of values and how products are emitted.
     """
 
     node: ResolvedNode
@@ -43,7 +43,7 @@ class CellParameters:
     form: Form = PLAIN
 
     def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
-        """The direction's activation number `index` (0 is f), behind the clip where the node has one."""
+        """Emit the direction's activation number `index` (0 is f), after the clip if the node has one."""
         if clipped and self.node.clip is not None:
             x = e.clip(x, -self.node.clip, self.node.clip)
         return emit_activation(e, self.activations[index], x, self.node.semantics)
@@ -51,11 +51,11 @@ class CellParameters:
 
 @dataclasses.dataclass(frozen=True)
 class NewState:
-    """What a step made.
+    """The result of a step.
 
     Attributes:
         values: The new state, H first.
-        operands: What the operator of `LAST_OPS` made H of.
+        operands: The operands of the last operator (see `LAST_OPS`), whose result is H.
     """
 
     values: list[ir.Value]
@@ -63,11 +63,11 @@ class NewState:
 
 
 class Products:
-    """The products of one step: sums of gates, and gates.
+    """The matrix products of one step, and the gates computed from them.
 
     Args:
-        e: Emits them.
-        p: What the steps share.
+        e: The emitter.
+        p: The values that all steps share.
         x: The input products by group of gates, or X itself (under the name ``X``).
         h: H(t-1); ``None`` is zero.
     """
@@ -78,7 +78,7 @@ class Products:
         self._beside: dict[ir.Value, ir.Value] = {}
 
     def gates(self, index: int, letters: str, more: ir.Value | None = None) -> dict[str, ir.Value]:
-        """Gates that share the activation number `index`; `more` is added in front of the product."""
+        """Emit the gates that share activation number `index`; `more` is added to their sum before it."""
         e = self.e
         gates: dict[str, ir.Value] = {}
         for group, value in self._sums(letters, more).items():
@@ -89,18 +89,18 @@ class Products:
         return gates
 
     def sum(self, group: str, h: ir.Value | None, more: ir.Value | None = None) -> ir.Value:
-        """``h R^T + X W^T + bias + more`` for a group."""
+        """Emit ``h R^T + X W^T + bias + more`` for a group."""
         addend = self.multiplied_input(group)
         if more is not None:
             addend = self.e.op("Add", addend, more)
         return addend if h is None else self.recurrent(group, h, addend)
 
     def multiplied_input(self, group: str) -> ir.Value:
-        """``X W^T + bias`` for a group."""
+        """Emit ``X W^T + bias`` for a group."""
         return self.p.form.multiplied_input(self, group)
 
     def recurrent(self, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
-        """``h R^T + addend`` for a group."""
+        """Emit ``h R^T + addend`` for a group."""
         if group in self.p.weights.R:
             return self.p.form.multiply(self, group, h, addend)
         shared = _holder(group, self.p.weights.R)
@@ -110,13 +110,13 @@ class Products:
         return piece if addend is None else self.e.op("Add", piece, addend)
 
     def beside_input(self, h: ir.Value) -> ir.Value:
-        """``[X h]``."""
+        """Emit ``[X h]``."""
         if h not in self._beside:
             self._beside[h] = self.e.concat([self.x["X"], h], axis=1)
         return self._beside[h]
 
     def _sums(self, letters: str, more: ir.Value | None) -> dict[str, ir.Value]:
-        """The sums of gates by group: together, or one by one."""
+        """Return the sums of gates by group: together, or one by one."""
         names = self.p.weights.bias or self.x
         if letters in names:
             return {letters: self.sum(letters, self.h, more)}
@@ -134,7 +134,7 @@ class Products:
 
 
 def _holder(group: str, names: Mapping[str, ir.Value]) -> str:
-    """The larger group that a group is part of."""
+    """Return the larger group that contains a group."""
     return next(name for name in names if name in _SHARED and group in _SHARED[name])
 
 
@@ -145,7 +145,7 @@ CellStep = Callable[[Emitter, CellParameters, Mapping[str, ir.Value], Sequence[i
 def lstm_step(
     e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
 ) -> NewState:
-    """``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
+    """Emit ``C = f C + i g(..)``, ``H = o h(C)`` (LSTM-1 to 22)."""
     h, c = state
     products = Products(e, p, x, h)
     letters = "io" if p.node.input_forget else "iof"
@@ -165,7 +165,7 @@ def lstm_step(
         new_c = e.op("Add", e.op("Mul", f, c), new_c)
     if p.peepholes:
         gate |= products.gates(0, "o", peephole("o", new_c))
-    # The text clips the input of every activation; onnxruntime leaves C(t) in front of h as it is.
+    # The spec clips the input of every activation; onnxruntime passes C(t) to h unclipped.
     squashed = p.activate(e, 2, new_c, clipped=p.node.semantics == "spec")
     return NewState([e.op("Mul", gate["o"], squashed), new_c], (gate["o"], squashed))
 
@@ -173,7 +173,7 @@ def lstm_step(
 def gru_step(
     e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
 ) -> NewState:
-    """``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
+    """Emit ``H = (1 - z) h~ + z H`` (GRU-1 to 22), with the reset gate before or after the product with R."""
     (h,) = state
     products = Products(e, p, x, h)
     gate = products.gates(0, "zr")
@@ -191,7 +191,7 @@ def gru_step(
     if ACTIVATIONS[p.activations[1].name].bounded:
         operands = (candidate, e.op("Mul", z, e.op("Sub", h, candidate)))
     else:
-        # A large candidate would swallow H in the shorter form's difference.
+        # With a large candidate, the difference of the shorter form would lose H by rounding.
         kept = e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)
         operands = (kept, e.op("Mul", z, h))
     return NewState([e.op("Add", *operands)], operands)
@@ -200,7 +200,7 @@ def gru_step(
 def rnn_step(
     e: Emitter, p: CellParameters, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]
 ) -> NewState:
-    """``H = f(X W^T + H R^T + Wb + Rb)`` (RNN-1 to 22)."""
+    """Emit ``H = f(X W^T + H R^T + Wb + Rb)`` (RNN-1 to 22)."""
     (h,) = state
     return NewState([Products(e, p, x, h).gates(0, "i")["i"]])
 
@@ -208,4 +208,4 @@ def rnn_step(
 CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}
 
 LAST_OPS: Mapping[str, str] = {"LSTM": "Mul", "GRU": "Add"}
-"""The operator of two tensors that ends a step and gives H, for cells that have one."""
+"""The binary operator that ends a step and computes H, for cells that have one."""

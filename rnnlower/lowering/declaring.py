@@ -1,7 +1,7 @@
-"""Declared shapes of the steps of a straight line whose number of rows is not known beforehand.
+"""Shape declarations for the steps of a straight line whose number of rows is dynamic.
 
-onnxruntime plans its memory by looking among all free buffers for one of the same shape. Without declarations
-the rows of every step get a symbol of their own, no two shapes are equal, and the search is quadratic.
+onnxruntime plans its memory by searching all free buffers for one of the same shape. Without declarations,
+every step's number of rows gets its own symbol, no two shapes are equal, and the search is quadratic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Widths = Sequence[int | None]
 
 
 def symbol_of_rows(X: ir.Value, axis: int) -> str | None:
-    """The name that the model has for the number of rows."""
+    """Return the model's symbol for the number of rows."""
     dim = None if X.shape is None or axis >= len(X.shape) else X.shape[axis]
     return dim.value if isinstance(dim, ir.SymbolicDim) else None
 
@@ -24,13 +24,13 @@ def symbol_of_rows(X: ir.Value, axis: int) -> str | None:
 def declare_rows(
     nodes: Iterable[ir.Node], widths: Mapping[ir.Value, int], rows: str, dtype: ir.DataType
 ) -> None:
-    """Declares ``[rows, width]`` for the values of known widths and for what two operands make of such.
+    """Declare ``[rows, width]`` for values of known width and for the results of binary operators on them.
 
-    Shape inference takes the symbol through products, Splits and functions of one operand by itself.
+    Shape inference propagates the symbol through products, Splits and unary operators without help.
 
     Args:
         nodes: The nodes of the steps, in order.
-        widths: The widths of what the steps begin with.
+        widths: The widths of the values that the steps start from.
         rows: The symbol of the number of rows.
         dtype: The type of the values.
     """
@@ -80,4 +80,4 @@ _WIDTHS: Mapping[str, Callable[[ir.Node, _Widths], _Widths]] = {
         ["Cast", "Concat", "MatMul", "Reshape", "Shape", "Slice", "Transpose", "Unsqueeze"], _unknown
     ),
 }
-"""Operators whose results are not as wide as their widest operand."""
+"""Operators whose result is not as wide as its widest operand."""

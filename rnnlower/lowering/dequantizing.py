@@ -1,5 +1,6 @@
-"""Weights that are integers behind a DequantizeLinear: cut as integers, so that quantizers and NPUs find a
-DequantizeLinear in front of each product, and the file does not grow.
+"""Quantized weights, cut as integers before their DequantizeLinear.
+
+Quantizers and NPUs then find a DequantizeLinear in front of each product, and the file does not grow.
 
 Before::
 
@@ -29,7 +30,7 @@ _RANK = 3
 
 @dataclasses.dataclass(frozen=True)
 class _Scales:
-    """The scale and zero point of some rows, the axis they lie along, and how many elements share one."""
+    """The scale and zero point of some rows, their axis, and the number of elements that share one."""
 
     arrays: tuple[np.ndarray, ...]
     axis: int | None
@@ -37,15 +38,15 @@ class _Scales:
 
 
 def dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value | None:
-    """Rows of a W or R ``[num_directions, rows, columns]``, which nothing else reads, as a matrix.
+    """Emit rows of a W or R ``[num_directions, rows, columns]`` that nothing else reads as a matrix.
 
-    ``None`` where it is not made of constant integers, or its scales do not go with the rows.
+    Returns ``None`` if the weight does not come from constant integers, or its scales cannot be cut by rows.
     """
     if not e.has("DequantizeLinear"):
         return None
     node = _read_once(value)
     if node is not None and node.op_type == "Concat" and node.attributes.get_int("axis", -1) == 0:
-        # The directions, one behind the other.
+        # A Concat of the directions, one after the other.
         value, direction = node.inputs[direction] or value, 0
         node = _read_once(value)
     if node is None or node.op_type != "DequantizeLinear" or "output_dtype" in node.attributes:
@@ -78,7 +79,7 @@ def dequantized_rows(e: Emitter, value: ir.Value, direction: int, first: int, la
 def _scales(
     arrays: tuple[np.ndarray, ...], axis: int, block_size: int, direction: int, first: int, last: int
 ) -> _Scales | None:
-    """Those of the rows `first` to `last` of a direction."""
+    """Return the scales of the rows `first` to `last` of a direction."""
     if arrays[0].ndim == 0:
         return _Scales(arrays, None)
     if arrays[0].ndim == 1 and axis == 0:
@@ -94,7 +95,7 @@ def _scales(
 
 
 def _read_once(value: ir.Value) -> ir.Node | None:
-    """What makes a value that has but one reader."""
+    """Return the producer of a value that has only one reader."""
     return value.producer() if _reads(value) == 1 and not value.is_graph_output() else None
 
 

@@ -1,4 +1,4 @@
-"""The operators that a runtime has, as far as emitting goes."""
+"""The set of operators that a runtime has, as the emitter needs it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Dialect:
     """The operators that may be emitted.
 
     Attributes:
-        name: Whose operators they are.
+        name: The target's name.
         ops: The operators.
-        constant: By operator the inputs that must be constants.
-        lacks: By type the operators that it has not for that type.
-        costs: What one of each of the `Counts` of a lowering costs; empty where that is not known, and then
+        constant: For each operator, the inputs that must be constants.
+        lacks: For each element type, the operators that do not support it.
+        costs: The price of one unit of each of the `Counts` of a lowering. Empty if unknown; then
             the forms of a step are plain.
-        fused: Activations that it makes part of a Gemm in front of them.
-        apart: Whether each direction of a node of static length gets a Scan or Loop of its own.
-        nearby_weights: Whether weights that only a nested body reads are put into that body.
-        split_outputs: Most outputs of a Split; ``None``: any number.
+        fused: Activations that the runtime fuses with a preceding Gemm.
+        apart: Whether each direction of a node with static length gets its own Scan or Loop.
+        nearby_weights: Whether weights that only a nested body reads are moved into that body.
+        split_outputs: Maximum number of outputs of a Split; ``None``: no limit.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Primitive operators in the form that the model's opset wants, with constants and names.
+"""The emitter of primitive operators, in the form that the model's opset and the target require.
 
-An `Emitter` writes into one graph. Methods are the operators in their newest spelling; each picks the form of
-the opset (attributes or inputs) and refuses an opset that has none: a lowering is
-then written again at the opset that the refusal names. Where a `Dialect` lacks an
-operator, a method that knows another form writes that, and `FALLBACKS` has those of single operators.
+An `Emitter` writes into one graph. Its methods take the operators' newest signature; each picks the form of
+the opset (attributes or inputs) and raises if the opset has none: the lowering is
+then emitted again at the opset that the error names. If a `Dialect` lacks an
+operator, a method that has an alternative form uses that; `FALLBACKS` replaces single operators.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 __all__ = ["Dim", "Emitter"]
 
 _BFLOAT16 = 13
-"""The opset that brought the type."""
+"""The first opset with the type."""
 
 Dim = int | ir.Value
-"""A size: a number, or an int64 value of shape ``[1]`` that holds it at run time."""
+"""A size: a number, or an int64 value of shape ``[1]`` if it is only known at run time."""
 
 
 class Emitter(NodeEmitter):
-    """Emits operators in the form that the opset and the dialect want."""
+    """An emitter of operators in the form that the opset and the dialect require."""
 
     def op(
         self,
@@ -37,11 +37,11 @@ class Emitter(NodeEmitter):
         since: int = 1,
         **attributes: AttributeValue,
     ) -> ir.Value:
-        """Emits a node with one output, or what says the same where the operator is not to be emitted.
+        """Emit a node with one output, or its fallback if the dialect lacks the operator.
 
         Raises:
             OpsetError: The operator does not exist at this opset.
-            MissingOperatorError: Nothing that may be emitted says the same.
+            MissingOperatorError: Neither the operator nor a fallback may be emitted.
         """
         if not self.has(op_type) and op_type in FALLBACKS:
             try:
@@ -54,16 +54,16 @@ class Emitter(NodeEmitter):
         return self.op("Cast", value, since=_BFLOAT16 if dtype == ir.DataType.BFLOAT16 else 6, to=dtype.value)
 
     def reshape(self, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
-        """Reshape to the given sizes, of which one may be left to inference: that is decided here."""
+        """Emit a Reshape to the given sizes; if only one is dynamic, it becomes -1."""
         unknown = [dim for dim in dims if not isinstance(dim, int)]
         if len(unknown) == 1 and all(dim > 0 for dim in dims if isinstance(dim, int)):
             dims = [dim if isinstance(dim, int) else -1 for dim in dims]
-        # Without it a size of 0 means "as the input's", which below opset 14 the callers have to live with.
+        # Without allowzero, a size of 0 means "as the input's", which callers below opset 14 have to accept.
         exact = {"allowzero": 1} if len(unknown) > 1 and self.opset >= 14 else {}
         return self.op("Reshape", value, self.size_vector(dims), since=5, **exact)
 
     def size_vector(self, dims: Sequence[Dim]) -> ir.Value:
-        """An int64 value that holds the sizes, each of them exactly."""
+        """Emit an int64 vector of the sizes, each of them exact."""
         pieces: list[ir.Value] = []
         for known, group in itertools.groupby(dims, lambda dim: isinstance(dim, int)):
             if known:
@@ -73,11 +73,11 @@ class Emitter(NodeEmitter):
         return self.concat(pieces, 0)
 
     def dim(self, value: ir.Value, axis: int) -> ir.Value:
-        """The size of an axis at run time, int64 of shape ``[1]``."""
+        """Emit the size of an axis at run time, int64 of shape ``[1]``."""
         return self.slice(self.op("Shape", value), [axis], [axis + 1], [0])
 
     def dim_arithmetic(self, op_type: str, dim: Dim, other: Dim) -> Dim:
-        """``dim`` Add, Sub, Mul or Div ``other``; a number where both are."""
+        """Return ``dim`` Add, Sub, Mul or Div ``other``; it is a number if both operands are."""
         if isinstance(dim, int) and isinstance(other, int):
             return {"Add": dim + other, "Sub": dim - other, "Mul": dim * other, "Div": dim // max(other, 1)}[
                 op_type
@@ -88,7 +88,7 @@ class Emitter(NodeEmitter):
     def slice(
         self, value: ir.Value, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int]
     ) -> ir.Value:
-        """``value[start:end]`` on each of the axes."""
+        """Emit ``value[start:end]`` on each of the axes."""
         if self.opset < 10:
             if not all(isinstance(bound, int) for bound in (*starts, *ends)):
                 raise OpsetError(
@@ -101,7 +101,7 @@ class Emitter(NodeEmitter):
         return self.op("Slice", value, self.size_vector(starts), self.size_vector(ends), self.integers(*axes))
 
     def flip(self, value: ir.Value, axis: int) -> ir.Value:
-        """Reverses an axis."""
+        """Emit ops that reverse an axis."""
         lowest = np.iinfo(np.int64).min
         return self.op(
             "Slice",
@@ -114,7 +114,7 @@ class Emitter(NodeEmitter):
         )
 
     def split(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
-        """Splits an axis into parts of the given sizes."""
+        """Emit a Split of an axis into parts of the given sizes."""
         if len(sizes) == 1:
             return [value]
         if not self.has("Split"):
@@ -129,7 +129,7 @@ class Emitter(NodeEmitter):
         return self.ops("Split", value, self.integers(*sizes), outputs=len(sizes), axis=axis)
 
     def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim) -> Sequence[ir.Value]:
-        """Splits an axis into equal parts, each of the given size."""
+        """Emit a Split of an axis into equal parts of the given size."""
         if parts == 1:
             return [value]
         if isinstance(size, int) and not self.has("Split"):
@@ -137,12 +137,12 @@ class Emitter(NodeEmitter):
         if not self.has("Split"):
             bounds = [self.dim_arithmetic("Mul", size, part) for part in range(parts + 1)]
             return [self.slice(value, [a], [b], [axis]) for a, b in itertools.pairwise(bounds)]
-        # The axis also where it is the default: OpenCV's dnn module takes 1 for it.
+        # The axis is written even if it is the default: OpenCV's dnn module takes 1 as the default.
         if self.opset < 18:
             return self.ops("Split", value, outputs=parts, axis=axis)
         if isinstance(size, int):
             return self.ops("Split", value, outputs=parts, axis=axis, num_outputs=parts)
-        # Split-18's num_outputs refuses an empty axis, explicit sizes do not.
+        # num_outputs of Split-18 refuses an empty axis, explicit sizes do not.
         sizes = self.op("Expand", size, self.integers(parts))
         return self.ops("Split", value, sizes, outputs=parts, axis=axis)
 
@@ -150,7 +150,7 @@ class Emitter(NodeEmitter):
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
     def squeeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
-        """Removes an axis of size 1, which leaves the given sizes."""
+        """Emit ops that remove an axis of size 1 and leave the given sizes."""
         if not self.has("Squeeze"):
             return self.reshape(value, dims)
         if self.opset < 13:
@@ -158,7 +158,7 @@ class Emitter(NodeEmitter):
         return self.op("Squeeze", value, self.integers(axis))
 
     def unsqueeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
-        """Adds an axis of size 1, which gives the given sizes."""
+        """Emit ops that add an axis of size 1, with the given sizes as the result."""
         if not self.has("Unsqueeze"):
             return self.reshape(value, dims)
         if self.opset < 13:
@@ -169,9 +169,9 @@ class Emitter(NodeEmitter):
         return self.op("Transpose", value, perm=list(perm))
 
     def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None, *, transposed: bool = True) -> ir.Value:
-        """``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``.
+        """Emit ``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``.
 
-        Not `transposed`: ``a @ b + c`` with b ``[k, n]``.
+        Without `transposed`: ``a @ b + c`` with b ``[k, n]``.
         """
         if not self._has_gemm(b):
             product = self.op("MatMul", a, self._transpose_once(b) if transposed else b)
@@ -186,7 +186,7 @@ class Emitter(NodeEmitter):
         return self.has("Gemm") and (not wants_constant or _is_constant(b))
 
     def _transpose_once(self, value: ir.Value) -> ir.Value:
-        """The transposed matrix; a constant's is a constant."""
+        """Return the transposed matrix, emitted once; that of a constant is a constant."""
         if value not in self._transposed:
             tensor = value.const_value if _is_constant(value) else None
             self._transposed[value] = (
@@ -199,7 +199,7 @@ class Emitter(NodeEmitter):
     def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
         has_both = self.has("Max") and self.has("Min")
         if not self.has("Clip") or (self.dtype == ir.DataType.DOUBLE and self.opset < 12 and has_both):
-            # Clip-12 is the first with a float64 kernel in onnxruntime.
+            # Clip-12 is the first version with a float64 kernel in onnxruntime.
             above = self.op("Max", value, self.scalar(low), since=8)
             return self.op("Min", above, self.scalar(high), since=8)
         if self.opset < 11:
@@ -207,7 +207,7 @@ class Emitter(NodeEmitter):
         return self.op("Clip", value, self.scalar(low), self.scalar(high))
 
     def arange(self, count: Dim) -> ir.Value:
-        """``0, 1, ..., count - 1`` as int32 of shape ``[count]``."""
+        """Emit ``0, 1, ..., count - 1`` as int32 of shape ``[count]``."""
         if isinstance(count, int):
             return self.constant(np.arange(count, dtype=np.int32))
         if self.opset < 11:
@@ -219,7 +219,7 @@ class Emitter(NodeEmitter):
         return self.cast(numbers, ir.DataType.INT32)
 
     def zeros(self, dims: Sequence[Dim]) -> ir.Value:
-        """A tensor of zeros in the type of the arithmetic."""
+        """Emit a tensor of zeros in the type of the arithmetic."""
         static = [dim for dim in dims if isinstance(dim, int)]
         if len(static) == len(dims):
             return self.constant(np.zeros(static, self.dtype.numpy()))

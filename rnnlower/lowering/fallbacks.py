@@ -1,6 +1,6 @@
-"""Operators said by other operators, for runtimes that lack them.
+"""Operators expressed by other operators, for runtimes that lack them.
 
-A row gives a value equal to the operator's, from operators that may be lacking in their turn. The functions
+A row computes the operator's value with other operators, which may have fallbacks of their own. The functions
 take the inputs and attributes of the operator.
 """
 
@@ -76,7 +76,7 @@ def _softsign(e: Emitter, x: ir.Value) -> ir.Value:
 
 def _tanh(e: Emitter, x: ir.Value) -> ir.Value:
     if not e.has("Sigmoid"):
-        # Each is the other's fallback: without either, this says that Tanh is missing.
+        # Each is the other's fallback: if both are missing, the error names Tanh.
         return e.ops("Tanh", x, outputs=1)[0]
     two = e.scalar(2.0)
     return e.op("Sub", e.op("Mul", e.op("Sigmoid", e.op("Mul", x, two)), two), e.scalar(1.0))

@@ -1,7 +1,7 @@
-"""Forms of a step: how its values and weights lie, and how the state is multiplied.
+"""Forms of a step: the layout of its values and weights, and the product with the state.
 
-A form is a row of `STRAIGHT_FORMS` or `BODY_FORMS`. Cells (`cells.py`) never ask which one they are in: they
-ask `Products` for gates, and those ask the form.
+A form is a row of `STRAIGHT_FORMS` or `BODY_FORMS`. Cells (`cells.py`) do not depend on the form: they
+get their gates from `Products`, which uses the form.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 LARGE_BATCH = 12
-"""Rows from which on a step spends its time on the elements rather than on starting ops."""
+"""Rows from which a step spends its time on the elements rather than on starting ops."""
 
 LARGEST_PAIR = 192
-"""Units up to which both directions in one step cost less than one behind the other."""
+"""Units up to which both directions in one step cost less than one after the other."""
 
 LONG_LINE = 1000
-"""Steps of a straight line beyond which onnxruntime takes long to look for products to fuse."""
+"""Steps of a straight line beyond which onnxruntime takes long to search for products to fuse."""
 
 MOST_JOINED = 2 * 2**20
 """Bytes of W and R beyond which a step that reads both waits for memory."""
 
 LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
-"""Elements of H in a step from which a copy of X beside it costs less than a copy of the input products."""
+"""Elements of H in a step from which copying X next to H costs less than copying the input products."""
 
 _REVERSE_SEQUENCE = 10
 _TOGETHER: Mapping[str, tuple[str, ...]] = {"LSTM": ("iofc",), "GRU": ("zr", "h"), "RNN": ("i",)}
@@ -65,13 +65,13 @@ class GateGroup:
 
 @dataclasses.dataclass(frozen=True)
 class StepWeights:
-    """What the products of a step read, by group of gates.
+    """The weights that the products of a step read, by group of gates.
 
     Attributes:
-        R: What the state is multiplied by, as the form has it.
-        W: What the step multiplies X by, where it does that apart from the state.
-        bias: What is added, where the step multiplies X.
-        turned: Whether R lies as ``[hidden_size, units]``.
+        R: The factor of the state, in the layout of the form.
+        W: The factor of X, if the step has a separate product for it.
+        bias: The bias, if the step multiplies X.
+        turned: Whether the layout of R is ``[hidden_size, units]``.
     """
 
     R: Mapping[str, ir.Value]
@@ -82,7 +82,7 @@ class StepWeights:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What it depends on whether a form is allowed."""
+    """The data by which a form decides whether it is allowed."""
 
     e: Emitter
     node: ResolvedNode
@@ -92,15 +92,15 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Rows ``[batch, units]``, a direction at a time; X is multiplied in front, for all steps.
+    """The basic form: rows ``[batch, units]``, one direction at a time, X multiplied before all steps.
 
     Attributes:
-        name: What it is called.
-        most_apart: Gates that share an activation have a product each if they are no more than that.
-            onnxruntime fuses a product with the activation behind it: for few rows that is cheaper than to
-            cut one product in two, for many also than to cut it in three, which copies all elements.
-        largest_together: Units up to which the steps of both directions stand in one body: the weights of
-            larger ones drive each other out of the caches.
+        name: The form's name in reports.
+        most_apart: Gates that share an activation have a product each if there are at most this many.
+            onnxruntime fuses a product with the activation after it: for few rows that is cheaper than to
+            split one product in two; for many rows it is also cheaper than a split in three (a copy).
+        largest_together: Units up to which the steps of both directions share one body: the weights of
+            larger ones evict each other from the caches.
     """
 
     name: str
@@ -108,31 +108,31 @@ class Form:
     largest_together: float = math.inf
 
     lead: ClassVar[tuple[int, ...]] = ()
-    """The sizes of the axes of a value in front of its rows."""
+    """The sizes of the axes before the rows of a value."""
 
     takes_input: ClassVar[bool] = False
-    """Whether the steps take X itself and not its products."""
+    """Whether the steps take X itself rather than its products."""
 
     def fits(self, case: Case) -> bool:
-        """Whether the form is allowed for a node."""
+        """Return whether the form is allowed for a node."""
         return True
 
     def directions(self, node: ResolvedNode) -> Sequence[int | None]:
-        """The direction of each lane; ``None`` for a lane of all."""
+        """Return the direction of each lane; ``None`` for a lane of all directions."""
         return range(node.num_directions)
 
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
-        """The gates that share a product with X."""
+        """Return the gates that share a product with X."""
         return _grouped(node, _BY_ACTIVATION[node.op_type], 1 if node.clip is not None else self.most_apart)
 
     def state_groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
-        """The gates that share a product with H."""
+        """Return the gates that share a product with H."""
         return self.groups(node)
 
     def step_weights(
         self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
     ) -> StepWeights:
-        """The weights of a direction's steps."""
+        """Return the weights of a direction's steps."""
         assert direction is not None
         R = node.inputs["R"]
         return StepWeights(
@@ -143,17 +143,17 @@ class Form:
         )
 
     def multiplied_input(self, products: Products, group: str) -> ir.Value:
-        """The addend of a group: ``X W^T + bias``."""
+        """Emit the addend of a group: ``X W^T + bias``."""
         return products.x[group]
 
     def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
-        """``h R^T + addend`` for a group of gates."""
+        """Emit ``h R^T + addend`` for a group of gates."""
         weights = products.p.weights
         return products.e.gemm(h, weights.R[group], addend, transposed=not weights.turned)
 
 
 class StraightForm(Form):
-    """Weights that stand in the file, transposed once: a Gemm without attributes is shorter."""
+    """Weights stored in the file, transposed once: a Gemm without attributes is shorter."""
 
     def fits(self, case: Case) -> bool:
         time = case.axes.time
@@ -171,9 +171,9 @@ class StraightForm(Form):
 
 
 class LongForm(StraightForm):
-    """All gates of an LSTM in one product, which is fused with nothing.
+    """All gates of an LSTM in one product that is not fused with an activation.
 
-    Each time onnxruntime fuses a product with an activation it looks at all nodes: quadratic in a long line.
+    For each product that it fuses, onnxruntime visits all nodes: quadratic in a long line.
     """
 
     def fits(self, case: Case) -> bool:
@@ -184,10 +184,10 @@ class LongForm(StraightForm):
 
 
 class PairForm(LongForm):
-    """Both directions of one row at once, ``[2, 1, units]``: half as many ops; their products are not packed.
+    """Both directions of one row at once, ``[2, 1, units]``: half as many ops, but no packed products.
 
-    Not as a block-diagonal product, though for few units that is faster still: NaN and infinity times zero
-    would reach from one direction into the other.
+    A block-diagonal product would be even faster for few units, but NaN or infinity times zero
+    would leak from one direction into the other.
     """
 
     lead = (2,)
@@ -215,9 +215,9 @@ class PairForm(LongForm):
 
 
 class JoinedForm(Form):
-    """Many rows, X and H multiplied at once, ``[X H] [W R]^T``.
+    """Many rows, X and H multiplied at once: ``[X H] [W R]^T``.
 
-    A product of X for all steps at once is no faster for many rows, and Gemm copies what it adds to.
+    For many rows, one product of X for all steps is no faster, and Gemm would copy its addend.
     """
 
     takes_input = True
@@ -260,14 +260,14 @@ class JoinedForm(Form):
 
 
 class ManyRowsForm(Form):
-    """Many rows, whose product with X is made in front of the steps."""
+    """Many rows, with the product of X computed before the steps."""
 
     def fits(self, case: Case) -> bool:
         return isinstance(case.axes.batch, int) and case.axes.batch >= LARGE_BATCH
 
 
 class SeparateForm(Form):
-    """A product for each gate, as quantizers and NPUs want that give each product a range of its own."""
+    """One product per gate, for quantizers and NPUs that need a separate range for each product."""
 
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         return _grouped(node, _BY_ACTIVATION[node.op_type], len(node.cell.gates))
@@ -289,10 +289,10 @@ GATE_FORMS: Mapping[str, Form] = {
     "separate": SeparateForm("separate gates"),
     "fused": FusedForm("fused gates"),
 }
-"""The forms that a user asks for by `--gates`, on any runtime."""
+"""The forms that `--gates` selects, on any runtime."""
 
 STRAIGHT_FORMS: Sequence[Form] = (LongForm("long line"), StraightForm("straight line"))
-"""The forms in a straight line, the best first."""
+"""The forms in a straight line, best first."""
 
 BODY_FORMS: Sequence[Form] = (
     PairForm("pair"),
@@ -300,23 +300,23 @@ BODY_FORMS: Sequence[Form] = (
     ManyRowsForm("many rows", most_apart=3, largest_together=128),
     Form("few rows", most_apart=2, largest_together=256),
 )
-"""The forms in the body of a Scan or Loop, the best first."""
+"""The forms in the body of a Scan or Loop, best first."""
 
 
 def behind_reset(node: ResolvedNode, gates: str) -> bool:
-    """Whether the product of these gates with R does not add up with that of W."""
+    """Return whether the product of these gates with R stays separate from that with W."""
     return node.linear_before_reset and gates == "h"
 
 
 def rows_of(node: ResolvedNode, group: GateGroup) -> tuple[int, int]:
-    """The rows of a group in W, R and each half of B."""
+    """Return the rows of a group in W, R and each half of B."""
     return group.first * node.hidden_size, group.last * node.hidden_size
 
 
 def bias_of(
     e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None, group: GateGroup
 ) -> ir.Value | None:
-    """What is added to a group's ``X W^T``, as a vector."""
+    """Return the vector that is added to a group's ``X W^T``."""
     B, (first, last) = node.inputs.get("B"), rows_of(node, group)
     if B is None:
         return None
@@ -326,10 +326,10 @@ def bias_of(
 
 
 def _grouped(node: ResolvedNode, groups: Sequence[str], most_apart: int) -> Sequence[GateGroup]:
-    """The groups of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
+    """Return the groups of a node. The coupled forget gate (``input_forget``) has none: ``f = 1 - i``."""
     if node.input_forget:
         groups = ("io", "c")
-    # Peepholes are added to single gates in front of the products.
+    # A peephole term is added to the addend of a single gate's product.
     most_apart = 4 if "P" in node.inputs else most_apart
     parts = [part for group in groups for part in (group if len(group) <= most_apart else [group])]
     order = node.cell.gates

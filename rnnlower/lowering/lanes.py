@@ -1,4 +1,4 @@
-"""The directions of a recurrent node: one lane each, or one for both where the form has it so."""
+"""Lanes: the directions of a recurrent node, each as a lane, or both in one if the form requires it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Lane", "from_arithmetic", "initial_state", "make_lanes", "side", "to
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """What the steps of one direction, or of both, share.
+    """The data that the steps of one direction, or of both, share.
 
     Attributes:
         parameters: Weights and activations.
         inputs: The input products by group, or ``X``.
         states: The initial states.
-        axes: How values lie.
+        axes: The axes of values.
         reverse: Whether it runs from the end.
-        alias: What the names of the steps of a straight line begin with.
+        alias: The prefix of the names of the steps of a straight line.
     """
 
     parameters: CellParameters
@@ -41,23 +41,23 @@ class Lane:
     alias: str
 
     def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
-        """The state after a step, of the step's inputs by name and the state before it."""
+        """Emit one step, given its inputs by name and the previous state."""
         return CELLS[self.parameters.node.op_type](e, self.parameters, x, state)
 
     def position(self, number: int) -> int:
-        """Where in time the step of this number is."""
+        """Return the time index of a step."""
         assert isinstance(self.axes.time, int)
         return self.axes.time - 1 - number if self.reverse else number
 
     def names(self, e: Emitter, number: int | None) -> Scope:
-        """The names of a step: in a straight line, which has thousands of them, a few letters each."""
+        """Return the names for a step: a few letters each in a straight line, which has thousands of them."""
         if number is None:
             return side(e.names, self.reverse)
         return Scope(e.names.source, f"{self.alias}{self.position(number)}", short=True)
 
 
 def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: TimeSeries) -> list[Lane]:
-    """The lanes of a node in a form; X ``[time, batch, input_size]``, in the type of the arithmetic."""
+    """Return a node's lanes in a form; X is ``[time, batch, input_size]``, in the type of the arithmetic."""
     axes = dataclasses.replace(X.axes, lead=form.lead)
     lanes = []
     for direction in form.directions(node):
@@ -95,7 +95,7 @@ def _parameters(
 
     recurrent_bias = None
     if B is not None and node.linear_before_reset:
-        # Behind the reset gate Rbh does not add up with Wbh.
+        # The reset gate multiplies Rbh but not Wbh, so they cannot be added beforehand.
         recurrent_bias = vector(B, 5)
     peepholes = {}
     if P is not None:
@@ -120,7 +120,7 @@ def _inputs(
     axes: Axes,
     direction: int | None,
 ) -> Mapping[str, TimeSeries]:
-    """What the steps take: X, or its products by group."""
+    """Return the inputs of the steps: X, or its products by group."""
     if form.takes_input:
         return {"X": X}
     products = {
@@ -139,7 +139,7 @@ def _input_product(
     group: GateGroup,
     direction: int | None,
 ) -> TimeSeries:
-    """``X W^T + bias`` of a group of gates, for all steps at once."""
+    """Emit ``X W^T + bias`` of a group of gates, for all steps at once."""
     first, last = rows_of(node, group)
     width = last - first
     if direction is None:
@@ -148,7 +148,7 @@ def _input_product(
         W = weights.matrix(e, node.inputs["W"], direction, first, last)
     bias = bias_of(e, node, weights, direction, group)
     if e.opset < 14 and not isinstance(axes.time, int) and not isinstance(axes.batch, int):
-        # Before Reshape-14 a Gemm's flat result could not be given its shape back where a size is 0.
+        # Before Reshape-14 the flat result of a Gemm could not be reshaped back if a size is 0.
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked)
@@ -159,21 +159,21 @@ def _input_product(
 
 
 def initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, direction: int | None) -> State:
-    """A direction's initial state; that of both for ``None``."""
+    """Return a direction's initial state, or that of both for ``None``."""
     value = node.initial_state(name)
     if value is None:
         return State(None, node.hidden_size)
     if direction is not None and node.num_directions > 1:
         value = e.slice(value, [direction], [direction + 1], [node.layout])
-    # Not Squeeze: in a branch that never runs, the rank need not be what the operator's text says.
+    # Not Squeeze: in a branch that never runs, the rank may break the spec.
     dims = axes.value(node.hidden_size)
-    # A batched product would spread the directions of a state that does not fit.
+    # A batched product would broadcast the directions of a state that does not fit.
     sizes = e.size_vector(dims if axes.lead else [-1, *dims[1:]])
     return State(to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5)), node.hidden_size)
 
 
 def side(names: Scope, reverse: bool) -> Scope:
-    """The names of what one of two directions has of its own."""
+    """Return the scope for the names of one direction."""
     return Scope(names.source, f"{names.prefix}reverse/") if reverse else names
 
 

@@ -1,4 +1,4 @@
-"""Masks: which steps lie within a row's sequence, and choices by conditions, known beforehand or not."""
+"""Masks of the steps within each row's sequence, and selection by conditions, known beforehand or not."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Mask", "condition_type", "is_never", "less", "mask_of", "turned", "w
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """Which steps lie within a row's sequence.
+    """The mask of the steps within each row's sequence.
 
     Attributes:
-        within: ``t < sequence_lens``, one column; as the lanes take the steps.
+        within: ``t < sequence_lens``, one column, in the order in which the lanes take the steps.
         nonempty: ``sequence_lens > 0``, ``[batch, 1]``.
     """
 
@@ -31,10 +31,10 @@ class Mask:
 
 
 def mask_of(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
-    """The mask of a node with sequence_lens.
+    """Emit the mask of a node with sequence_lens.
 
     Raises:
-        MissingOperatorError: The lengths come at run time, and what compares them may not be emitted.
+        MissingOperatorError: The lengths come at run time, and the operators that compare them are missing.
     """
     lens = node.inputs.get("sequence_lens")
     if lens is None:
@@ -65,9 +65,9 @@ def _known_mask(e: Emitter, axes: Axes, time: int, lens: np.ndarray) -> Mask:
 
 
 def turned(e: Emitter, series: TimeSeries) -> TimeSeries:
-    """A series with both directions in front of its rows, the second direction's steps from the end.
+    """Emit a series with both directions in front of its rows, the second direction's steps from the end.
 
-    ReverseSequence reverses the first `length` steps: 0 leaves the first direction alone.
+    ReverseSequence reverses the first `length` steps: 0 leaves the first direction unchanged.
     """
     lengths = e.size_vector([0, series.axes.time])
     value = e.op("ReverseSequence", series.stacked(), lengths, time_axis=0, batch_axis=1, since=10)
@@ -75,13 +75,13 @@ def turned(e: Emitter, series: TimeSeries) -> TimeSeries:
 
 
 def condition_type(e: Emitter) -> ir.DataType:
-    """The type of conditions: bool, or that of the arithmetic (0 and 1) where nothing works on bools."""
+    """Return the type of conditions: bool, or that of the arithmetic (0 and 1) if bool has no operators."""
     has_bool = e.has("Where") and (e.has("Less") or e.has("Greater"))
     return ir.DataType.BOOL if has_bool else e.dtype
 
 
 def less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    """``a < b`` of integers as a condition."""
+    """Emit ``a < b`` of integers as a condition."""
     if condition_type(e) == ir.DataType.BOOL:
         return e.op("Less", a, b, since=9)
     wide = e.with_dtype(ir.DataType.FLOAT)
@@ -91,13 +91,13 @@ def less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def is_never(condition: ir.Value) -> bool:
-    """Whether a condition is known to be false everywhere."""
+    """Return whether a condition is known to be false everywhere."""
     known = _known(condition)
     return known is not None and not known.any()
 
 
 def where(e: Emitter, condition: ir.Value, then: ir.Value, otherwise: ir.Value) -> ir.Value:
-    """Rows of one matrix where the condition holds and of the other where it does not."""
+    """Emit rows of one matrix where the condition holds and of the other where it does not."""
     known = _known(condition)
     if known is not None and known.all():
         return then
@@ -112,7 +112,7 @@ def where(e: Emitter, condition: ir.Value, then: ir.Value, otherwise: ir.Value) 
 
 
 def where_else_zero(e: Emitter, condition: ir.Value, then: ir.Value) -> ir.Value:
-    """The value where the condition holds, and 0 where it does not."""
+    """Emit the value where the condition holds, and 0 where it does not."""
     known = _known(condition)
     if known is not None and known.all():
         return then
@@ -136,7 +136,7 @@ def _times(e: Emitter, value: ir.Value, condition: ir.Value) -> ir.Value:
 
 
 def _rows_of(e: Emitter, condition: np.ndarray, then: ir.Value, otherwise: ir.Value) -> ir.Value:
-    """Row by row one matrix or the other, in as few slices as that takes."""
+    """Emit the rows of one matrix or the other, in as few slices as possible."""
     bounds = [0, *(np.flatnonzero(np.diff(condition)) + 1).tolist(), len(condition)]
     pieces = [
         e.slice(then if condition[start] else otherwise, [start], [end], [0])

@@ -1,4 +1,4 @@
-"""Nodes, constants and names of one graph: what an `Emitter` writes with."""
+"""The basis of the `Emitter`: nodes, constants and names of one graph."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ AttributeValue = int | float | list[int] | tuple[int, ...] | ir.Graph | ir.Tenso
 
 
 class NodeEmitter:
-    """Appends nodes to a list that the caller inserts into a graph.
+    """A builder of nodes, appended to a list that the caller inserts into a graph.
 
     Args:
-        opset: Version of the default domain whose forms are emitted.
-        names: Names for what is emitted.
+        opset: Version of the default domain to emit for.
+        names: Source of the names.
         dtype: Floating-point type of the arithmetic.
         initializers: Holds the constants.
-        dialect: The operators that may be emitted; ``None``: all.
+        dialect: The operators that may be emitted; ``None`` allows all.
 
     Attributes:
-        nodes: What was emitted.
-        everything: That, and what was emitted into bodies.
-        notes: What a user should know about the forms that were chosen.
+        nodes: The emitted nodes.
+        everything: The emitted nodes, including those in bodies.
+        notes: Messages to the user about the chosen forms.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class NodeEmitter:
         self._transposed: dict[ir.Value, ir.Value] = {}
 
     def body(self, name: str) -> Self:
-        """An emitter for a subgraph of this name, which sees this one's values."""
+        """Return an emitter for a subgraph of this name, which can use this emitter's values."""
         names = Scope(self.names.source, f"{self.names.prefix}{name}/")
         other = type(self)(self.opset, names, self.dtype, self._initializers, self.dialect)
         other.notes, other.everything = self.notes, self.everything
@@ -65,7 +65,7 @@ class NodeEmitter:
         return other
 
     def with_dtype(self, dtype: ir.DataType) -> Self:
-        """An emitter into the same place with another type of arithmetic."""
+        """Return an emitter into the same place with another type of arithmetic."""
         other = self.body("")
         other.names = self.names
         other.dtype = dtype
@@ -73,7 +73,7 @@ class NodeEmitter:
         return other
 
     def has(self, op_type: str) -> bool:
-        """Whether the operator may be emitted for the type of the arithmetic."""
+        """Return whether the operator may be emitted for the type of the arithmetic."""
         if self.dialect is None:
             return True
         return op_type in self.dialect.ops and op_type not in self.dialect.lacks.get(self.dtype, ())
@@ -86,7 +86,7 @@ class NodeEmitter:
         since: int = 1,
         **attributes: AttributeValue,
     ) -> Sequence[ir.Value]:
-        """Emits a node with several outputs.
+        """Emit a node with several outputs.
 
         Raises:
             OpsetError: The operator does not exist at this opset.
@@ -115,7 +115,7 @@ class NodeEmitter:
 
     @contextlib.contextmanager
     def naming(self, names: Scope) -> Iterator[None]:
-        """Within, what is emitted gets its names from here."""
+        """Take the names of emitted values from here, within the block."""
         outer, self.names = self.names, names
         try:
             yield
@@ -123,7 +123,7 @@ class NodeEmitter:
             self.names = outer
 
     def label(self, value: ir.Value, what: str) -> ir.Value:
-        """Calls a value that was emitted in this scope by what it is."""
+        """Return name a value that was emitted in this scope after its meaning."""
         node = value.producer()
         if node is not None and str(value.name).startswith(self.names.prefix):
             is_first = node.name == value.name
@@ -132,24 +132,24 @@ class NodeEmitter:
         return value
 
     def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
-        """An initializer with this content, shared with equal ones."""
+        """Return an initializer with this content, shared with equal ones."""
         return self.tensor_constant(ir.Tensor(array), name)
 
     def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
-        """An initializer that holds the tensor; external tensors stay external."""
+        """Return an initializer that holds the tensor; external tensors stay external."""
         return self._initializers.of(tensor, name)
 
     def scalar(self, number: float) -> ir.Value:
-        """A constant of shape ``[]`` in the type of the arithmetic."""
+        """Return a constant of shape ``[]`` in the type of the arithmetic."""
         return self.constant(np.array(number, dtype=self.dtype.numpy()))
 
     def integers(self, *numbers: int) -> ir.Value:
-        """A constant of shape ``[len(numbers)]`` and type int64."""
+        """Return a constant of shape ``[len(numbers)]`` and type int64."""
         return self._initializers.integers(numbers)
 
 
 def _attribute(name: str, value: AttributeValue) -> ir.Attr:
-    """The attribute; onnx_ir's own conversion takes more time than all the rest of a node."""
+    """Build an attribute. onnx_ir's own conversion takes more time than the rest of a node."""
     if isinstance(value, int):
         return ir.AttrInt64(name, value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The outputs of a recurrent node, of what the lanes gave."""
+"""The outputs of a recurrent node, made of the results of the lanes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["output_shape", "outputs_of", "outputs_without_steps"]
 def outputs_of(
     e: Emitter, node: ResolvedNode, lanes: Sequence[Lane], mask: Mask | None, results: Results
 ) -> dict[str, ir.Value]:
-    """The node's outputs, as far as they are used."""
+    """Emit the node's outputs, as far as they are used."""
     outputs: dict[str, ir.Value] = {}
     axes = lanes[0].axes
     if node.used("Y"):
@@ -33,7 +33,7 @@ def outputs_of(
 
 
 def output_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape:
-    """The shape of an output as far as it is known, its rank at least."""
+    """Return the shape of an output as far as it is known, at least its rank."""
     time, batch = (size if isinstance(size, int) else None for size in (axes.time, axes.batch))
     directions = node.num_directions
     rows = [batch, directions] if node.layout else [directions, batch]
@@ -43,7 +43,7 @@ def output_shape(node: ResolvedNode, axes: Axes, name: str) -> ir.Shape:
 
 
 def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[str, ir.Value]:
-    """The outputs where there is nothing to compute, for no time steps or a batch of no rows."""
+    """Emit the outputs of no time steps or a batch of no rows, where nothing is computed."""
     time, batch, directions = axes.time, axes.batch, node.num_directions
     states: list[Dim] = [batch, directions] if node.layout else [directions, batch]
     sequence: list[Dim] = [batch, time, directions] if node.layout else [time, directions, batch]
@@ -66,7 +66,7 @@ def outputs_without_steps(e: Emitter, node: ResolvedNode, axes: Axes) -> dict[st
 def _sequence_output(
     e: Emitter, node: ResolvedNode, axes: Axes, series: Sequence[TimeSeries], mask: Mask | None
 ) -> ir.Value:
-    """Y, with zeros past the end of each row's sequence."""
+    """Emit Y, with zeros past the end of each row's sequence."""
     lanes = []
     for lane in series:
         flat = lane.is_flat
@@ -91,8 +91,8 @@ def _state_output(
     initial: Sequence[State],
     mask: Mask | None,
 ) -> ir.Value:
-    """Y_h or Y_c."""
-    # onnxruntime gives 0 for an empty sequence, the text leaves the initial state.
+    """Emit Y_h or Y_c."""
+    # For an empty sequence onnxruntime returns 0, the spec keeps the initial state.
     zeroed = node.semantics == "ort" and any(state.initial is not None for state in initial)
     nonempty = None
     if zeroed:
@@ -110,7 +110,7 @@ def _state_output(
 def _with_directions(
     e: Emitter, value: ir.Value, sizes: Sequence[Dim], dims: Sequence[Dim], axis: int
 ) -> ir.Value:
-    """A part of an output in the sizes of the output, which counts directions on `axis`."""
+    """Emit a part of an output with the output's rank, where `axis` is the direction."""
     if sizes == dims:
         return value
     if sizes == [*dims[:axis], *dims[axis + 1 :]]:
@@ -119,7 +119,7 @@ def _with_directions(
 
 
 def _nonempty(e: Emitter, axes: Axes) -> ir.Value | None:
-    """Whether there are time steps at all; ``None`` where that is certain."""
+    """Emit a condition that there are time steps; ``None`` if that is certain."""
     if isinstance(axes.time, int):
         return None
     return less(e, e.integers(0), axes.time)

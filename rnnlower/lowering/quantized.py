@@ -1,8 +1,8 @@
 """The exact arithmetic of com.microsoft.DynamicQuantizeLSTM: integer products around the float cell.
 
-X is rounded to 8 bits once for all steps, H anew in each step, all rows together; a product of integers times
-both scales is what the float operator multiplies. Source: onnxruntime 1.31.1, whose kernel rounds the rows of
-each of its threads by themselves: this is what it computes with one thread.
+X is rounded to 8 bits once for all steps, H again in each step, all rows together. The product of integers
+times both scales replaces the float product. Source: onnxruntime 1.31.1. Its kernel rounds the rows of each
+thread separately; the arithmetic here is that of one thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Integers:
 
 @dataclasses.dataclass(frozen=True)
 class _Rounded:
-    """A float tensor in 8 bits."""
+    """A float tensor rounded to 8 bits."""
 
     value: ir.Value
     scale: ir.Value
@@ -53,14 +53,14 @@ class _Rounded:
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedLane(Lane):
-    """A direction whose step rounds H; its input ``carried`` says which rows the product sees, if not all."""
+    """A direction whose step rounds H. Its optional input ``carried`` masks the rows of the product."""
 
     R: _Integers
     bias: ir.Value | None
     backwards: bool
 
     def names(self, e: Emitter, number: int | None) -> Scope:
-        """Those of the direction, in whose order the steps need not be taken."""
+        """Return the names of the direction: its steps need not be taken in the order of time."""
         return super().names(e, number) if number is not None else side(e.names, self.backwards)
 
     def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
@@ -71,14 +71,14 @@ class QuantizedLane(Lane):
                 h = where_else_zero(e, x[_CARRIED], h)
             total = e.op("Add", total, _product(e, _rounded(e, h), self.R))
         if self.bias is not None:
-            # Behind both products, as the kernel adds: the same bits.
+            # Added after both products, as in the kernel, to get the same bits.
             total = e.op("Add", total, self.bias)
         node = self.parameters.node
         return CELLS[node.op_type](e, self.parameters, _gates(e, node, total), [None, c])
 
 
 def quantized_lanes(e: Emitter, node: ResolvedNode, weights: Weights, X: TimeSeries) -> list[QuantizedLane]:
-    """The lane of each direction.
+    """Return the lane of each direction.
 
     Raises:
         MissingOperatorError: An integer operator may not be emitted.
@@ -119,7 +119,7 @@ def _lane(
 
 
 def _parameters(e: Emitter, node: ResolvedNode, weights: Weights, direction: int) -> CellParameters:
-    """What the cell needs that is float."""
+    """Return the float parameters of the cell."""
     P, size = node.inputs.get("P"), node.hidden_size
     peepholes = {}
     if P is not None:
@@ -137,7 +137,7 @@ def _parameters(e: Emitter, node: ResolvedNode, weights: Weights, direction: int
 
 
 def turned_back(e: Emitter, node: ResolvedNode, outputs: Sequence[TimeSeries]) -> list[TimeSeries]:
-    """H of each direction over time in the order of X, whose rows the lanes took each from its own end."""
+    """Emit H of each direction over time in the order of X; the lanes took each row from its own end."""
     if "sequence_lens" not in node.inputs:
         return list(outputs)
     return [
@@ -149,7 +149,7 @@ def turned_back(e: Emitter, node: ResolvedNode, outputs: Sequence[TimeSeries]) -
 
 
 def _turned(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
-    """Each row's sequence the other way round, so that rows start together, as the kernel rounds them."""
+    """Emit each row's sequence in reverse, so that all rows start together, as the kernel rounds them."""
     lens = node.inputs["sequence_lens"]
     tensor = _constant(lens)
     lengths = e.cast(lens, ir.DataType.INT64) if tensor is None else e.integers(*tensor.tolist())
@@ -157,7 +157,10 @@ def _turned(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
 
 
 def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -> ir.Value:
-    """X with zeros, which every range holds, past the end of the longest row: the kernel stops there."""
+    """Emit X with zeros, which every range contains, past the end of the longest row.
+
+    The kernel stops there.
+    """
     lens = node.inputs.get("sequence_lens")
     if lens is None:
         return X.stacked()
@@ -166,7 +169,7 @@ def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -
         known = np.arange(axes.time) < tensor.max(initial=0)
         computed = e.constant(known[:, np.newaxis, np.newaxis].astype(condition_type(e).numpy()))
     else:
-        # The 0 is for a batch of no rows.
+        # The 0 covers a batch of no rows.
         lengths = e.concat([lens, e.constant(np.zeros(1, np.int32))], axis=0)
         longest = e.op("ReduceMax", lengths, keepdims=1)
         computed = e.reshape(less(e, e.arange(axes.time), longest), [axes.time, 1, 1])
@@ -174,7 +177,7 @@ def _computed_steps(e: Emitter, node: ResolvedNode, axes: Axes, X: TimeSeries) -
 
 
 def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
-    """The rows that had not ended when the step before was computed, bool: the others count as 0."""
+    """Emit the rows that had not ended in the previous step, as bool: the kernel treats the others as 0."""
     lens = node.inputs["sequence_lens"]
     tensor = _constant(lens)
     if tensor is not None and isinstance(axes.time, int):
@@ -188,7 +191,7 @@ def _carried(e: Emitter, node: ResolvedNode, axes: Axes) -> TimeSeries:
 
 
 def _integers(e: Emitter, node: ResolvedNode, weights: Weights, name: str, direction: int) -> _Integers:
-    """A direction's W or R."""
+    """Emit a direction's W or R."""
     value, size = node.inputs[name], node.input_size if name == "W" else node.hidden_size
     if weights.is_constant(value) and size is not None:
         matrix = weights.matrix(e, value, direction, 0, size)
@@ -206,7 +209,7 @@ def _of_direction(e: Emitter, value: ir.Value, direction: int) -> ir.Value:
 
 
 def _zero_point(e: Emitter, value: ir.Value, direction: int) -> ir.Value | None:
-    """A direction's zero point, of which the kernel takes but one; ``None`` where it is known to be 0."""
+    """Emit a direction's zero point, of which the kernel takes only one; ``None`` if it is known to be 0."""
     array = _constant(value)
     if array is not None:
         number = array[direction].reshape(-1)[0]
@@ -217,12 +220,12 @@ def _zero_point(e: Emitter, value: ir.Value, direction: int) -> ir.Value | None:
 
 
 def _rounded(e: Emitter, value: ir.Value) -> _Rounded:
-    """The value in 8 bits, its range widened to hold 0."""
+    """Emit the value rounded to 8 bits, with its range widened to contain 0."""
     return _Rounded(*e.ops("DynamicQuantizeLinear", value, outputs=3, since=FIRST_OPSET))
 
 
 def _product(e: Emitter, x: _Rounded, weight: _Integers) -> ir.Value:
-    """What ``x @ weight`` stands for, in float32."""
+    """Emit the value that ``x @ weight`` represents, in float32."""
     operands = [x.value, weight.matrix, x.zero_point]
     if weight.zero_point is not None:
         operands.append(weight.zero_point)
@@ -231,7 +234,7 @@ def _product(e: Emitter, x: _Rounded, weight: _Integers) -> ir.Value:
 
 
 def _gates(e: Emitter, node: ResolvedNode, total: ir.Value) -> dict[str, ir.Value]:
-    """What the cell adds nothing to any more, by the groups of gates that it asks for."""
+    """Split the complete sums into the groups of gates that the cell asks for."""
     if "P" in node.inputs:
         groups = ["i", "o", "f", "c"]
     else:

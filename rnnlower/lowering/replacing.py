@@ -1,4 +1,4 @@
-"""How a recurrent node is to be replaced, the replacement, and what is told of it."""
+"""The plan for replacing a recurrent node, the replacement itself, and the report on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rnnlower.recurrent.operators import OUTPUT_NAMES
 __all__ = ["EMITTED", "Gates", "LoweredNode", "Plan", "replace_node"]
 
 Gates = Literal["auto", "fused", "separate"]
-"""Whether gates share products; ``auto``: as it runs fastest."""
+"""Whether gates share products; ``auto`` picks what runs fastest."""
 
 EMITTED = "rnnlower.emitted"
 """Key in the `meta` of nodes that were emitted for a target."""
@@ -23,15 +23,15 @@ EMITTED = "rnnlower.emitted"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a node is to be lowered, and why so.
+    """The decision how to lower a node, with its reasons.
 
     Attributes:
         strategy: unroll, scan or loop.
-        unroll_factor: Time steps in an iteration of a Scan or Loop.
-        reason: Why.
+        unroll_factor: Time steps per iteration of a Scan or Loop.
+        reason: The reason for the strategy.
         form: The form of a step.
-        prices: What each candidate costs, in microseconds of a run.
-        needs: The opset that each of its operators needs, where the model's is too low.
+        prices: The estimated cost of each candidate, in microseconds per run.
+        needs: The opset that each of its operators needs, if the model's is too low.
     """
 
     strategy: str
@@ -44,19 +44,19 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class LoweredNode:
-    """What became of one node.
+    """The report on one lowered node.
 
     Attributes:
         name: Name of the node that was lowered.
         op_type: LSTM, GRU or RNN.
-        path: Where it lived.
+        path: The subgraph or function that held it.
         direction: forward, reverse or bidirectional.
-        strategy: unroll, scan or loop; conform or adapt where the operator stays, with something around it.
+        strategy: unroll, scan or loop; conform or adapt if the operator stays, with ops around it.
         steps: Static number of time steps, or ``None``.
-        emitted_ops: Number of nodes in its place, those of bodies included.
-        reason: Why this strategy.
+        emitted_ops: Number of nodes in its place, including those in bodies.
+        reason: The reason for the strategy.
         form: The form of a step.
-        prices: What each candidate was found to cost, in microseconds of a run.
+        prices: The estimated cost of each candidate, in microseconds per run.
     """
 
     name: str
@@ -72,7 +72,7 @@ class LoweredNode:
 
 
 def _inherit(old: ir.Node, new: ir.Node | None) -> None:
-    """Hands on what the model says about a node; thousands of nodes of its steps go without."""
+    """Pass on the model's annotations of a node, except to the thousands of nodes in its steps."""
     assert new is not None
     new.metadata_props.update(old.metadata_props)
     new.doc_string = old.doc_string
@@ -81,13 +81,13 @@ def _inherit(old: ir.Node, new: ir.Node | None) -> None:
 def replace_node(
     old: ir.Node, outputs: Mapping[str, ir.Value], emitted: Sequence[ir.Node], *, mark: bool
 ) -> None:
-    """Puts the emitted nodes in the place of the node; its outputs keep their names and types.
+    """Put the emitted nodes in the place of the node; its outputs keep their names and types.
 
     Args:
         old: The node.
-        outputs: What takes the place of its outputs, by name.
+        outputs: The values that replace its outputs, by name.
         emitted: The nodes that compute them.
-        mark: Whether they are to be known as `EMITTED` later, which takes a dictionary for each of them.
+        mark: Whether to mark them as `EMITTED` for later passes, which takes a dictionary for each of them.
     """
     graph = old.graph
     assert graph is not None

@@ -1,4 +1,4 @@
-"""A recurrent node as primitive ops: layout, directions, sequence lengths and outputs around the step.
+"""The lowering of one recurrent node: layout, directions, sequence lengths and outputs around the step.
 
 The stages: bring X to time-major and to the type of the arithmetic; choose the form of the step; for each
 lane (a direction, or both) multiply X by W for all time steps at once, unless the step is to do that; join
@@ -31,7 +31,7 @@ __all__ = ["axes_of", "fail_like_node", "lower_node"]
 def lower_node(
     e: Emitter, node: ResolvedNode, weights: Weights, strategy: str, form: Form, unroll_factor: int = 1
 ) -> dict[str, ir.Value]:
-    """Emits the node; gives a new value for each of its outputs that is used.
+    """Emit the node, and return a new value for each of its outputs that is used.
 
     Args:
         e: The emitter, whose dtype is that of the arithmetic.
@@ -58,8 +58,8 @@ def lower_node(
         results = dataclasses.replace(results, outputs=turned_back(e, node, results.outputs))
     outputs = outputs_of(e, node, lanes, mask, results)
     if strategy == "loop":
-        # Shape inference, which knew the shapes behind the node, does not see through a Loop. Where the
-        # node stands in a body, onnxruntime wants a rank of the body's outputs.
+        # Shape inference, which knew the shapes after the node, does not see through a Loop. If the
+        # node is in a body, onnxruntime requires a rank for the body's outputs.
         assert node.dtype is not None
         for name, value in outputs.items():
             value.type, value.shape = ir.TensorType(node.dtype), output_shape(node, axes, name)
@@ -74,7 +74,7 @@ def _run(
     strategy: Strategy,
     unroll_factor: int,
 ) -> Results:
-    """H over time and the final states, lane by lane."""
+    """Run the lanes' steps; return H over time and the final states, lane by lane."""
     axes, form = lanes[0].axes, lanes[0].parameters.form
     one_by_one = node.hidden_size > form.largest_together
     one_by_one |= e.dialect is not None and e.dialect.apart and isinstance(axes.time, int)
@@ -96,10 +96,10 @@ def _run(
 
 
 def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
-    """Emits what fails at run time and has no shape before: for a node whose X has not the rank it must have.
+    """Emit ops that fail at run time and have no shape before, for a node whose X has the wrong rank.
 
-    Such a node sits in a branch that inputs of the given shapes must not take; a runtime that infers shapes
-    would refuse the whole model for an honest lowering of it.
+    Such a node is in a branch that inputs of the given shapes must not take. A runtime that infers shapes
+    would refuse the whole model if the node were lowered literally.
     """
     X = node.inputs[0]
     assert X is not None
@@ -113,7 +113,7 @@ def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
 
 
 def axes_of(e: Emitter, node: ResolvedNode) -> Axes:
-    """The sizes of the axes of X."""
+    """Return the sizes of the axes of X."""
     X = node.inputs["X"]
     time: Dim | None = node.seq_length
     batch: Dim | None = node.batch_size
@@ -124,10 +124,10 @@ def axes_of(e: Emitter, node: ResolvedNode) -> Axes:
 
 
 class _Joined:
-    """One recurrence whose step is the step of every lane.
+    """One recurrence whose step consists of the steps of all lanes.
 
-    The inputs of a lane are its products or X and, where there is a mask, that. Its outputs are H of each
-    lane, or the operands of the operator that makes H, which is left to be done for all steps at once.
+    The inputs of a lane are its products or X, and the mask if there is one. Its outputs are H of each
+    lane, or the operands of the operator that computes H, which then runs once for all steps.
     """
 
     def __init__(self, node: ResolvedNode, lanes: Sequence[Lane], mask: Mask | None, *, apart: bool) -> None:
@@ -135,7 +135,7 @@ class _Joined:
         self.last_op = LAST_OPS.get(node.op_type) if apart else None
 
     def recurrence(self, rows: str | None) -> Recurrence:
-        """The recurrence; `rows` as it has them."""
+        """Return the recurrence, with its attribute `rows`."""
         inputs: list[TimeSeries] = []
         for lane in self.lanes:
             inputs += lane.inputs.values()
@@ -154,7 +154,7 @@ class _Joined:
         )
 
     def outputs(self, e: Emitter, outputs: Sequence[TimeSeries]) -> Sequence[TimeSeries]:
-        """H of each lane over time."""
+        """Return H of each lane over time."""
         if self.last_op is None:
             return outputs
         return [
@@ -187,7 +187,7 @@ def _masked_step(
     within: ir.Value | None,
     old: Sequence[ir.Value | None],
 ) -> NewState:
-    """The new state, which is the old one in rows whose sequence has ended."""
+    """Emit the new state; rows whose sequence has ended keep the old one."""
     if within is not None and is_never(within):
         return NewState([_or_zeros(e, lane, value) for value in old])
     new = lane.step(e, x, old)
@@ -203,7 +203,7 @@ def _masked_step(
 
 
 def _or_zeros(e: Emitter, lane: Lane, state: ir.Value | None) -> ir.Value:
-    """The state written out."""
+    """Return the state, with a zero state written out."""
     if state is None and isinstance(lane.axes.batch, int):
         return e.zeros(lane.axes.value(lane.parameters.node.hidden_size))
     return e.scalar(0.0) if state is None else state

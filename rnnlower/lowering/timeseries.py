@@ -1,4 +1,4 @@
-"""Tensors with a time axis, in the two shapes that strategies want."""
+"""Tensors with a time axis, in the two layouts that the strategies use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Axes:
     Attributes:
         time: The number of steps.
         batch: The number of rows.
-        lead: The sizes of the axes of one step's value in front of its rows.
+        lead: The sizes of the axes before the rows of one step's value.
     """
 
     time: Dim
@@ -28,24 +28,25 @@ class Axes:
 
     @property
     def units_axis(self) -> int:
-        """The axis of one step's value that units, and gates, lie along."""
+        """The axis of the units and gates in one step's value."""
         return len(self.lead) + 1
 
     def value(self, width: Dim) -> list[Dim]:
-        """The sizes of one step's value."""
+        """Return the sizes of one step's value."""
         return [*self.lead, self.batch, width]
 
 
 class TimeSeries:
-    """A value for each time step, ``[batch, width]`` each, behind the leading axes if there are some.
+    """A value for each time step, each ``[batch, width]`` after the leading axes, if there are some.
 
     It exists as ``[time, batch, width]`` (stacked) or, without leading axes, as ``[time * batch, width]``
-    (flat, what Gemm takes and gives); the other one is a Reshape, emitted when it is first asked for.
+    (flat, the layout of Gemm). The other layout is a Reshape, emitted on first use.
 
     Attributes:
-        reverse: Whether the steps are to be taken from the end.
-        name: Of one step's value: the alias of its lane, behind which its number comes, and what it is.
-        known: The stacked content where it is known beforehand.
+        reverse: Whether the steps run from the end.
+        name: The parts of the name of one step's value: the alias of its lane (the number follows) and its
+            role.
+        known: The stacked content if it is known beforehand.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class TimeSeries:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the flat form is there without a Reshape."""
+        """True if the flat layout is available without a Reshape."""
         return self._flat is not None
 
     def flat(self) -> ir.Value:
-        """``[time * batch, width]``."""
+        """Return ``[time * batch, width]``."""
         if self._flat is None and self.known is not None:
             self._flat = self.e.constant(self.known.reshape(-1, self.known.shape[-1]))
         elif self._flat is None:
@@ -86,7 +87,7 @@ class TimeSeries:
         return self._flat
 
     def stacked(self) -> ir.Value:
-        """``[time, batch, width]``."""
+        """Return ``[time, batch, width]``."""
         if self._stacked is None and self.known is not None:
             self._stacked = self.e.constant(self.known)
         elif self._stacked is None:
@@ -95,13 +96,13 @@ class TimeSeries:
         return self._stacked
 
     def named(self, alias: str, what: str) -> TimeSeries:
-        """The same series, a step of which has this name."""
+        """Return the same series under another name for its steps."""
         series = self.reversed(self.reverse)
         series.name = (alias, what)
         return series
 
     def reversed(self, reverse: bool) -> TimeSeries:
-        """The same series, to be taken in the given order."""
+        """Return the same series, with its steps in the given order."""
         return TimeSeries(
             self.e,
             self.axes,

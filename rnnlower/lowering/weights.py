@@ -2,8 +2,8 @@
 
 A constant weight that only recurrent nodes read becomes new constants: rows of the stored tensor, without a
 copy and, for external data, without reading it, unless a step wants them transposed or joined. Integers are
-cut in front of their DequantizeLinear (`dequantizing.py`). Any other weight is cut up by Slice and Squeeze,
-so that a weight that something else needs too is not stored twice and a weight of run time works as well.
+cut before their DequantizeLinear (`dequantizing.py`). Any other weight is cut by Slice and Squeeze,
+so that a shared weight is not stored twice and a weight computed at run time works as well.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ __all__ = ["Weights", "arithmetic", "private_weights"]
 
 
 class Weights:
-    """Cuts weights into the pieces that the steps want.
+    """Cuts weights into the pieces that the steps need.
 
     Args:
-        private: The values that may be replaced by constants cut from them: initializers nobody else reads.
+        private: The values that may be replaced by constants cut from them: initializers that nothing else
+            reads.
         dtype: The type the weights are stored in; pieces come in the type of the emitter's arithmetic.
     """
 
@@ -33,7 +34,7 @@ class Weights:
         self._dtype = dtype
 
     def matrix(self, e: Emitter, value: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
+        """Return rows of a W or R ``[num_directions, rows, columns]``: ``[last - first, columns]``."""
         tensor = self._constant(value)
         if tensor is not None:
             rows = _rows(tensor, direction, first, last)
@@ -44,7 +45,7 @@ class Weights:
         return self._in_dtype(e, self._sliced(e, value, direction, first, last, -1))
 
     def matrices(self, e: Emitter, value: ir.Value, first: int, last: int, dims: Sequence[int]) -> ir.Value:
-        """The rows of all directions' W or R, in the given sizes."""
+        """Return the rows of all directions' W or R, in the given sizes."""
         tensor = self._constant(value)
         if tensor is None:
             return e.reshape(self._in_dtype(e, e.slice(value, [first], [last], [1])), dims)
@@ -54,7 +55,7 @@ class Weights:
     def transposed(
         self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int
     ) -> ir.Value:
-        """Rows of an R `in_memory`, ``[hidden_size, last - first]``; of all directions for ``None``."""
+        """Return rows of an R `in_memory`, ``[hidden_size, last - first]``; ``None``: of all directions."""
         tensor = self._constant(value)
         assert tensor is not None
         rows = tensor.numpy() if direction is None else tensor.numpy()[direction]
@@ -64,16 +65,16 @@ class Weights:
         )
 
     def is_constant(self, value: ir.Value) -> bool:
-        """Whether the weight is a constant to cut."""
+        """Return whether the weight is a constant that may be cut."""
         return self._constant(value) is not None
 
     def in_memory(self, *values: ir.Value) -> bool:
-        """Whether all are constants to cut that need not be read from elsewhere."""
+        """Return whether all weights are constants that may be cut and are not stored externally."""
         tensors = [self._constant(value) for value in values]
         return not any(tensor is None or isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
 
     def joined(self, e: Emitter, W: ir.Value, R: ir.Value, direction: int, first: int, last: int) -> ir.Value:
-        """Rows of ``[W R]``, which are `in_memory`: ``[last - first, input_size + hidden_size]``."""
+        """Return rows of ``[W R]``, both `in_memory`: ``[last - first, input_size + hidden_size]``."""
         tensors = [self._constant(value) for value in (W, R)]
         halves = [tensor.numpy()[direction, first:last] for tensor in tensors if tensor is not None]
         both = ir.Tensor(np.concatenate(halves, axis=1), dtype=self._dtype)
@@ -88,9 +89,9 @@ class Weights:
         last: int,
         dims: Sequence[Dim],
     ) -> ir.Value:
-        """Elements `first` to `last` of a P or B ``[num_directions, elements]``, in the given sizes.
+        """Return elements `first` to `last` of a P or B ``[num_directions, elements]``, in the given sizes.
 
-        Direction ``None``: of all directions, one behind the other.
+        Direction ``None``: those of all directions, one after the other.
         """
         array = self._array(e, value)
         if array is not None:
@@ -104,7 +105,7 @@ class Weights:
     def bias_sum(
         self, e: Emitter, value: ir.Value, direction: int | None, first: int, last: int, offset: int
     ) -> ir.Value:
-        """``Wb + Rb``, where Rb starts `offset` behind Wb, as a vector; as for `vector`."""
+        """Return ``Wb + Rb`` as a vector, where Rb starts `offset` after Wb; see `vector`."""
         array = self._array(e, value)
         if array is not None:
             wide = array if direction is None else array[[direction]]
@@ -132,7 +133,7 @@ class Weights:
 
 
 def private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir.Value]:
-    """Constant weights that nothing but the given nodes reads, and those only as weights."""
+    """Return the constant weights that only the given nodes read, and only as weights."""
     lowered = set(nodes)
     weights = {node.inputs[i] for node in nodes for i in WEIGHT_INPUTS if i < len(node.inputs)}
     return {
@@ -149,7 +150,7 @@ def private_weights(nodes: Sequence[ir.Node], trained: Container[str]) -> set[ir
 
 
 def arithmetic(dtype: ir.DataType, wanted: ir.DataType | None = None) -> ir.DataType:
-    """The type to compute in, the wanted one where it is wider; few runtimes compute with bfloat16."""
+    """Return the type to compute in: the wanted one if it is wider. Few runtimes compute with bfloat16."""
     if dtype == ir.DataType.BFLOAT16:
         wanted = ir.DataType.FLOAT
     return dtype if wanted is None or wanted.itemsize <= dtype.itemsize else wanted

@@ -1,1 +1,1 @@
-"""LSTM, GRU and RNN of every version: signatures and defaults, parsing, inspection, the SONNX profile."""
+"""LSTM, GRU and RNN of every version: signatures and defaults, parsing, the SONNX profile."""

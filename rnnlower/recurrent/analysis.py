@@ -1,4 +1,4 @@
-"""The copies of a model that analyses work on."""
+"""Copies of a model for analysis."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["bare_copy", "infer_in_place", "inferred_copy"]
 
 
 def bare_copy(model: ir.Model) -> ir.Model:
-    """A copy without the shapes that the model gives to what its nodes compute.
+    """Return a copy without the declared shapes of computed values.
 
-    Exporters write shapes that hold for the example they traced, in branches that the example did not take or
-    under a name that two sizes share: what follows from the inputs is worth more.
+    Exporters write shapes that hold for the example they traced, even in branches that the example did not
+    take or for a symbol that two sizes share. Shapes inferred from the inputs are more reliable.
     """
     copy = model.clone()
     for graph in (copy.graph, *copy.graph.subgraphs()):
@@ -33,9 +33,9 @@ def bare_copy(model: ir.Model) -> ir.Model:
 
 
 def _make_known(node: ir.Node) -> None:
-    """Puts LSTM in the place of an operator that inference does not know but that has the same outputs.
+    """Turn an operator that shape inference does not know into an LSTM, which has the same outputs.
 
-    Inference looks at X and the attributes, and wants weights of the type of X.
+    Inference reads X and the attributes, and requires weights of the type of X.
     """
     signature = SIGNATURES.get((node.domain, node.op_type))
     if signature is None or not node.domain or len(node.inputs) < MOST_INPUTS:
@@ -47,7 +47,7 @@ def _make_known(node: ir.Node) -> None:
 
 
 def inferred_copy(model: ir.Model) -> ir.Model:
-    """A copy with the types and shapes that follow from the model's inputs."""
+    """Return a copy with the types and shapes that follow from the model's inputs."""
     copy = bare_copy(model)
     with quiet_libraries():
         guarded(op_types(model), infer_in_place, copy)
@@ -55,10 +55,10 @@ def inferred_copy(model: ir.Model) -> ir.Model:
 
 
 def infer_in_place(model: ir.Model) -> None:
-    """Write down the types and shapes that follow from the model's inputs; see `guarded`."""
+    """Annotate the model with the types and shapes that follow from its inputs; see `guarded`."""
     ShapeInferencePass(data_prop=True)(model)
 
 
 def _alias(tensor: ir.TensorProtocol) -> ir.LazyTensor:
-    """The tensor under a name of its own: clones share tensors, and renaming a value renames its tensor."""
+    """Give the tensor a name of its own: clones share tensors, and renaming a value renames its tensor."""
     return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, name=tensor.name)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The attributes of LSTM, GRU and RNN nodes of every version: checked, and with all defaults resolved."""
+"""Parser of the attributes of LSTM, GRU and RNN nodes of every version; it resolves all defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["AttributeReader"]
 
 
 class AttributeReader:
-    """Reads the attributes of one node; all errors name it."""
+    """A reader of the attributes of one node; all errors name the node."""
 
     def __init__(self, located: Located, semantics: Semantics, lenient: bool) -> None:
         self.node = located.node
@@ -78,7 +78,7 @@ class AttributeReader:
         return default if value is None else int(value)
 
     def direction(self) -> str:
-        # The schema of GRU-1 misspells its default as "foward"; no value but this one is mended.
+        # The schema of GRU-1 misspells its default as "foward". No other value is corrected.
         direction = self.value("direction") or "forward"
         if self.op_type == "GRU" and self.version < 3 and direction == "foward":
             direction = "forward"
@@ -117,7 +117,7 @@ class AttributeReader:
             )
             if activation.alpha != activation.alpha or activation.beta != activation.beta:
                 raise self.unsupported(
-                    f"activation {name} has no default alpha and beta in the operator's text",
+                    f"activation {name} has no default alpha and beta in the ONNX spec",
                     "set activation_alpha and activation_beta",
                 )
             activations.append(activation)
@@ -130,7 +130,7 @@ class AttributeReader:
             return self.cell.activations * num_directions
         expected = len(self.cell.activations) * num_directions
         if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
-            return names[:1]  # the schema's own default has two entries whatever the direction
+            return names[:1]  # The schema's own default has two entries, whatever the direction.
         if len(names) != expected:
             raise self.invalid(f"attribute activations has {len(names)} entries; it must have {expected}")
         return names
@@ -144,5 +144,5 @@ class AttributeReader:
 
 
 def _float32(number: float) -> float:
-    """The number as an attribute holds it."""
+    """Return the number in the precision of an attribute."""
     return float(np.float32(number))

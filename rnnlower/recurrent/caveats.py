@@ -1,4 +1,4 @@
-"""Recurrence that a lowering cannot see: cells written out as a Loop or Scan, and states between calls."""
+"""Recurrence that cannot be lowered: cells written out as a Loop or Scan, and states lost between calls."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PRODUCTS = frozenset(
         *("MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearMatMul"),
     )
 )
-# They read the shape of a value, not what is in it.
+# These operators read the shape of a value, not its content.
 _SHAPE_READERS = frozenset(["Shape", "Size"])
 _STATES = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 
 def other_recurrences(model: ir.Model) -> list[Suspicion]:
-    """The Loop and Scan nodes of the model that are cells written out: a state goes through a product."""
+    """List the model's Loop and Scan nodes that are hand-written cells: a state goes through a product."""
     graphs: list[tuple[ir.Graph | ir.Function, str]] = [(model.graph, "")]
     graphs += [(f, f"function:{f.domain}::{f.name}") for f in model.functions.values()]
     found = []
@@ -52,7 +52,7 @@ def _written_out(node: ir.Node, name: str, states: list[str]) -> Suspicion:
 
 
 def _multiplied_states(node: ir.Node) -> Iterator[str]:
-    """The states of a Loop or Scan whose next value comes from a product with the last one."""
+    """Yield the states of a Loop or Scan whose next value comes from a product with the previous one."""
     if node.domain or node.op_type not in ("Loop", "Scan") or "body" not in node.attributes:
         return
     body = node.attributes["body"].as_graph()
@@ -67,7 +67,7 @@ def _multiplied_states(node: ir.Node) -> Iterator[str]:
 
 
 def _behind_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
-    """The values of a body that depend on a product with the state."""
+    """Return the values of a body that depend on a product with the state."""
     touched, behind = {state}, set[ir.Value]()
     for node in body:
         reads = {value for value in node.inputs if value is not None} | _captured(node)
@@ -88,7 +88,7 @@ def _captured(node: ir.Node) -> set[ir.Value]:
 
 
 def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspicion]:
-    """The nodes of one time step that begin anew in each call; given with the number of their steps."""
+    """List the nodes of one time step that start from scratch in each call; `nodes` are (node, steps)."""
     return [
         _forgetful(located)
         for located, steps in nodes
@@ -103,7 +103,7 @@ def _forgetful(located: Located) -> Suspicion:
     named = [f"{output} {written[output]!r}" if written.get(output) else output for output in states]
     return Suspicion(
         located.label,
-        "it runs one time step and forgets",
+        "it runs one time step and loses its state",
         f"no input sets its state, and the new one ({' and '.join(named)}) is lost between calls",
         f"`{wording.call('stream')}` makes the states inputs and outputs of the model",
     )
@@ -115,7 +115,7 @@ def _gets_state(node: ir.Node) -> bool:
 
 
 def _holds_data(value: ir.Value | None) -> bool:
-    """Whether what is in a graph input, or in a body's, reaches the value: not its shape alone."""
+    """Return whether the content of a graph or body input reaches the value, and not only its shape."""
     seen: set[ir.Value] = set()
     pending = [] if value is None else [value]
     while pending:

@@ -1,4 +1,4 @@
-"""The recurrent nodes of a model, wherever they stand."""
+"""The search for recurrent nodes in graphs, subgraphs and functions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["find_recurrent", "is_recurrent"]
 
 
 def is_recurrent(node: ir.Node) -> bool:
-    """Whether the node is an LSTM, GRU or RNN, or one of onnxruntime's operators that hold one."""
+    """Return whether the node is an LSTM, GRU or RNN, or an onnxruntime operator that wraps one."""
     return (node.domain, node.op_type) in SIGNATURES
 
 
 def find_recurrent(model: ir.Model) -> list[Located]:
-    """Every recurrent node of the model, functions included."""
+    """List every recurrent node of the model, functions included."""
     opset = default_opset(model)
     found = [(node, path, opset) for node, path in walk(model.graph) if is_recurrent(node)]
     for function in model.functions.values():

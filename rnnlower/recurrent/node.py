@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN nodes of every version, with all defaults resolved.
 
-Everything behind `parsing.py` works on `ResolvedNode` and never looks at an attribute again.
+All code after `parsing.py` works on `ResolvedNode` and never reads an attribute again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Semantics = Literal["ort", "spec"]
 
 
 def check_semantics(semantics: str) -> None:
-    """Refuses a reading that there is not.
+    """Refuse semantics that do not exist.
 
     Raises:
-        OptionError: It is neither ``ort`` nor ``spec``.
+        OptionError: The value is neither ``ort`` nor ``spec``.
     """
     if semantics not in ("ort", "spec"):
         raise OptionError(f"the semantics are {semantics!r}; they must be 'ort' or 'spec'")
@@ -42,7 +42,7 @@ class Activation:
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedNode:
-    """A recurrent node as the operators' text describes it, with nothing left to default.
+    """A recurrent node as the ONNX spec describes it, with all defaults filled in.
 
     Shapes: X ``[seq_length, batch_size, input_size]``, W ``[num_directions, gates * hidden_size,
     input_size]``, R ``[num_directions, gates * hidden_size, hidden_size]``, B ``[num_directions, 2 * gates *
@@ -55,13 +55,13 @@ class ResolvedNode:
         version: The operator's version that the model's opset selects.
         direction: ``forward``, ``reverse`` or ``bidirectional``.
         hidden_size: Number of units, from the attribute or else from the shape of R or W.
-        input_size: Features of X, or ``None`` where no shape tells.
+        input_size: Features of X, or ``None`` if no shape is known.
         seq_length: Static number of time steps, or ``None``.
         batch_size: Static batch size, or ``None``.
-        dtype: The type of X, or ``None`` where the model does not tell.
+        dtype: The type of X, or ``None`` if the model does not declare it.
         activations: For each direction the functions f, g, h (as many as the cell has).
         clip: Threshold of the cell clip, or ``None``.
-        semantics: Which reading wins where the text and onnxruntime differ.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         input_forget: LSTM's coupled gates, ``f = 1 - i``.
         linear_before_reset: GRU's second form.
         layout: 0 or 1.
@@ -91,12 +91,12 @@ class ResolvedNode:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether W and R hold integers, transposed: ``[num_directions, columns, gates * hidden_size]``."""
+        """True if W and R hold integers, transposed: ``[num_directions, columns, gates * hidden_size]``."""
         return "W_scale" in self.inputs
 
     @property
     def reversed_directions(self) -> tuple[bool, ...]:
-        """For each direction whether it runs from the end to the start."""
+        """For each direction, whether it runs from the end to the start."""
         return DIRECTIONS[self.direction]
 
     @property
@@ -109,7 +109,7 @@ class ResolvedNode:
         return ("initial_h", "initial_c") if self.op_type == "LSTM" else ("initial_h",)
 
     def initial_state(self, name: str) -> ir.Value | None:
-        """An initial state; ``None`` where it is absent or a constant of zeros."""
+        """Return an initial state, or ``None`` where it is absent or a constant of zeros."""
         value = self.inputs.get(name)
         if value is None:
             return None
@@ -118,6 +118,6 @@ class ResolvedNode:
         return None if is_zero else value
 
     def used(self, output: str) -> bool:
-        """Whether anything reads the output."""
+        """Return whether anything reads the output."""
         value = self.outputs.get(output)
         return value is not None and (bool(value.uses()) or value.is_graph_output())

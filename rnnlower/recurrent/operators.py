@@ -1,4 +1,4 @@
-"""The signatures of LSTM, GRU and RNN, all versions, as tables."""
+"""Tables of the signatures of LSTM, GRU and RNN, all versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLOAT_TYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.Da
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What distinguishes the three operators from each other.
+    """The properties in which the three operators differ.
 
     Attributes:
         versions: The versions of the operator, as `onnx.defs` numbers them.
@@ -78,7 +78,7 @@ ATTRIBUTE_TYPES: Mapping[str, ir.AttributeType] = {
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 MOST_INPUTS = len(_INPUTS)
-"""How many inputs LSTM has."""
+"""The number of inputs of LSTM."""
 
 _QUANTIZATION = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
 INPUT_NAMES = (*_INPUTS, *_QUANTIZATION)
@@ -94,14 +94,14 @@ DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """An operator with a cell in it.
+    """The signature of an operator that contains a cell.
 
     Attributes:
         cell: The key of its cell in `RECURRENT_OPS`.
         versions: The operator's versions in its domain.
         inputs: The names of the inputs in their order.
         attributes: The attributes, with the first and last version that has them.
-        required: The inputs that must be there.
+        required: The inputs that must be present.
         transposed: Whether W is ``[num_directions, input_size, gates * hidden_size]``, and R likewise.
     """
 
@@ -137,18 +137,18 @@ SIGNATURES: Mapping[tuple[str, str], Signature] = {
         transposed=True,
     ),
 }
-"""By domain and name."""
+"""The key is (domain, operator)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """Defaults of alpha and beta; ``None``: the function does not take it."""
+    """Defaults of alpha and beta; ``None`` if the function does not take the parameter."""
 
     alpha: float | None = None
     beta: float | None = None
 
 
-# The text says "the default values are the same as of corresponding ONNX operators". onnxruntime follows it
+# The spec: "the default values are the same as of corresponding ONNX operators". onnxruntime follows it
 # except where ORT_PARAMETERS says otherwise.
 SPEC_PARAMETERS: Mapping[str, Parameters] = {
     "Affine": Parameters(1.0, 0.0),

@@ -1,4 +1,4 @@
-"""Reads LSTM, GRU and RNN nodes of every version: checked, and with all defaults resolved."""
+"""Parser of LSTM, GRU and RNN nodes of every version: it validates them and resolves all defaults."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ _QUANTIZED = ("W", "W_zero_point", "R", "R_zero_point")
 
 
 def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: bool = False) -> ResolvedNode:
-    """Reads an LSTM, GRU or RNN node.
+    """Parse an LSTM, GRU or RNN node.
 
     Args:
         located: The node. Attributes that refer to a function's parameter must have been resolved.
-        semantics: Which reading wins where the text and onnxruntime differ.
-        lenient: Take attributes that refer to a function's parameter as absent, and an unknown hidden_size as
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
+        lenient: Treat attributes that refer to a function's parameter as absent, and an unknown hidden_size
+            as
             0.
 
     Raises:
-        InvalidModelError: The node breaks the operator's text.
-        UnsupportedModelError: The node asks for something that is refused.
+        InvalidModelError: The node breaks the ONNX spec.
+        UnsupportedModelError: The node uses a feature that is not supported.
     """
     return _Parser(located, semantics, lenient).parse()
 
 
 class _Parser(AttributeReader):
-    """Reads inputs, outputs and shapes too."""
+    """A parser of one node's inputs, outputs and shapes, in addition to its attributes."""
 
     def parse(self) -> ResolvedNode:
         self.check_attributes()
@@ -118,11 +119,11 @@ class _Parser(AttributeReader):
 
     @property
     def _integers(self) -> tuple[str, ...]:
-        """The inputs that are not of X's type."""
+        """The inputs whose type differs from that of X."""
         return ("sequence_lens", *_QUANTIZED) if self.signature.transposed else ("sequence_lens",)
 
     def _check_integers(self, inputs: Mapping[str, ir.Value]) -> None:
-        """Refuses quantized weights and zero points that onnxruntime's kernel refuses."""
+        """Refuse quantized weights and zero points that onnxruntime's kernel refuses."""
         for name in self._integers[1:]:
             dtype, weight = inputs[name].dtype, inputs[name[0]].dtype
             if dtype not in (None, ir.DataType.INT8, ir.DataType.UINT8):
@@ -176,7 +177,7 @@ class _Parser(AttributeReader):
             return 0, _static(x_shape, 2)
         if hidden_size is None:
             raise self.unsupported(
-                "attribute hidden_size is absent and no shape tells it", "set the attribute"
+                "attribute hidden_size is absent and does not follow from any shape", "set the attribute"
             )
         if hidden_size <= 0:
             raise self.invalid(f"attribute hidden_size is {hidden_size}; it must be positive")
@@ -187,7 +188,7 @@ class _Parser(AttributeReader):
         return hidden_size, x_size if input_size is None else input_size
 
     def _check_lengths(self, lens: ir.Value | None, seq_length: int | None) -> None:
-        """Refuses constant lengths that no sequence has; onnxruntime does, but not before it runs."""
+        """Refuse constant lengths that no sequence can have; onnxruntime refuses them only when it runs."""
         tensor = constant_of(lens)
         if tensor is None:
             return
@@ -197,7 +198,7 @@ class _Parser(AttributeReader):
                 raise self.invalid(f"input sequence_lens has {length}; lengths go from 0{longest}")
 
     def _hidden_size_of_shapes(self, inputs: Mapping[str, ir.Value]) -> int | None:
-        """hidden_size by the first shape that tells: of R, W, B, P, the states or the outputs."""
+        """Return hidden_size from the first known shape: of R, W, B, P, the states or the outputs."""
         gates = len(self.cell.gates)
         rows, columns = (2, 1) if self.signature.transposed else (1, 2)
         places = [("R", columns, 1), ("R", rows, gates), ("W", rows, gates), ("B", 1, 2 * gates), ("P", 1, 3)]
@@ -266,7 +267,7 @@ class _Parser(AttributeReader):
 
 
 def _static(shape: ir.Shape | None, index: int) -> int | None:
-    """The dimension if it is a number that makes sense (exporters also write -1)."""
+    """Return the dimension if it is a valid static size (exporters also write -1)."""
     if shape is None or index >= len(shape):
         return None
     size = shape[index]

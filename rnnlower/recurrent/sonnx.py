@@ -1,15 +1,15 @@
-"""The SONNX profile of LSTM, ONNX for safety-critical use: what a node must be to conform.
+"""The LSTM restrictions of the SONNX profile, ONNX for safety-critical use.
 
 Source: SONNX, informal specification of operator LSTM, section "SONNX restrictions" and the signature. The
-profile wants everything explicit: constant inputs, zero tensors for those not used, attributes written out.
-Where it leaves something open:
+profile requires everything to be explicit: constant inputs, zero tensors for unused ones, all attributes.
+Where it leaves something open, it is read as follows:
 
-- sequence_lens "to batch_size if not used" is read as a tensor of shape ``[batch_size]`` that holds
-  seq_length, since that is what leaving it out means.
-- input_forget may be 1: the text gives its equation. layout must be 0: X, W and Y are given in that layout.
+- sequence_lens "to batch_size if not used" means a tensor of shape ``[batch_size]`` that holds
+  seq_length, since this is the meaning of an absent sequence_lens.
+- input_forget may be 1, because the profile gives its equation. layout must be 0, the layout it uses.
 - The signature has Y as its only output, so nothing may read Y_h and Y_c.
 - GRU and RNN are not described.
-- A batch of more than one row needs an implementation that supports batches: a note, no departure.
+- A batch of more than one row needs an implementation that supports batches: a note, not a departure.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _MISSING = {
 
 @dataclasses.dataclass(frozen=True)
 class Departure:
-    """Where a node departs from the profile.
+    """A departure of a node from the profile.
 
     Attributes:
         node: The node's name and place.
-        subject: The input, output or attribute it is about.
-        what: What about it.
-        remedy: What to do.
+        subject: The input, output or attribute concerned.
+        what: The departure.
+        remedy: What the user can do.
         level: ``error``, or ``note`` for what only some implementations refuse.
     """
 
@@ -63,7 +63,7 @@ class Departure:
 
 
 Finding = tuple[str, str] | tuple[str, str, Literal["note"]]
-"""What is wrong, what to do, and whether it is only a note."""
+"""The fault, the remedy, and whether it is only a note."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Rule:
     """One restriction.
 
     Attributes:
-        subject: The input, output or attribute it is about.
-        clause: What the profile wants.
-        check: Gives what a node of operator LSTM has against it, if anything.
+        subject: The input, output or attribute concerned.
+        clause: What the profile requires.
+        check: Returns how an LSTM node breaks the rule, or nothing.
     """
 
     subject: str
@@ -90,10 +90,10 @@ def _sizes(joint: str) -> str:
 
 
 def departures(located: Located) -> Iterator[Departure]:
-    """Every departure of a recurrent node.
+    """Yield every departure of a recurrent node.
 
     Raises:
-        InvalidModelError: The node breaks its operator's text.
+        InvalidModelError: The node breaks the ONNX spec of its operator.
         UnsupportedModelError: The node has an unknown activation, or a clip that is not positive.
     """
     node = parse_recurrent(located, lenient=True)
@@ -167,7 +167,7 @@ def _written(name: str) -> Callable[[ResolvedNode], Finding | None]:
 
 def _layout(node: ResolvedNode) -> Finding | None:
     if node.layout:
-        return "is 1; it must be 0", _lowering("turns it by Transposes")
+        return "is 1; it must be 0", _lowering("converts it with Transposes")
     if node.version < FIRST_OPSET:
         return f"does not exist in LSTM-{node.version}", f"`{wording.call('convert', opset=FIRST_OPSET)}`"
     return _written("layout")(node)
@@ -179,11 +179,11 @@ def _only_y(name: str) -> Callable[[ResolvedNode], Finding | None]:
             return None
         what = "is read, but Y is the only output that the profile describes"
         if name == "Y_c":
-            return what, "leave it out: nothing else tells the cell's last state"
+            return what, "leave it out: nothing else gives the cell's last state"
         if last_steps(node) is None:
             return (
                 what,
-                "take the last step of each row from Y: how long the rows are is not known, or differs",
+                "take the last step of each row from Y: the lengths of the rows are not known, or differ",
             )
         return what, _lowering("takes it from Y")
 
@@ -191,7 +191,7 @@ def _only_y(name: str) -> Callable[[ResolvedNode], Finding | None]:
 
 
 def last_steps(node: ResolvedNode) -> int | None:
-    """How long every row is; ``None`` where that is unknown, differs between rows or is 0."""
+    """Return the length of every row, or ``None`` if it is unknown, 0, or differs between rows."""
     lens = node.inputs.get("sequence_lens")
     if lens is None:
         return node.seq_length or None

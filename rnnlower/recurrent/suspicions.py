@@ -1,4 +1,4 @@
-"""What looks wrong although it is legal: exporters' faults, and recurrent operators that are unknown here."""
+"""Warnings about legal but suspicious models: exporters' faults, and unknown recurrent operators."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LINEAR = "--assume-linear-before-reset"
 
 @dataclasses.dataclass(frozen=True)
 class Suspicion:
-    """Something that a user should look at.
+    """A part of the model that a user should look at.
 
     Attributes:
         node: The node's operator, name and place.
-        what: What about it.
-        why: Why that is suspicious, with the reports of it.
-        remedy: What to do.
+        what: The finding.
+        why: Why it is suspicious, with references to bug reports.
+        remedy: What the user can do.
     """
 
     node: str
@@ -39,7 +39,7 @@ class Suspicion:
 
 
 def find_suspicions(model: ir.Model) -> list[Suspicion]:
-    """Everything suspicious, in the order of the nodes."""
+    """List everything suspicious, in the order of the nodes."""
     found = [*_unknown_operators(model)]
     for located in find_recurrent(model):
         for check in _CHECKS:
@@ -48,7 +48,7 @@ def find_suspicions(model: ir.Model) -> list[Suspicion]:
 
 
 def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
-    """Operators that are called like a recurrence, and stay as they are."""
+    """Yield operators with the name of a recurrence that are left as they are."""
     graphs: list[tuple[ir.Graph | ir.Function, str]] = [(model.graph, "")]
     for function in model.functions.values():
         graphs.append((function, f"function:{function.domain}::{function.name}"))
@@ -60,29 +60,29 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
             name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
             yield Suspicion(
                 f"{node.op_type} node {'/'.join(filter(None, (path, name)))!r}",
-                f"operator {node.domain or 'ai.onnx'}.{node.op_type} is called like a recurrence",
-                "it is not known here and stays as it is",
+                f"operator {node.domain or 'ai.onnx'}.{node.op_type} has the name of a recurrence",
+                "it is not a known operator and stays as it is",
                 "export the model with LSTM, GRU or RNN if its target lacks the operator",
             )
 
 
 def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspicion]:
-    """A GRU of PyTorch whose reset gate does not stand behind the product."""
+    """Yield a PyTorch GRU whose reset gate is applied before the product."""
     linear = located.node.attributes.get("linear_before_reset")
     is_linear = linear is not None and (linear.is_ref() or linear.as_int() != 0)
     if located.node.op_type == "GRU" and not is_linear and (model.producer_name or "").lower() == "pytorch":
         yield Suspicion(
             located.label,
             "linear_before_reset is 0",
-            "PyTorch's GRU is the form with 1, and exporters wrote it without (torch with dynamo=True and "
-            "onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852), so the model most "
-            "likely does not compute what was trained",
-            f"export it again with a newer onnxscript, or mend it with {_LINEAR}",
+            "PyTorch's GRU is the form with 1, but some exporters left the attribute out (torch with "
+            "dynamo=True and onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852), "
+            "so the model most likely does not compute what was trained",
+            f"export it again with a newer onnxscript, or fix it with {_LINEAR}",
         )
 
 
 def _activations_left_out(model: ir.Model, located: Located) -> Iterator[Suspicion]:
-    """A bidirectional layer of Keras, whose activations tf2onnx drops."""
+    """Yield a bidirectional layer of Keras, whose activations tf2onnx drops."""
     node = located.node
     is_both = parse_recurrent(located, lenient=True).direction == "bidirectional"
     if is_both and "tf2onnx" in (model.producer_name or "") and "activations" not in node.attributes:
@@ -90,12 +90,13 @@ def _activations_left_out(model: ir.Model, located: Located) -> Iterator[Suspici
             located.label,
             "it is bidirectional and has the default activations",
             "tf2onnx drops those of a Bidirectional layer (onnx/tensorflow-onnx#2211)",
-            "if the layer has others than tanh and sigmoid, the model is wrong: compare it with Keras",
+            "if the layer has activations other than tanh and sigmoid, the model is wrong: "
+            "compare it with Keras",
         )
 
 
 def _baked_batch(model: ir.Model, located: Located) -> Iterator[Suspicion]:
-    """A constant initial state of several rows below an X of any number of rows."""
+    """Yield a constant initial state of several rows where the batch of X is dynamic."""
     node = located.node
     layout = parse_recurrent(located, lenient=True).layout
     X = node.inputs[0]
@@ -108,9 +109,9 @@ def _baked_batch(model: ir.Model, located: Located) -> Iterator[Suspicion]:
         rows = tensor.shape[1 - layout]
         yield Suspicion(
             located.label,
-            f"{name} is a constant of {rows} row(s), and X has any number of rows",
-            "an exporter has written down the batch of its example (pytorch/pytorch#45653, onnx/onnx#3182), "
-            "so the model runs with that batch only",
+            f"{name} is a constant of {rows} row(s), but the batch of X is dynamic",
+            "an exporter has fixed the batch of its example (pytorch/pytorch#45653, onnx/onnx#3182), "
+            "so the model only runs with that batch",
             f"fix the batch to {rows} (--dim, --input-shape), or export the initial states as inputs",
         )
 

@@ -1,4 +1,4 @@
-"""Types and shapes of what recurrent nodes read, where the model does not write them down."""
+"""Types and shapes of the inputs of recurrent nodes, where the model does not declare them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["infer_input_types"]
 
 
 def infer_input_types(model: ir.Model) -> bool:
-    """Notes inferred types and shapes on the inputs of recurrent nodes of the main graph and its subgraphs.
+    """Annotate the inputs of recurrent nodes with inferred types and shapes, in the main graph and subgraphs.
 
-    What cannot be inferred stays unknown. Tells whether anything was noted.
+    Anything that cannot be inferred stays unknown. Returns whether anything was annotated.
     """
     if not any(is_recurrent(node) for node, _ in walk(model.graph)):
         return False
@@ -38,15 +38,15 @@ def infer_input_types(model: ir.Model) -> bool:
 
 
 def _positions(node: ir.Node) -> list[int]:
-    """The inputs of a recurrent node that its twin has too: of another domain's, all but the weights."""
+    """Return the indices of a recurrent node's inputs; without the weights if it is of another domain."""
     known = range(min(len(node.inputs), MOST_INPUTS)) if is_recurrent(node) else range(0)
     return [index for index in known if not (node.domain and index in (1, 2))]
 
 
 def _learn(value: ir.Value, known: ir.Value, declared: set[str | None]) -> bool:
-    """Takes over what inference knows of a value, which wins over what the model says of it.
+    """Adopt what inference knows of a value; it takes precedence over what the model declares.
 
-    Names that inference has made up are nothing: a user cannot give them a size.
+    Symbols that inference has made up are ignored: a user cannot give them a size.
     """
     before = value.type, value.shape
     value.type = value.type or known.type

@@ -84,7 +84,7 @@ def test_a_bidirectional_layer_of_keras_without_activations(path):
 def test_an_initial_state_with_the_batch_of_an_example(path):
     onnx.save(model("LSTM", state=np.zeros((1, 8, 2), np.float32)), path)
     (warning,) = warnings(path)
-    assert warning["what"] == "initial_h is a constant of 8 row(s), and X has any number of rows"
+    assert warning["what"] == "initial_h is a constant of 8 row(s), but the batch of X is dynamic"
     assert "pytorch/pytorch#45653" in warning["why"]
 
 
@@ -94,7 +94,7 @@ def test_an_operator_that_is_called_like_a_recurrence(path, tmp_path, op_type):
     unknown.graph.node[0].op_type = op_type
     onnx.save(unknown, path)
     (warning,) = warnings(path)
-    assert warning["what"] == f"operator com.microsoft.{op_type} is called like a recurrence"
+    assert warning["what"] == f"operator com.microsoft.{op_type} has the name of a recurrence"
     run = rnnlower("scan", path, "-o", tmp_path / "out.onnx", "--no-verify")
     assert f"com.microsoft.{op_type}" in run.stderr
 

@@ -1,7 +1,7 @@
-"""How a step is repeated over time: straight-line, in a Scan, or in a Loop.
+"""Strategies to repeat a step over time: a straight line, a Scan, or a Loop.
 
-A strategy is one file and one row in `STRATEGIES`. Each takes a `Recurrence` and gives `Results`; directions,
-masks and cells are none of its business. The same step serves all of them, and unrolling K steps inside a
+A strategy is one file and one row in `STRATEGIES`. Each turns a `Recurrence` into `Results` and knows nothing
+of directions, masks and cells. All of them repeat the same step, and unrolling K steps inside a
 loop body (`chunks.py`) reuses the straight-line strategy.
 """
 

@@ -1,4 +1,4 @@
-"""What a strategy takes and gives."""
+"""The input and the result of a strategy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Step = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state's initial value, as the axes have it; ``None`` is zero."""
+    """The initial value of a state, with the axes of the recurrence; ``None`` is zero."""
 
     initial: ir.Value | None
     width: int
@@ -30,16 +30,16 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence:
-    """A step and what it runs over.
+    """A step and the data it runs over.
 
     Attributes:
         axes: The number of steps, and the rows of each step's inputs, outputs and states.
-        inputs: The inputs of a step; each says in which order its steps are taken.
+        inputs: The inputs of a step; each defines the order in which its steps are taken.
         states: The initial states.
         step: Emits one step.
         output_widths: The widths of the step's outputs; their rows are those of the inputs.
-        output_reverse: For each output whether the first step's value belongs at the end.
-        rows: The symbol of the number of rows, where a straight line has to declare it.
+        output_reverse: For each output, whether the first step's value belongs at the end.
+        rows: The symbol of the number of rows, if a straight line has to declare it.
     """
 
     axes: Axes
@@ -51,15 +51,15 @@ class Recurrence:
     rows: str | None = None
 
     def state_dims(self) -> list[list[Dim]]:
-        """The sizes of the states."""
+        """Return the sizes of the states."""
         return [self.axes.value(state.width) for state in self.states]
 
     def output_dims(self) -> list[list[Dim]]:
-        """The sizes of the step's outputs."""
+        """Return the sizes of the step's outputs."""
         return [self.axes.value(width) for width in self.output_widths]
 
     def initial_values(self, e: Emitter) -> list[ir.Value]:
-        """The initial states with zeros written out, for operators that carry them."""
+        """Return the initial states with zeros written out, for operators that carry them."""
         return [
             e.zeros(self.axes.value(state.width)) if state.initial is None else state.initial
             for state in self.states
@@ -68,7 +68,7 @@ class Recurrence:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The outputs over time, in the order of the inputs' positions, and the final states."""
+    """The outputs over time, in the order of the inputs' time steps, and the final states."""
 
     outputs: list[TimeSeries]
     states: list[ir.Value]
@@ -83,9 +83,9 @@ class Strategy:
 
     Attributes:
         run: Emits the recurrence.
-        forms: The forms of the step that onnxruntime repeats fast that way, the best first.
-        output_apart: Whether onnxruntime is faster where the last op of a step's output is left to be done
-            for all steps at once: a body must not name H twice, as state and as output, and the copy would
+        forms: The forms of the step that suit the strategy on onnxruntime, best first.
+        output_apart: Whether onnxruntime is faster if the last op of a step's output runs once
+            for all steps: a body must not name H twice, as state and as output, and the copy would
             cost an op in each step.
     """
 

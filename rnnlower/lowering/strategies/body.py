@@ -1,4 +1,4 @@
-"""Subgraphs: the bodies of Scan and Loop, the branches of If."""
+"""Subgraphs: the bodies of Scan and Loop, and the branches of If."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["body_graph", "body_value"]
 
 
 def body_value(e: Emitter, what: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
-    """An input of a body."""
+    """Return an input of a body."""
     return ir.Value(name=e.names.fresh(what), shape=_shape(dims), type=ir.TensorType(dtype))
 
 
 def body_graph(
     e: Emitter, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], dims: Sequence[Sequence[Dim]]
 ) -> ir.Graph:
-    """The graph of the nodes that the emitter holds.
+    """Return the graph of the nodes that the emitter holds.
 
     Args:
         e: The emitter.
         inputs: The inputs.
         outputs: The outputs in the type of the arithmetic. A graph must not name a value twice among its
-            outputs, nor pass on a value from outside: those get an Identity.
+            outputs, nor return a value from outside: such outputs get an Identity.
         dims: The sizes of the outputs.
     """
     produced = set(e.nodes)

@@ -1,4 +1,4 @@
-"""K time steps in each iteration of a Scan or Loop, and what is left in a second one."""
+"""Chunks of K time steps per iteration of a Scan or Loop, and a second run for the remaining steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["run_in_chunks"]
 
 
 def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int) -> Results:
-    """Runs the strategy over chunks of `factor` steps, then over the steps that are left.
+    """Run the strategy over chunks of `factor` steps, then over the remaining steps.
 
-    What runs from the end takes its chunks from the end too, so that what is left lies at the start.
+    A reverse direction takes its chunks from the end, too: its remaining steps are at the start.
     """
     time = recurrence.axes.time
     chunks = e.dim_arithmetic("Div", time, factor)
@@ -45,9 +45,9 @@ def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int
 
 
 def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) -> Recurrence:
-    """The recurrence with `factor` steps in one, each with inputs and outputs of its own.
+    """Return the recurrence with `factor` steps in one, each with its own inputs and outputs.
 
-    Cutting the inputs of all chunks at once leaves the body nothing but the steps.
+    The inputs of all chunks are cut at once, so the body contains only the steps.
     """
     time = recurrence.axes.time
     whole = e.dim_arithmetic("Mul", axes.time, factor)

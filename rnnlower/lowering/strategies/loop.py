@@ -1,4 +1,4 @@
-"""One Loop whose body is one step, which gathers its inputs by the iteration's number."""
+"""The Loop strategy: the body is one step, which gathers its inputs by the iteration number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["run_loop"]
 
 
 def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
-    """Emits a Loop (any opset); an output over time that runs from the end needs opset 10."""
+    """Emit a Loop (any opset); an output over time that runs from the end needs opset 10."""
     time = recurrence.axes.time
     steps = e.constant(np.array(time, np.int64)) if isinstance(time, int) else e.squeeze(time, 0, [])
     stacked = [series.stacked() for series in recurrence.inputs]
@@ -52,7 +52,7 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     )
     outputs = list(results[len(states) :])
     if not isinstance(time, int) and not isinstance(recurrence.axes.batch, int):
-        # A Loop of no iterations cannot tell the size of what it has not computed.
+        # A Loop of no iterations does not know the size of its outputs.
         outputs = [
             e.reshape(value, [time, *dims])
             for value, dims in zip(outputs, recurrence.output_dims(), strict=True)

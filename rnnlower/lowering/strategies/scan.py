@@ -1,4 +1,4 @@
-"""One Scan whose body is one step."""
+"""The Scan strategy: the body is one step."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["run_scan"]
 
 
 def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
-    """Emits a Scan (since opset 9; Scan-8 has a batch axis of its own and is not used).
+    """Emit a Scan (since opset 9; Scan-8 has a batch axis of its own and is not used).
 
-    onnxruntime refuses a Scan over no steps at all, so where the length is dynamic an If keeps it from that.
+    onnxruntime refuses a Scan over zero steps, so an If guards it where the length is dynamic.
     """
     time = recurrence.axes.time
     if isinstance(time, int):
         return _results(e, recurrence, _scan(e, recurrence, recurrence.initial_values(e)))
-    # What the branches share is emitted in front of the If.
+    # Values that the branches share are emitted before the If.
     initial = recurrence.initial_values(e)
     for series in recurrence.inputs:
         series.stacked()
     empty = e.body("no_steps")
     no_steps = [empty.op("Identity", value) for value in initial]
-    # `time` is 0 there; before If-11 the branches must not be seen to differ in shape.
+    # `time` is 0 in this branch. Before If-11, the shapes of the branches must not visibly differ.
     no_steps += [empty.zeros([time, *recurrence.axes.value(width)]) for width in recurrence.output_widths]
     body = e.body("steps")
     steps = list(_scan(body, recurrence, initial))
@@ -54,7 +54,7 @@ def _results(e: Emitter, recurrence: Recurrence, values: Sequence[ir.Value]) -> 
 
 
 def _scan(e: Emitter, recurrence: Recurrence, initial: Sequence[ir.Value]) -> Sequence[ir.Value]:
-    """The Scan itself: the final states, then the outputs."""
+    """Emit the Scan itself: the final states, then the outputs."""
     body = e.body("step")
     states = [body_value(body, "state", body.dtype, dims) for dims in recurrence.state_dims()]
     inputs = [

@@ -1,4 +1,4 @@
-"""Straight-line code: every step is emitted by itself."""
+"""The unroll strategy: straight-line code, with separate nodes for every step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rnnlower.lowering.timeseries import TimeSeries
 __all__ = ["FAN_OUT", "run_unrolled"]
 
 FAN_OUT = 128
-"""Most outputs of one Split and inputs of one Concat: runtimes take quadratic time over wider ones."""
+"""Maximum fan-out of a Split and fan-in of a Concat: runtimes take quadratic time for wider ones."""
 
 
 def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
-    """Emits ``axes.time`` steps, a number of at least 1."""
+    """Emit ``axes.time`` steps, at least 1."""
     time = recurrence.axes.time
     assert isinstance(time, int)
     inputs = [list(_named(e, series, time)) for series in recurrence.inputs]
@@ -53,7 +53,7 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
 
 
 def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
-    """The inputs of each step, named after it."""
+    """Yield the inputs of each step, named after it."""
     alias, what = series.name
     for number, value in enumerate(_steps(e, series, time)):
         if time > 1 and series.known is None:
@@ -62,7 +62,7 @@ def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
 
 
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
-    """The inputs of each step, ``[rows, width]``, by a tree of Splits."""
+    """Yield the inputs of each step, ``[rows, width]``, from a tree of Splits."""
     if series.known is not None:
         yield from (e.constant(step) for step in series.known)
         return
@@ -76,7 +76,7 @@ def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
 
 
 def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[ir.Value, int]]:
-    """Pieces of at most a fan-out of steps, by splitting into at most as many pieces at a time."""
+    """Yield pieces of at most a fan-out of steps, splitting into at most as many pieces at a time."""
     fan_out = _fan_out(e)
     if time <= fan_out:
         yield stacked, time
@@ -95,7 +95,7 @@ def _fan_out(e: Emitter) -> int:
 
 
 def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:
-    """``[time * rows, width]`` of the steps' outputs, by a tree of Concats."""
+    """Emit ``[time * rows, width]`` of the steps' outputs, by a tree of Concats."""
     while len(steps) > 1:
         steps = [e.concat(steps[i : i + FAN_OUT], axis=0) for i in range(0, len(steps), FAN_OUT)]
     return steps[0]
