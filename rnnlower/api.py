@@ -81,23 +81,7 @@ def unroll(
         UnsupportedModelError: A node uses a feature that is not supported, or has no static sequence length.
         OpsetError: The model cannot be moved to the opset.
     """
-    options = LoweringOptions(
-        "unroll",
-        opset,
-        dims or {},
-        input_shapes or {},
-        nodes,
-        1,
-        semantics,
-        sets=sets or {},
-        fold=fold,
-        control_flow=control_flow,
-        dequantize=dequantize,
-        assume_linear_before_reset=assume_linear_before_reset,
-        compute_type=compute_type,
-        gates=gates,
-    )
-    return lower_model(model, options, progress or _silent)
+    return _lower("unroll", **locals())
 
 
 @model_function
@@ -125,22 +109,7 @@ def scan(
 
     The other arguments and the errors are those of `unroll`; the sequence length may be dynamic.
     """
-    options = LoweringOptions(
-        "scan",
-        opset,
-        dims or {},
-        input_shapes or {},
-        nodes,
-        unroll_factor,
-        semantics,
-        sets=sets or {},
-        fold=fold,
-        dequantize=dequantize,
-        assume_linear_before_reset=assume_linear_before_reset,
-        compute_type=compute_type,
-        gates=gates,
-    )
-    return lower_model(model, options, progress or _silent)
+    return _lower("scan", **locals())
 
 
 @model_function
@@ -165,22 +134,7 @@ def loop(
 
     The arguments and the errors are those of `scan`.
     """
-    options = LoweringOptions(
-        "loop",
-        opset,
-        dims or {},
-        input_shapes or {},
-        nodes,
-        unroll_factor,
-        semantics,
-        sets=sets or {},
-        fold=fold,
-        dequantize=dequantize,
-        assume_linear_before_reset=assume_linear_before_reset,
-        compute_type=compute_type,
-        gates=gates,
-    )
-    return lower_model(model, options, progress or _silent)
+    return _lower("loop", **locals())
 
 
 @model_function
@@ -219,26 +173,7 @@ def lower(
         OptionError: There is no such target, or it does not take the opset.
         UnsupportedModelError: A node cannot be expressed in the target's ops, or its shapes must be static.
     """
-    options = LoweringOptions(
-        "target",
-        opset,
-        dims or {},
-        input_shapes or {},
-        nodes,
-        unroll_factor,
-        semantics,
-        find_target(target),
-        strict,
-        sets or {},
-        fold,
-        control_flow,
-        dequantize=dequantize,
-        assume_linear_before_reset=assume_linear_before_reset,
-        compute_type=compute_type,
-        gates=gates,
-        native=native,
-    )
-    return lower_model(model, options, progress or _silent)
+    return _lower("target", **locals())
 
 
 def check(
@@ -368,6 +303,15 @@ def stream(
         sets or {},
     )
     return stream_model(model, options, progress or _silent)
+
+
+def _lower(strategy: str, model: ir.Model, progress: Progress | None, **options: Any) -> Report:
+    """Lower with the arguments of a public function; their names are those of `LoweringOptions`."""
+    for name in ("dims", "input_shapes", "sets"):
+        options[name] = options[name] or {}
+    if "target" in options:
+        options["target"] = find_target(options["target"])
+    return lower_model(model, LoweringOptions(strategy, **options), progress or _silent)
 
 
 def _silent(activity: str, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""What every command does around its work: errors to exit codes, verified writing, words on stderr."""
+"""What every command does around its work: errors to exit codes, the verification, words on stderr."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ __all__ = [
     "emit_result",
     "error_entry",
     "exit_codes",
-    "finish",
     "installed_runtime",
     "other_comparison",
     "own_runtime",
@@ -50,7 +49,6 @@ __all__ = [
     "tell_difference",
     "verify_files",
     "warn",
-    "write",
 ]
 
 DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
@@ -113,32 +111,6 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def write(
-    model: ir.Model,
-    output: pathlib.Path,
-    source: pathlib.Path,
-    settings: dict[str, Any] | None,
-    external_data: str,
-    quiet: bool,
-    phases: Phases,
-) -> tuple[VerificationResult | None, int]:
-    """Writes the model, unless the verification with these settings finds it different from the source.
-
-    Gives the verification, and the bytes that the model takes with its data.
-    """
-    from rnnlower.cli.progress import progress
-    from rnnlower.files.model_io import staged
-
-    with progress("writing", quiet, phases) as tell, staged(model, output, external_data) as stage:
-        if settings is None:
-            stage.accept()
-            return None, stage.size
-        verification = verify_files(source, stage.path, settings, tell)
-        if verification:
-            stage.accept()
-        return verification, stage.size
-
-
 def verify_files(
     reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any], tell: Tell
 ) -> VerificationResult:
@@ -151,25 +123,6 @@ def verify_files(
         progress=lambda role, done, total: tell(f"verifying: {role}, trial", done + 1, total),
         **settings,
     )
-
-
-def finish(
-    result: dict[str, Any],
-    verification: VerificationResult | None,
-    output: pathlib.Path,
-    sizes: tuple[int, int],
-    json_: bool,
-    quiet: bool,
-    phases: Phases,
-) -> None:
-    """Tells what became of the output, in JSON with all of the result, and ends accordingly."""
-    phases.print()
-    error = None if verification is None or verification else _not_written(verification, output)
-    if json_:
-        emit_result(result | {"seconds": phases.rounded()}, error)
-    if error is not None:
-        tell_difference(error, "--no-verify writes it all the same, to be looked into")
-    say(f"rnnlower: wrote {output} ({sizes[1]:,} bytes; the source has {sizes[0]:,})", quiet or json_)
 
 
 def report_page(
@@ -189,13 +142,6 @@ def report_page(
     every = [*sections, *verification_sections(verification)]
     write_page(Page(done, verdicts[good], good, every, command, phases.rounded()), report)
     say(f"rnnlower: wrote {report}", quiet)
-
-
-def _not_written(verification: VerificationResult, output: pathlib.Path) -> VerificationError:
-    on = verification.on
-    where = f" on {on.label}" if on is not None and not on.equal else ""
-    problem = next(iter(verification.problems), f"the result differs from the source{where}")
-    return VerificationError(f"{problem}; {output} was not written", remedy=other_comparison(verification))
 
 
 def other_comparison(verification: VerificationResult) -> str:

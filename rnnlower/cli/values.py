@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pathlib
 import zipfile
 import zlib
 from typing import Any, TypeVar
@@ -17,7 +16,6 @@ __all__ = [
     "parse_sets",
     "parse_shapes",
     "parse_states",
-    "verification_settings",
 ]
 
 _Value = TypeVar("_Value")
@@ -115,26 +113,6 @@ def parse_axes(options: list[str] | None) -> dict[str, int]:
             raise OptionError(f"--time-axis {option!r} is not INPUT:AXIS, as in --time-axis X:0")
         _set_once(axes, name, int(axis), "--time-axis")
     return axes
-
-
-def verification_settings(
-    verify: bool,
-    trials: int | None,
-    seed: int | None,
-    atol: float | None,
-    rtol: float | None,
-    inputs: pathlib.Path | None,
-    state: list[str] | None,
-    on: str | None = None,
-) -> dict[str, Any]:
-    """Those of the options that were given; they say how to verify, and so need a verification."""
-    options: dict[str, Any] = {"trials": trials, "seed": seed, "atol": atol, "rtol": rtol, "inputs": inputs}
-    options |= {"states": parse_states(state), "on": None if on == "none" else on}
-    given = {name: value for name, value in options.items() if value is not None}
-    if given and not verify:
-        option = next(iter(given)).replace("states", "state")
-        raise OptionError(f"--{option} says how to verify, --no-verify not to: leave out one of the two")
-    return given
 
 
 def check_external_data(mode: str) -> None:

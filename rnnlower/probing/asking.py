@@ -9,7 +9,7 @@ import pathlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 import onnx
@@ -27,6 +27,7 @@ __all__ = ["Asker", "Question", "Tell", "question"]
 
 Feeds = Mapping[str, Any]
 Tell = Callable[[str], None]
+_Values = ParamSpec("_Values")
 
 # Of the largest number that differs.
 _TOLERANCES = {"float16": 2e-2, "float32": 2e-4}
@@ -140,16 +141,24 @@ class Asker:
         self._save()
         self._attempts.__exit__()
 
-    def right(self, key: str, make: Callable[[], Question]) -> bool:
+    def right(
+        self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs
+    ) -> bool:
         """Whether the runtime gets it right."""
-        return self.ask(key, make) == "right"
+        return self.ask(key, make, *values, **options) == "right"
 
-    def ask(self, key: str, make: Callable[[], Question]) -> str:
-        """``right``, ``wrong``, ``refuses``, ``crashes`` or ``hangs``; ``key`` tells questions apart."""
+    def ask(
+        self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs
+    ) -> str:
+        """Ask a question, which ``make`` makes of the values, and only once for each ``key``.
+
+        Returns:
+            ``right``, ``wrong``, ``refuses``, ``crashes`` or ``hangs``.
+        """
         self.asked += 1
         if key not in self._answers:
             self._tell(f"question {self.asked}: {key}")
-            self._answers[key] = self._answer(make())
+            self._answers[key] = self._answer(make(*values, **options))
             if time.monotonic() - self._saved > _SECONDS_BETWEEN_SAVES:
                 self._save()
         return self._answers[key]

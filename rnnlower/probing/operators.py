@@ -37,7 +37,7 @@ _SPLITS = (2, 9, 50, 200)
 def opset_range(asker: Asker) -> list[int]:
     """The first and the last opset that it takes, around opset 13; nothing if it does not take that."""
     known = range(7, _OPSETS[-1] + 1)
-    right = [opset for opset in known if asker.right(f"opset {opset}", lambda o=opset: opset_question(o))]  # type: ignore[misc]
+    right = [opset for opset in known if asker.right(f"opset {opset}", opset_question, opset)]
     around = [opset for opset in right if all(o in right for o in range(min(opset, 13), max(opset, 13)))]
     return [min(around), max(around)] if 13 in right else []
 
@@ -48,13 +48,17 @@ def operators(asker: Asker, last: int) -> list[str]:
 
     def has(op_type: str) -> bool:
         fitting = [(name, case) for name, case, opset in _node_cases().get(op_type, ()) if opset <= last]
-        return op_type in formed or any(asker.right(name, lambda c=case: c) for name, case in fitting)  # type: ignore[misc]
+        return op_type in formed or any(asker.right(name, _as_it_is, case) for name, case in fitting)
 
     return [
         name
         for name in sorted({*_node_cases(), *formed})
         if name not in (*RECURRENT_OPS, *CONTROL_FLOW) and has(name)
     ]
+
+
+def _as_it_is(made: Question) -> Question:
+    return made
 
 
 @functools.cache
@@ -147,7 +151,7 @@ def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
     """The last of the numbers up to which it is right; the first is taken for granted."""
     most = numbers[0]
     for number in numbers:
-        if not asker.right(words.format(number), lambda n=number: make(n)):  # type: ignore[misc]
+        if not asker.right(words.format(number), make, number):
             break
         most = number
     return most
@@ -160,7 +164,7 @@ def dtypes(asker: Asker) -> list[str]:
         dtype
         for op_type, names in tried
         for dtype in names
-        if asker.right(f"{op_type} of {dtype}", lambda o=op_type, d=dtype: _typed(o, d))  # type: ignore[misc]
+        if asker.right(f"{op_type} of {dtype}", _typed, op_type, dtype)
     ]
     # bool is what comparisons give, rather than a model's input.
     right += ["bool"] if asker.right("Not between Casts", _bools) else []
@@ -194,7 +198,7 @@ def _typed(op_type: str, dtype: str) -> Question:
 
 def is_dynamic(asker: Asker) -> bool:
     """Whether sizes may be symbols: one loaded model runs at two of them."""
-    return asker.right("open sizes", lambda: _open(("batch", "time"), "unroll-free"))
+    return asker.right("open sizes", _open, ("batch", "time"), "unroll-free")
 
 
 def control_flow(asker: Asker, dynamic: bool) -> dict[str, Any]:
@@ -202,7 +206,7 @@ def control_flow(asker: Asker, dynamic: bool) -> dict[str, Any]:
     ops = ["If"] if asker.right("If", _if) else []
     plain, both = Node("LSTM"), Node("LSTM", "bidirectional")
     right = {
-        (form, node.direction): asker.right(f"{form}: {node}", lambda f=form, n=node: _lowered(n, f))  # type: ignore[misc]
+        (form, node.direction): asker.right(f"{form}: {node}", _lowered, node, form)
         for form in ("loop", "scan")
         for node in (plain, both)
     }
@@ -210,11 +214,7 @@ def control_flow(asker: Asker, dynamic: bool) -> dict[str, Any]:
     table: dict[str, Any] = {"ops": ops}
     if any(right[form, "forward"] and not right[form, "bidirectional"] for form in ("loop", "scan")):
         table["apart"] = True
-    if (
-        dynamic
-        and {"Loop", "Scan"} <= {*ops}
-        and not asker.right("open Scan", lambda: _open(("time",), "scan"))
-    ):
+    if dynamic and {"Loop", "Scan"} <= {*ops} and not asker.right("open Scan", _open, ("time",), "scan"):
         table["dynamic"] = "Loop"
     return table
 

@@ -182,7 +182,7 @@ def _at_sizes(asker: Asker, node: Node) -> list[str]:
     answers: list[str] = []
     for sizes in _SIZES:
         sized = dataclasses.replace(node, sizes=sizes)
-        answers.append(asker.ask(str(sized), lambda sized=sized: node_question(sized)))  # type: ignore[misc]
+        answers.append(asker.ask(str(sized), node_question, sized))
         if answers[-1] != "right":
             break
     return answers
@@ -194,7 +194,7 @@ def _rule(
     nodes = [dataclasses.replace(base, direction=direction) for direction in sound]
 
     def all_right(variants: Sequence[Node], key: str) -> bool:
-        answers = [asker.ask(str(node), lambda node=node: node_question(node)) for node in variants]  # type: ignore[misc]
+        answers = [asker.ask(str(node), node_question, node) for node in variants]
         if "wrong" in answers:
             wrong.add(key)
         return set(answers) == {"right"}

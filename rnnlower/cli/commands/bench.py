@@ -11,25 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rnnlower.cli.options import (
-    LOWERING,
-    MEASURING,
-    OUTPUT,
-    Dims,
-    Inputs,
-    InputShapes,
-    Json,
-    Model,
-    Nodes,
-    On,
-    Quiet,
-    Report,
-    Seed,
-    Semantics,
-    Sets,
-)
+from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
+from rnnlower.cli.options import LOWERING, MEASURING, OUTPUT, Model, Nodes, Semantics
 from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, emit, exit_codes, installed_runtime, say
-from rnnlower.cli.values import parse_dims, parse_sets, parse_shapes
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult
@@ -38,8 +22,11 @@ __all__ = ["bench"]
 
 
 @exit_codes
+@flattened("verify", "trials", "atol", "rtol", "state", "verbose")
 def bench(
+    *,
     model: Model,
+    fixing: Fixing,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,17 +73,10 @@ def bench(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    dim: Dims = None,
-    input_shape: InputShapes = None,
-    set_: Sets = None,
     node: Nodes = None,
     semantics: Semantics = "ort",
-    seed: Seed = None,
-    inputs: Inputs = None,
-    on: On = None,
-    report: Report = None,
-    json_: Json = False,
-    quiet: Quiet = False,
+    comparing: Comparing,
+    showing: Showing,
 ) -> None:
     """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
     from rnnlower.benchmarking import bench as measure
@@ -105,42 +85,39 @@ def bench(
     from rnnlower.cli.progress import progress
     from rnnlower.reporting import check_report
 
-    runtime = None if on == "none" else on
+    settings = comparing.settings()
+    runtime = settings.get("on")
     if runtime is not None:
         installed_runtime(runtime)
     if plot is not None:
         check_chart(plot)
-    check_report(report, model)
-    with progress("reading", quiet) as tell:
+    check_report(showing.report, model)
+    with progress("reading", showing.quiet) as tell:
         result = measure(
             model,
             strategies=strategy or ("unroll", "scan", "loop"),
             unroll_factors=unroll_factor or (),
-            dims=parse_dims(dim),
-            input_shapes=parse_shapes(input_shape),
-            sets=parse_sets(set_),
             nodes=node,
             semantics=semantics,  # type: ignore[arg-type]  # bench checks it
-            inputs=inputs,
-            seed=seed or 0,
             threads=threads,
             runs=runs,
             warmup=warmup,
-            on=runtime,
             progress=tell,
+            **settings,
+            **fixing.values(),
         )
     for note in result.notes:
-        say(f"rnnlower: note: {note}", quiet)
-    if json_:
+        say(f"rnnlower: note: {note}", showing.quiet)
+    if showing.json_:
         emit(json.dumps(result.to_dict()))
     else:
         tables.print_bench(result)
     if plot is not None and result.timed:
         draw_chart(result, plot, model.name)
-        say(f"rnnlower: wrote {plot}", quiet)
-    if report is not None:
-        _write_report(result, report, model)
-        say(f"rnnlower: wrote {report}", quiet)
+        say(f"rnnlower: wrote {plot}", showing.quiet)
+    if showing.report is not None:
+        _write_report(result, showing.report, model)
+        say(f"rnnlower: wrote {showing.report}", showing.quiet)
     for code, problem in _problems(result):
         typer.echo(f"rnnlower: error: {problem}", err=True)
         raise typer.Exit(code)

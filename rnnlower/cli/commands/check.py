@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rnnlower.cli.options import (
-    Dims,
-    InputShapes,
-    Json,
-    Model,
-    Quiet,
-    Semantics,
-    Sets,
-    TargetName,
-    Verbose,
-)
+from rnnlower.cli.groups import Fixing, Showing, flattened
+from rnnlower.cli.options import Model, Semantics, TargetName
 from rnnlower.cli.running import DIFFERENT, emit_result, exit_codes, say
-from rnnlower.cli.values import parse_dims, parse_sets, parse_shapes
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.wording import call
 
@@ -32,16 +22,14 @@ __all__ = ["check"]
 
 
 @exit_codes
+@flattened("report")
 def check(
+    *,
     model: Model,
     target: TargetName,
-    dim: Dims = None,
-    input_shape: InputShapes = None,
-    set_: Sets = None,
+    fixing: Fixing,
     semantics: Semantics = "ort",
-    json_: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    showing: Showing,
 ) -> None:
     """Does every node fit the runtime? Exit code 0: yes, 1: no."""
     from rnnlower.cli import tables
@@ -54,29 +42,22 @@ def check(
 
     runtime = find_target(target)
     checked = read_model(model)
-    settled = settle(
-        checked,
-        parse_dims(dim),
-        parse_shapes(input_shape),
-        parse_sets(set_),
-        lambda node: not runs_op(runtime, node),
-    )
+    fixed = fixing.values()
+    settled = settle(checked, **fixed, unwanted=lambda node: not runs_op(runtime, node))
     options = LoweringOptions(
         "target",
-        dims=parse_dims(dim),
-        input_shapes=parse_shapes(input_shape),
-        sets=parse_sets(set_),
         semantics=semantics,  # type: ignore[arg-type]  # find_misfits checks it
         target=runtime,
+        **fixed,
     )
     misfits = find_misfits(checked, runtime, semantics)  # type: ignore[arg-type]
     notes = [*settled, *profile_notes(checked, runtime)]
     for note in notes:
-        say(f"rnnlower: note: {note}", quiet)
+        say(f"rnnlower: note: {note}", showing.quiet)
     after = _after_lowering(read_model(model), options) if misfits else None
     if after is not None:
-        say(f"rnnlower: note: {_told(after, runtime.name)}", quiet)
-    if json_:
+        say(f"rnnlower: note: {_told(after, runtime.name)}", showing.quiet)
+    if showing.json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {
             "target": runtime.name,
@@ -89,9 +70,9 @@ def check(
         remedy = f"`{call('lower', target=target)}` says what it can do about it"
         error = UnsupportedModelError(f"target {runtime.name} does not run all of {model}", remedy=remedy)
         emit_result(result, error if misfits else None)
-    elif not quiet:
+    elif not showing.quiet:
         looked_at = tables.Checked(find_recurrent(checked), sum(count_ops(checked).values()))
-        tables.print_check(runtime, misfits, looked_at, verbose=verbose)
+        tables.print_check(runtime, misfits, looked_at, verbose=showing.verbose)
     if misfits:
         raise typer.Exit(DIFFERENT)
 

@@ -8,32 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rnnlower.cli.options import (
-    Atol,
-    ExternalData,
-    Inputs,
-    Json,
-    Model,
-    Output,
-    Quiet,
-    Report,
-    Rtol,
-    Seed,
-    Sets,
-    States,
-    Trials,
-    Verbose,
-    Verify,
-)
-from rnnlower.cli.running import (
-    exit_codes,
-    finish,
-    report_page,
-    say,
-    size_on_disk,
-    write,
-)
-from rnnlower.cli.values import check_external_data, parse_sets, verification_settings
+from rnnlower.cli.groups import Comparing, Showing, flattened
+from rnnlower.cli.options import ExternalData, Model, Output, Sets
+from rnnlower.cli.running import exit_codes
+from rnnlower.cli.values import parse_sets
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -61,64 +39,39 @@ def _settle(model: ir.Model, sets: Mapping[str, Any]) -> _Settled:
 
 
 @exit_codes
+@flattened("on")
 def convert(
+    *,
     model: Model,
     output: Output,
     opset: Annotated[
         int, typer.Option(metavar="N", help="Default-domain opset of the result.", show_default=False)
     ],
     set_: Sets = None,
-    verify: Verify = True,
-    trials: Trials = None,
-    seed: Seed = None,
-    atol: Atol = None,
-    rtol: Rtol = None,
-    inputs: Inputs = None,
-    state: States = None,
+    comparing: Comparing,
     external_data: ExternalData = "auto",
-    report: Report = None,
-    json_: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    showing: Showing,
 ) -> None:
     """Change the model's opset, up or down."""
     from rnnlower.cli import tables
-    from rnnlower.cli.progress import Phases, progress
+    from rnnlower.cli.rewriting import Rewriting
     from rnnlower.errors import OptionError
-    from rnnlower.files.model_io import read_model
     from rnnlower.opset import OPSETS, convert_opset
-    from rnnlower.reporting import check_report, conversion_sections, model_facts
+    from rnnlower.reporting import conversion_sections
 
-    check_external_data(external_data)
-    check_report(report, model, output)
-    settings = verification_settings(verify, trials, seed, atol, rtol, inputs, state)
+    run = Rewriting("convert", model, output, comparing, showing, external_data)
     if opset not in OPSETS:
         raise OptionError(
             f"the opset is {opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
         )
     given = parse_sets(set_)
-    phases = Phases(verbose)
-    with progress("reading", quiet, phases) as tell:
-        converted = read_model(model)
-        source_size = size_on_disk(model, converted)
-        source = model_facts(model) if report is not None else None
+    with run.read() as (converted, tell):
         tell("converting")
         settled = _settle(converted, given) if given else _Settled()
         conversion = convert_opset(converted, opset)
-    settings |= {"sets": settled.values}
-    for note in (*settled.notes, *conversion.notes):
-        say(f"rnnlower: note: {note}", quiet)
-    verification, written = write(
-        converted, output, model, settings if verify else None, external_data, quiet, phases
-    )
-    result = dataclasses.asdict(conversion) | {
-        "opset": opset,
-        "verification": None if verification is None else verification.to_dict(),
-        "output": str(output) if verification is None or verification else None,
-    }
-    if report is not None and source is not None:
-        sections = [source.section, *conversion_sections(conversion)]
-        report_page(report, f"rnnlower convert {model.name}", verification, sections, phases, quiet or json_)
-    if not json_ and not quiet:
-        tables.print_conversion(conversion, verification, verbose=verbose)
-    finish(result, verification, output, (source_size, written), json_, quiet, phases)
+    notes = (*settled.notes, *conversion.notes)
+    verification = run.write(converted, {"sets": settled.values}, notes)
+    run.report(verification, lambda source: conversion_sections(conversion))
+    if run.shows_words:
+        tables.print_conversion(conversion, verification, verbose=showing.verbose)
+    run.finish(dataclasses.asdict(conversion) | {"opset": opset}, verification)

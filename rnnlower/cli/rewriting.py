@@ -1,0 +1,171 @@
+"""What commands do that write a model: check, read, verify what they made, write it, and tell of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rnnlower.cli.groups import Comparing, Showing
+from rnnlower.cli.progress import Phases, Tell, progress
+from rnnlower.cli.running import (
+    emit_result,
+    installed_runtime,
+    other_comparison,
+    own_runtime,
+    report_page,
+    say,
+    size_on_disk,
+    tell_difference,
+    verify_files,
+    warn,
+)
+from rnnlower.cli.values import check_external_data
+from rnnlower.errors import VerificationError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from rnnlower.recurrent.suspicions import Suspicion
+    from rnnlower.reporting import Section
+    from rnnlower.reporting.content import ModelFacts
+    from rnnlower.verification import VerificationResult
+
+__all__ = ["Rewriting"]
+
+
+class Rewriting:
+    """A run of a command that reads a model, changes it and writes it.
+
+    Args:
+        name: What the command is called.
+        model: Where the model is.
+        output: Where the result goes.
+        comparing: How the two are compared.
+        showing: How the command tells what it did.
+        external_data: Whether tensors go into a file of their own.
+        engine: The runtime that the result is for, on which it is tried, too; ``""``: none.
+
+    Raises:
+        OptionError: An option does not fit the others.
+        UnverifiableError: The runtime to compare on is not installed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: pathlib.Path,
+        output: pathlib.Path,
+        comparing: Comparing,
+        showing: Showing,
+        external_data: str,
+        engine: str = "",
+    ) -> None:
+        from rnnlower.reporting import check_report
+
+        self.name, self.source, self.output = name, model, output
+        self.showing, self.external_data = showing, external_data
+        check_external_data(external_data)
+        check_report(showing.report, model, output)
+        self.verifies, self.settings = comparing.verify, comparing.settings()
+        runtime, self.absent = self.settings.pop("on", None), None
+        if runtime:
+            installed_runtime(runtime)
+        elif comparing.verify and comparing.on is None:
+            runtime, self.absent = own_runtime(engine)
+        self.settings["also_on"] = runtime
+        self.phases = Phases(showing.verbose)
+        self.facts: ModelFacts | None = None
+        self.sizes = (0, 0)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[tuple[ir.Model, Tell]]:
+        """Yield the model, and what tells of progress with it."""
+        from rnnlower.files.model_io import read_model
+        from rnnlower.reporting import model_facts
+
+        with progress("reading", self.showing.quiet, self.phases) as tell:
+            model = read_model(self.source)
+            self.sizes = (size_on_disk(self.source, model), 0)
+            self.facts = model_facts(self.source) if self.showing.report is not None else None
+            yield model, tell
+
+    def write(
+        self,
+        model: ir.Model,
+        settings: dict[str, Any],
+        notes: Iterable[str],
+        warnings: Iterable[Suspicion] = (),
+    ) -> VerificationResult | None:
+        """Write the model, unless the verification finds it different from the source.
+
+        Args:
+            model: The result.
+            settings: What the verification has to know, beside what the user says about it.
+            notes: What the user should know beside the result.
+            warnings: What the result may not do that the user expects of it.
+        """
+        from rnnlower.files.model_io import staged
+
+        for note in notes:
+            say(f"rnnlower: note: {note}", self.showing.quiet)
+        warn(warnings)
+        verification = None
+        with (
+            progress("writing", self.showing.quiet, self.phases) as tell,
+            staged(model, self.output, self.external_data) as stage,
+        ):
+            if self.verifies:
+                verification = verify_files(self.source, stage.path, self.settings | settings, tell)
+            if verification is None or verification:
+                stage.accept()
+            self.sizes = (self.sizes[0], stage.size)
+        if verification is not None and verification.on is None:
+            verification = dataclasses.replace(verification, on=self.absent)
+        return verification
+
+    def report(
+        self, verification: VerificationResult | None, sections: Callable[[ModelFacts], Iterable[Section]]
+    ) -> None:
+        """Write the page about the run, if one is wanted; the sections are made of facts about the source."""
+        if self.showing.report is not None and self.facts is not None:
+            report_page(
+                self.showing.report,
+                f"rnnlower {self.name} {self.source.name}",
+                verification,
+                [self.facts.section, *sections(self.facts)],
+                self.phases,
+                not self.shows_words,
+            )
+
+    @property
+    def shows_words(self) -> bool:
+        """Whether the command tells what it did in words."""
+        return not self.showing.json_ and not self.showing.quiet
+
+    def finish(self, result: dict[str, Any], verification: VerificationResult | None) -> None:
+        """Tell what became of the output, in JSON with all of the result, and end accordingly."""
+        self.phases.print()
+        error = None if verification is None or verification else self._not_written(verification)
+        if self.showing.json_:
+            verified = None if verification is None else verification.to_dict()
+            result = result | {"verification": verified}
+            if verified is not None and "on" in verified:
+                result["on"] = verified["on"]
+            result["output"] = str(self.output) if error is None else None
+            emit_result(result | {"seconds": self.phases.rounded()}, error)
+        if error is not None:
+            tell_difference(error, "--no-verify writes it all the same, to be looked into")
+        source, written = self.sizes
+        wrote = f"rnnlower: wrote {self.output} ({written:,} bytes; the source has {source:,})"
+        say(wrote, not self.shows_words)
+
+    def _not_written(self, verification: VerificationResult) -> VerificationError:
+        on = verification.on
+        where = f" on {on.label}" if on is not None and not on.equal else ""
+        problem = next(iter(verification.problems), f"the result differs from the source{where}")
+        return VerificationError(
+            f"{problem}; {self.output} was not written", remedy=other_comparison(verification)
+        )
