@@ -25,6 +25,7 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
 from rnnlower.files import unmodelled
 from rnnlower.graph.cleanup import detach, remove_orphans
+from rnnlower.graph.deciders import branch_decided_by
 from rnnlower.graph.initializers import InitializerPool, move_next_to_readers
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.quiet import paused_collection
@@ -158,7 +159,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             for located in self._impossible:
                 e = Emitter(opset, _scope(names, located), ir.DataType.FLOAT, initializers, self._dialect)
                 emitted.append((located, e, {}))
-                emitted[-1][2].update(self._emit_failure(e, located))
+                emitted[-1][2].update(self._emit_failure(model, e, located))
                 direction = located.node.attributes.get_string("direction", "forward")
                 plan = Plan("unroll", reason="it cannot run")
                 reports.append(self._report(located, e, plan, direction or "forward"))
@@ -187,13 +188,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 str(error), node=located, remedy="convert the model first (ConvertOpsetPass)"
             ) from None
 
-    def _emit_failure(self, e: Emitter, located: Located) -> dict[str, ir.Value]:
+    def _emit_failure(self, model: ir.Model, e: Emitter, located: Located) -> dict[str, ir.Value]:
         if not _can_fail(self._dialect):
+            decider = branch_decided_by(model, located.node)
             raise UnsupportedModelError(
                 "it cannot run on inputs of these shapes, and "
                 f"target {self._dialect.name} cannot be told that its branch fails",
                 node=located,
-                remedy="take the branch out of the model, or give the inputs other shapes",
+                remedy=decider or "take the branch out of the model, or give the inputs other shapes",
             )
         return fail_like_node(e, located.node)
 

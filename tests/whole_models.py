@@ -3,7 +3,7 @@
     python tests/whole_models.py FOLDER... --on tinygrad opencv --cells cells.jsonl
     python tests/whole_models.py --table cells.jsonl
 
-Inputs are those recorded beside the models (see real_models.py), else seeded ones of the declared shapes. Each
+Inputs are those recorded beside the models (see real_models.py), or seeded ones of the declared shapes. Each
 cell runs in a process of its own with a limit of time; what is in the file of cells already is not run
 again. An input that decides branches is set to the value that is fed.
 """
@@ -100,12 +100,23 @@ def lowered(path: pathlib.Path, target: str, inputs: Arrays) -> tuple[onnx.Model
     sets: Cell = {}
     while True:
         shapes = {name: array.shape for name, array in inputs.items() if name not in sets}
-        model, report = rnnlower.lower.with_report(path, target=target, input_shapes=shapes, sets=sets)
-        notes = [str(note) for note in report.notes]
-        advised = set(re.findall(r"sets=\{\"(.+?)\": ", "\n".join(notes))) & set(inputs) - set(sets)
-        if not advised:
-            return model, notes, sets
-        sets |= {name: inputs[name].tolist() for name in advised}
+        try:
+            model, report = rnnlower.lower.with_report(path, target=target, input_shapes=shapes, sets=sets)
+        except rnnlower.RnnLowerError as error:
+            advised = _advised(str(error), inputs, sets)
+            if not advised:
+                raise
+        else:
+            advised = _advised("\n".join(report.notes), inputs, sets)
+            if not advised:
+                return model, list(report.notes), sets
+        sets |= advised
+
+
+def _advised(said: str, inputs: Arrays, sets: Cell) -> Cell:
+    """The inputs that a message advises to set, with the values that are fed."""
+    names = set(re.findall(r'sets=\{"(.+?)": ', said)) & set(inputs) - set(sets)
+    return {name: inputs[name].tolist() for name in sorted(names)}
 
 
 def attempt(path: pathlib.Path, case: str, target: str, form: str) -> Cell:

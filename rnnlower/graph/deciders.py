@@ -10,7 +10,7 @@ from rnnlower import wording
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.walk import subgraphs_of, walk
 
-__all__ = ["decided_by"]
+__all__ = ["branch_decided_by", "decided_by"]
 
 _READS_SHAPE = ("Shape", "Size")
 
@@ -30,6 +30,22 @@ def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
     return "; ".join(parts)
 
 
+def branch_decided_by(model: ir.Model, node: ir.Node) -> str:
+    """Which inputs decide whether a node in branches of Ifs runs, as `decided_by` says it."""
+    owners = _owners(model)
+    conditions: list[ir.Value | None] = []
+    inner: ir.Node | None = node
+    while inner is not None and (inner := owners.get(inner.graph)) is not None:  # type: ignore[arg-type]
+        if inner.op_type == "If" and not inner.domain:
+            conditions.append(inner.inputs[0])
+    return decided_by(model, *conditions)
+
+
+def _owners(model: ir.Model) -> dict[ir.Graph, ir.Node]:
+    """The nodes that hold subgraphs, by subgraph."""
+    return {graph: node for node, _ in walk(model.graph) for graph in subgraphs_of(node)}
+
+
 def _is_setting(value: ir.Value) -> bool:
     """Whether an input may be one that a user sets once and for all, rather than data."""
     exact = value.dtype is not None and not value.dtype.is_floating_point()
@@ -40,7 +56,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
     """The graph inputs whose data a value depends on, and those of which it depends on the shape alone."""
     data: set[ir.Value] = set()
     sizes: set[ir.Value] = set()
-    owners = {graph: node for node, _ in walk(model.graph) for graph in subgraphs_of(node)}
+    owners = _owners(model)
     met: set[tuple[ir.Value, bool]] = set()
     pending = [(value, False) for value in values]
     while pending:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from support.judge import all_nodes, run
+from support.target_files import MINIMAL, write
 
+import rnnlower
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target
@@ -51,3 +55,13 @@ def test_the_branch_that_runs_is_right_and_the_model_loads(strategy: str, shape:
     np.testing.assert_allclose(run(lowered, {"x": x})["Y"], run(source, {"x": x})["Y"], atol=1e-6)
     assert len([node for node in all_nodes(lowered) if node.op_type == "RNN"]) == len(report.kept)
     assert len(report.kept) == (strategy == "target")
+
+
+def test_the_remedy_tells_what_decides_the_branch(tmp_path: Path) -> None:
+    head, rest = MODEL.replace("float[] x)", "float[] x, bool has_batch)").split("        sizes = Shape", 1)
+    source = onnx.parser.parse_model(head + rest[rest.index("        Y = If") :])
+    target = write(tmp_path, MINIMAL | {"control_flow": 'ops = ["If"]', "ops": 'absent = ["NonZero"]'})
+    options = {"target": target, "input_shapes": {"x": (4, 2)}}
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"'has_batch' decides it: sets=\{\"has_batch\""):
+        rnnlower.lower(source, **options)
+    rnnlower.lower(source, **options, sets={"has_batch": False})
