@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass
     from rnnlower.passes.remove_noops import RemoveNoopsPass
     from rnnlower.passes.remove_unused import RemoveUnusedPass
+    from rnnlower.passes.resolve_sequences import ResolveSequencesPass
     from rnnlower.passes.set_inputs import SetInputsPass
     from rnnlower.passes.static_shapes import StaticShapesPass
     from rnnlower.passes.stream import StreamPass
@@ -47,6 +48,7 @@ __all__ = [
     "LowerRecurrentPass",
     "RemoveNoopsPass",
     "RemoveUnusedPass",
+    "ResolveSequencesPass",
     "SetInputsPass",
     "StaticShapesPass",
     "StreamPass",
@@ -72,6 +74,7 @@ _HOMES = {
     "LowerRecurrentPass": "lower_recurrent",
     "RemoveNoopsPass": "remove_noops",
     "RemoveUnusedPass": "remove_unused",
+    "ResolveSequencesPass": "resolve_sequences",
     "SetInputsPass": "set_inputs",
     "StaticShapesPass": "static_shapes",
     "StreamPass": "stream",

@@ -164,6 +164,7 @@ PIPELINE: Sequence[Step] = (
     ),
     Step(preparing.expand_definitions, "Definitions hold Scans, and what folds.", when=_folds_for_target),
     Step(preparing.unroll_control_flow, "Iterations tell sizes and constants.", when=_unrolls_control_flow),
+    Step(preparing.resolve_sequences, "Sequences are whole once no loop fills them.", when=_folds_for_target),
     Step(preparing.simplify_model, "What never runs need not be lowered, nor fit.", when=_folds),
     Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=_dequantizes),
     Step(

@@ -28,9 +28,11 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.iterations import iterations
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 from rnnlower.passes.fold_constants import FoldConstantsPass
+from rnnlower.passes.resolve_sequences import ResolveSequencesPass
 from rnnlower.passes.take_branches import TakeBranchesPass
 
 __all__ = ["UnrollControlFlowPass"]
@@ -38,13 +40,13 @@ __all__ = ["UnrollControlFlowPass"]
 _KINDS = ("Loop", "Scan")
 _MOST_NODES = 200_000
 _FIRST_SCAN = 9
-_FAN_IN = 64
 
 
 class UnrollControlFlowPass(ir.passes.InPlacePass):
     """Unrolls the Scan and Loop nodes whose number of iterations constants and static sizes tell.
 
-    Bodies may hold others, and capture values. An If that an iteration decides is taken.
+    Bodies may hold others, and capture values. An If that an iteration decides is taken, and a sequence that
+    iterations fill becomes the tensors that they fill it with.
 
     Args:
         kinds: Which of the two operators.
@@ -71,6 +73,7 @@ class UnrollControlFlowPass(ir.passes.InPlacePass):
         while self._unroll_outermost(model):
             # Iterations tell more about what is inside of them.
             TakeBranchesPass()(model)
+            ResolveSequencesPass()(model)
             FoldConstantsPass()(model)
         if self._strict:
             for node, path in walk(model.graph):
@@ -139,6 +142,7 @@ class _Writer:
         self._opset = default_opset(model)
         self._names = NameSource(names_in(model))
         self._pool = InitializerPool(model, self._names)
+        self._series = SeriesWriter(self._names, self._pool, self._opset)
 
     def can_write(self, node: ir.Node, count: int) -> bool:
         """Whether everything is known that the straight line needs: sizes of what no iteration gives."""
@@ -226,7 +230,7 @@ class _Writer:
         found = []
         for value, axis, back in zip(values, axes, backward, strict=True):
             assert value is not None
-            slices = [self._squeeze(node, part, axis) for part in self._split(node, value, count, axis)]
+            slices = self._series.slices(node, value, count, axis)
             found.append(slices[::-1] if back else slices)
         return found
 
@@ -243,8 +247,7 @@ class _Writer:
             if not pile:
                 outs.append(self._empty(out, axis))
                 continue
-            parts = [self._unsqueeze(node, value, axis) for value in (pile[::-1] if back else pile)]
-            outs.append(self._concat(node, parts, axis))
+            outs.append(self._series.stack(node, pile[::-1] if back else pile, axis))
         return outs
 
     def _empty(self, out: ir.Value, axis: int) -> ir.Value:
@@ -255,49 +258,3 @@ class _Writer:
         sizes = [size for size in shape if size is not None]
         sizes.insert(axis % (len(shape) + 1), 0)
         return self._pool.of(ir.Tensor(np.zeros(sizes, type_.dtype.numpy()), dtype=type_.dtype))
-
-    def _split(self, node: ir.Node, value: ir.Value, count: int, axis: int) -> Sequence[ir.Value]:
-        if count < 2:
-            return [value] * count
-        attributes: dict[str, int] = {"axis": axis}
-        if self._opset >= 18:
-            attributes["num_outputs"] = count
-        return self._emit(node, "Split", [value], attributes, outputs=count)
-
-    def _concat(self, node: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-        # A Concat of thousands of inputs takes runtimes long to load.
-        while len(parts) > 1:
-            groups = [parts[first : first + _FAN_IN] for first in range(0, len(parts), _FAN_IN)]
-            parts = [
-                self._emit(node, "Concat", group, {"axis": axis})[0] if len(group) > 1 else group[0]
-                for group in groups
-            ]
-        return parts[0]
-
-    def _squeeze(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
-        return self._with_axes(node, "Squeeze", value, axis)
-
-    def _unsqueeze(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
-        return self._with_axes(node, "Unsqueeze", value, axis)
-
-    def _with_axes(self, node: ir.Node, op_type: str, value: ir.Value, axis: int) -> ir.Value:
-        if self._opset < 13:
-            return self._emit(node, op_type, [value], {"axes": [axis]})[0]
-        return self._emit(node, op_type, [value, self._pool.integers((axis,))], {})[0]
-
-    def _emit(
-        self,
-        node: ir.Node,
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        attributes: dict[str, int] | dict[str, list[int]],
-        outputs: int = 1,
-    ) -> Sequence[ir.Value]:
-        graph = node.graph
-        assert graph is not None
-        name = self._names.fresh(f"{_label(node)}/{op_type}")
-        made = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=name)
-        for out in made.outputs:
-            out.name = self._names.fresh(name)
-        graph.insert_before(node, made)
-        return made.outputs

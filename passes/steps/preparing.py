@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 
 from rnnlower.errors import OptionError
-from rnnlower.graph.walk import Located, default_opset
+from rnnlower.graph.walk import Located, default_opset, op_types
 from rnnlower.lowering.sketching import FIRST_OPSET
 from rnnlower.passes.adapt_nodes import AdaptNodesPass
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
@@ -14,6 +14,7 @@ from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lowering_options import LAST_OPSET
+from rnnlower.passes.resolve_sequences import SEQUENCE_OPS, ResolveSequencesPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
 from rnnlower.passes.static_shapes import StaticShapesPass
@@ -108,6 +109,12 @@ def unroll_control_flow(work: Work) -> None:
             for name, count in unrolling.unrolled.items()
         ]
         work.find_nodes()
+
+
+def resolve_sequences(work: Work) -> None:
+    used = op_types(work.model) & SEQUENCE_OPS
+    if not used <= work.target.op_types:
+        ResolveSequencesPass()(work.model)
 
 
 def simplify_model(work: Work) -> None:

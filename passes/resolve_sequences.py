@@ -1,0 +1,155 @@
+"""Sequences whose elements are known, as tensors.
+
+Before::
+
+    none = SequenceEmpty()
+    one = SequenceInsert(none, a)
+    two = SequenceInsert(one, b)
+    y = ConcatFromSequence<axis = 0, new_axis = 1>(two)
+
+After::
+
+    y/Unsqueeze = Unsqueeze(a, [0])
+    y/Unsqueeze_1 = Unsqueeze(b, [0])
+    y = Concat<axis = 0>(y/Unsqueeze, y/Unsqueeze_1)
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.series import SeriesWriter
+from rnnlower.graph.splicing import replace_outputs
+from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+
+__all__ = ["SEQUENCE_OPS", "ResolveSequencesPass"]
+
+_MAKERS = frozenset(
+    ["SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"]
+)
+_READERS = frozenset(["ConcatFromSequence", "SequenceAt", "SequenceLength"])
+SEQUENCE_OPS = _MAKERS | _READERS
+
+
+class ResolveSequencesPass(ir.passes.InPlacePass):
+    """Replaces what reads a sequence by what reads its elements, where these are known one by one.
+
+    They are where the places of insertions and the sizes of what is split are constants, and no Loop builds
+    the sequence. What makes a sequence goes when nothing reads it any more.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if not any(node.op_type in SEQUENCE_OPS and not node.domain for node, _ in walk(model.graph)):
+            return ir.passes.PassResult(model, modified=False)
+        resolver = _Resolver(model)
+        resolver.resolve(model.graph)
+        return ir.passes.PassResult(model, modified=resolver.modified)
+
+
+class _Resolver:
+    """Goes through the nodes in order; ``_elements`` are those of each sequence that is known."""
+
+    def __init__(self, model: ir.Model) -> None:
+        names = NameSource(names_in(model))
+        self.modified = False
+        self._knowledge = Knowledge(model)
+        self._writer = SeriesWriter(names, InitializerPool(model, names), default_opset(model))
+        self._elements: dict[ir.Value, list[ir.Value]] = {}
+
+    def resolve(self, graph: ir.Graph) -> None:
+        nodes = list(graph)
+        for node in nodes:
+            kind = "" if node.domain else node.op_type
+            if kind in _READERS:
+                result = self._read(node)
+                if result is not None:
+                    replace_outputs(node, [result])
+                    self.modified = True
+            elif (elements := self._made_by(node)) is not None:
+                self._elements[node.outputs[0]] = elements
+            for inner in subgraphs_of(node):
+                self.resolve(inner)
+        for node in reversed(nodes):
+            if node.graph is graph and not node.domain and node.op_type in _MAKERS:
+                out = node.outputs[0]
+                if not out.uses() and not out.is_graph_output():
+                    graph.remove(node, safe=True)
+                    self.modified = True
+
+    def _of(self, node: ir.Node) -> list[ir.Value] | None:
+        value = node.inputs[0]
+        return None if value is None else self._elements.get(value)
+
+    def _made_by(self, node: ir.Node) -> list[ir.Value] | None:
+        """The elements of the sequence that a node makes; ``None``: it makes none, or they are not known."""
+        kind = "" if node.domain else node.op_type
+        if kind == "SequenceEmpty":
+            return []
+        if kind == "SequenceConstruct":
+            return [value for value in node.inputs if value is not None]
+        if kind == "SplitToSequence":
+            return self._split(node)
+        if kind not in ("Identity", "SequenceInsert", "SequenceErase"):
+            return None
+        elements = self._of(node)
+        if elements is None or kind == "Identity":
+            return elements
+        if kind == "SequenceErase":
+            place = self._place(node, 1, len(elements), len(elements) - 1)
+            return None if place is None else [*elements[:place], *elements[place + 1 :]]
+        place, element = self._place(node, 2, len(elements), len(elements)), node.inputs[1]
+        if place is None or element is None:
+            return None
+        return [*elements[:place], element, *elements[place:]]
+
+    def _place(self, node: ir.Node, index: int, length: int, last: int) -> int | None:
+        """The place that an input names, or else the last; ``None``: it is not known, or there is none."""
+        place = last
+        if index < len(node.inputs) and node.inputs[index] is not None:
+            constant = self._knowledge.constant(node.inputs[index])
+            if constant is None:
+                return None
+            place = int(constant.reshape(-1)[0])
+            place += length if place < 0 else 0
+        return place if 0 <= place <= last else None
+
+    def _split(self, node: ir.Node) -> list[ir.Value] | None:
+        value, axis = node.inputs[0], node.attributes.get_int("axis", 0)
+        shape = self._knowledge.shape(value)
+        if value is None or shape is None or not -len(shape) <= axis < len(shape):
+            return None
+        size = shape[axis]
+        given = node.inputs[1] if len(node.inputs) > 1 else None
+        if size is None:
+            return None
+        if given is None:
+            if node.attributes.get_int("keepdims", 1):
+                return list(self._writer.split(node, value, size, axis))
+            return self._writer.slices(node, value, size, axis)
+        sizes = self._knowledge.constant(given)
+        if sizes is None or (not sizes.ndim and int(sizes) < 1):
+            return None
+        each = [int(part) for part in sizes] if sizes.ndim else []
+        if not sizes.ndim:
+            each = [min(int(sizes), size - first) for first in range(0, size, int(sizes))]
+        return list(self._writer.split_into(node, value, each, axis))
+
+    def _read(self, node: ir.Node) -> ir.Value | None:
+        """What a node reads from a sequence, as a tensor; ``None``: that is not known."""
+        elements = self._of(node)
+        if elements is None:
+            return None
+        if node.op_type == "SequenceLength":
+            return self._writer.number(len(elements))
+        if node.op_type == "SequenceAt":
+            place = self._place(node, 1, len(elements), len(elements) - 1)
+            return None if place is None else elements[place]
+        if not elements:
+            return None
+        axis = node.attributes.get_int("axis", 0)
+        if node.attributes.get_int("new_axis", 0):
+            return self._writer.stack(node, elements, axis)
+        return self._writer.join(node, elements, axis)
