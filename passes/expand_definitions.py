@@ -121,7 +121,7 @@ def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.Fu
         types = [_type(knowledge, value) for value in node.inputs]
         if None in types:
             return None
-        proto = ir.to_proto(node)
+        proto = ir.serde.serialize_node(node)
         data = schema.get_context_dependent_function_with_opset_version(
             max(other), proto.SerializeToString(), types
         )

@@ -219,7 +219,7 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
     names = {used: f"v{number}" for number, used in enumerate(dict.fromkeys(_values(cone)))}
     nodes = []
     for node in cone.nodes:
-        proto = ir.to_proto(node)
+        proto = ir.serde.serialize_node(node)
         del proto.input[:], proto.output[:]
         proto.input.extend("" if used is None else names[used] for used in node.inputs)
         proto.output.extend(names[out] for out in node.outputs)

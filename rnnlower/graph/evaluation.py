@@ -54,7 +54,7 @@ def evaluate(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[
         return None
     from onnx.reference import ReferenceEvaluator
 
-    proto = ir.to_proto(node)
+    proto = ir.serde.serialize_node(node)
     del proto.input[:], proto.output[:]
     proto.input.extend("" if array is None else f"i{index}" for index, array in enumerate(inputs))
     proto.output.extend(f"o{index}" for index in range(len(node.outputs)))
@@ -99,7 +99,7 @@ def infer(
         schema = onnx.defs.get_schema(node.op_type, version, node.domain)
     except onnx.defs.SchemaError:
         return unknown
-    proto = ir.to_proto(node)
+    proto = ir.serde.serialize_node(node)
     del proto.input[:], proto.output[:]
     proto.input.extend("" if value is None else f"i{index}" for index, value in enumerate(node.inputs))
     proto.output.extend(f"o{index}" if out.name else "" for index, out in enumerate(node.outputs))

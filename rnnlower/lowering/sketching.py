@@ -188,7 +188,7 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
         dtype = ir.DataType.FLOAT if value.dtype is None else value.dtype
         dims = known.get(value) or [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
         graph.input.append(onnx.helper.make_tensor_value_info(name, dtype.value, dims))
-    graph.node.extend(ir.to_proto(each) for each in e.nodes)
+    graph.node.extend(ir.serde.serialize_node(each) for each in e.nodes)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", e.opset)])
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return count(inferred, _shapes(inferred), constants, steps, dialect.fused)
