@@ -29,11 +29,10 @@ __all__ = ["app", "main"]
 
 _LOWERING_HELP = {
     "unroll": "Rewrite every recurrent node into straight-line primitive ops.",
-    "scan": "Rewrite every recurrent node into primitive ops in one Scan; the length may be dynamic.",
-    "loop": "Rewrite every recurrent node into primitive ops in one Loop; the length may be dynamic.",
+    "scan": "Rewrite every recurrent node into a Scan over primitive ops; the length may be dynamic.",
+    "loop": "Rewrite every recurrent node into a Loop over primitive ops; the length may be dynamic.",
+    "lower": "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has.",
 }
-
-_LOWER_HELP = "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has."
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """Of click, which typer brings under a name of its own."""
@@ -59,6 +58,7 @@ app = typer.Typer(
     cls=_Commands,
     name="rnnlower",
     help="Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.",
+    epilog=epilog("rnnlower"),
     no_args_is_help=True,
     # Its two options stand in the help of `rnnlower` alone.
     pretty_exceptions_enable=False,
@@ -93,12 +93,16 @@ def _root(
         raise typer.Exit
 
 
-def _add(name: str, function: Callable[..., None], help_: str | None = None) -> None:
-    app.command(name, cls=Command, help=help_, epilog=epilog(name))(function)
+def _add(panel: str, name: str, function: Callable[..., None], help_: str | None = None) -> None:
+    app.command(name, cls=Command, help=help_, epilog=epilog(name), rich_help_panel=panel)(function)
 
 
 for _name, _help in _LOWERING_HELP.items():
-    _add(_name, LOWERINGS[_name], _help)
-_add("lower", LOWERINGS["target"], _LOWER_HELP)
-for _function in (convert, verify, inspect, check, targets, engines, probe, bench, stream):
-    _add(_function.__name__, _function)
+    _add("Rewrite a model", _name, LOWERINGS["target" if _name == "lower" else _name], _help)
+for _panel, _functions in {
+    "Rewrite a model": (stream, convert),
+    "Look at a model": (inspect, check, verify, bench),
+    "Runtimes": (targets, engines, probe),
+}.items():
+    for _function in _functions:
+        _add(_panel, _function.__name__, _function)

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from rnnlower.cli.options import OUTPUT, PANELS
+from rnnlower.cli.options import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION
 
 __all__ = ["Command", "epilog", "without_types"]
 
@@ -18,6 +18,7 @@ _CODES = {
     4: "nothing could be compared: no engine runs the source, or none the result",
 }
 _EXAMPLES = {
+    "rnnlower": "rnnlower unroll model.onnx -o unrolled.onnx --dim T=16",
     "unroll": "rnnlower unroll model.onnx -o unrolled.onnx --dim T=16",
     "scan": "rnnlower scan model.onnx -o scanned.onnx",
     "loop": "rnnlower loop model.onnx -o looped.onnx --node 'encoder*'",
@@ -32,6 +33,18 @@ _EXAMPLES = {
     "probe": "rnnlower probe openvino -o openvino.toml",
     "bench": "rnnlower bench model.onnx --dim T=50 --unroll-factor 4",
 }
+_OWN_PANELS = {
+    "verify": {LOWERING: VERIFICATION},
+    "check": {LOWERING: TARGET},
+    "bench": {VERIFICATION: MEASURING},
+}
+"""Options that several commands share, where another panel of a command suits them better."""
+_ENGINE = "one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} {outputs}'"
+_OWN_HELP = {
+    "verify": {"on": f"Run the candidate on this runtime: {_ENGINE}."},
+    "bench": {"on": f"Time the forms on this runtime: {_ENGINE}. Left out: onnxruntime."},
+}
+"""Options that several commands share, where they mean something else to a command."""
 _OWN_CODES: dict[str, dict[int, str]] = {
     "verify": {0: "the models are equal", 1: "they differ"},
     "inspect": {0: "done", 1: "", 4: ""},
@@ -40,11 +53,11 @@ _OWN_CODES: dict[str, dict[int, str]] = {
     "engines": {0: "done", 1: "", 3: "", 4: ""},
     "probe": {
         0: "done",
-        1: "--check: something is said differently",
+        1: "--check: something differs from the target",
         3: "",
         4: "the runtime is not installed",
     },
-    "bench": {0: "done", 1: "a form computes something else", 4: "onnxruntime runs none of the forms"},
+    "bench": {0: "done", 1: "a form computes something else", 4: "the runtime runs none of the forms"},
 }
 
 
@@ -53,14 +66,19 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         parameters = without_types(super().get_params(ctx))
+        command = str(ctx.info_name)
+        panels, words = _OWN_PANELS.get(command, {}), _OWN_HELP.get(command, {})
         for parameter in parameters:
             if parameter.name == "help":
                 parameter.rich_help_panel = OUTPUT
+            panel = getattr(parameter, "rich_help_panel", None)
+            parameter.rich_help_panel = panels.get(panel or "", panel)
+            parameter.help = words.get(parameter.name, parameter.help)
         return sorted(parameters, key=_panel)
 
 
 def _panel(parameter: Any) -> int:
-    panel = getattr(parameter, "rich_help_panel", None)
+    panel = parameter.rich_help_panel
     return PANELS.index(panel) if panel in PANELS else -1
 
 
@@ -76,6 +94,11 @@ def without_types(parameters: Any) -> Any:
 def epilog(command: str) -> str:
     """What stands at the end of a command's help."""
     codes = {code: words for code, words in (_CODES | _OWN_CODES.get(command, {})).items() if words}
-    lines = ["Example:", f"  {_EXAMPLES[command]}", ""] if command in _EXAMPLES else []
-    lines += ["Exit codes:", *(f"  {code}  {words}" for code, words in codes.items())]
+    lines = [
+        "Example:",
+        f"  {_EXAMPLES[command]}",
+        "",
+        "Exit codes:",
+        *(f"  {code}  {words}" for code, words in codes.items()),
+    ]
     return "\n".join(lines)

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "CONVERSION",
     "LOWERING",
     "MEASURING",
     "MODEL",
     "OUTPUT",
     "PANELS",
+    "STREAMING",
+    "TARGET",
     "VERIFICATION",
     "AssumeLinear",
     "Atol",
@@ -47,9 +50,9 @@ __all__ = [
 ]
 
 
-PANELS = ("Model", "Lowering", "Measuring", "Verification", "Output")
+PANELS = ("Model", "Target", "Streaming", "Conversion", "Lowering", "Measuring", "Verification", "Output")
 """The panels of --help, in their order."""
-MODEL, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS
+MODEL, TARGET, STREAMING, CONVERSION, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS
 
 Model = Annotated[
     pathlib.Path,
@@ -110,8 +113,8 @@ Fold = Annotated[
     bool | None,
     typer.Option(
         "--fold/--no-fold",
-        help="Fold constants and take the branches of Ifs that are decided. Left out: for `lower`, and where "
-        "--set, --dim or --input-shape is given.",
+        help="Fold constants and take the branches of Ifs that are decided. Left out: done by `lower`, "
+        "and where --set, --dim or --input-shape is given.",
         show_default=False,
         rich_help_panel=MODEL,
     ),
@@ -124,6 +127,7 @@ ControlFlow = Annotated[
         help="Whether the model's own Loop and Scan nodes with a known number of iterations become straight "
         "lines, too. Left out: keep for `unroll`, what the target needs for `lower`.",
         show_default=False,
+        rich_help_panel=LOWERING,
     ),
 ]
 Nodes = Annotated[
@@ -143,7 +147,7 @@ Semantics = Annotated[
     str,
     typer.Option(
         metavar="ort|spec",
-        help="Who is right where the ONNX text and onnxruntime differ.",
+        help="What to follow where the ONNX spec and onnxruntime differ.",
         rich_help_panel=LOWERING,
     ),
 ]
@@ -154,7 +158,7 @@ TargetName = Annotated[
         metavar="NAME|FILE",
         help="The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
         show_default=False,
-        rich_help_panel=LOWERING,
+        rich_help_panel=TARGET,
     ),
 ]
 Strict = Annotated[
@@ -162,7 +166,7 @@ Strict = Annotated[
     typer.Option(
         "--strict",
         help="Fail if ops of the rest of the model do not fit the target.",
-        rich_help_panel=LOWERING,
+        rich_help_panel=TARGET,
     ),
 ]
 Dequantize = Annotated[
@@ -193,18 +197,18 @@ ComputeType = Annotated[
 Gates = Annotated[
     str,
     typer.Option(
-        metavar="auto|fused|separate",
-        help="One product for several gates, or one each.",
+        metavar="MODE",
+        help="auto, fused (one product for several gates) or separate (one for each gate).",
         rich_help_panel=LOWERING,
     ),
 ]
 Native = Annotated[
     str,
     typer.Option(
-        metavar="auto|keep|lower",
-        help="The runtime's own recurrent operators, as they are or adapted: kept where that is fastest, "
-        "wherever they are right, or never.",
-        rich_help_panel=LOWERING,
+        metavar="MODE",
+        help="Whether the runtime's own recurrent operators stay, as they are or adapted: where that is "
+        "fastest (auto), wherever they are right (keep), or never (lower).",
+        rich_help_panel=TARGET,
     ),
 ]
 Verify = Annotated[
@@ -225,7 +229,10 @@ Trials = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="Seed of the generated inputs.", show_default="0", rich_help_panel=VERIFICATION
+        metavar="N",
+        help="Seed of the generated inputs; left out: 0.",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
     ),
 ]
 Atol = Annotated[
@@ -273,7 +280,8 @@ On = Annotated[
         "--on",
         metavar="ENGINE",
         help="Also run the result on this runtime: one of `rnnlower engines`, or "
-        "'cmd:PROGRAM {model} {inputs} {outputs}'.",
+        "'cmd:PROGRAM {model} {inputs} {outputs}'. Left out: with --target, the target's own where it is "
+        "installed; `none`: on no other.",
         show_default=False,
         rich_help_panel=VERIFICATION,
     ),

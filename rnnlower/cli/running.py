@@ -39,6 +39,7 @@ __all__ = [
     "emit",
     "emit_result",
     "error_entry",
+    "exit_code",
     "exit_codes",
     "installed_runtime",
     "other_comparison",
@@ -93,6 +94,7 @@ def error_entry(error: RnnLowerError) -> dict[str, str | None]:
 
 
 def exit_code(error: RnnLowerError) -> int:
+    """The exit code that an error stands for."""
     kinds = ((OptionError, USAGE), (UnverifiableError, UNVERIFIED), (VerificationError, DIFFERENT))
     return next((code for kind, code in kinds if isinstance(error, kind)), REFUSED)
 

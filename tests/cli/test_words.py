@@ -37,35 +37,6 @@ def test_the_command_line_has_its_own_words(tmp_path: Path) -> None:
     assert "give it one (--dim T=16), or keep it dynamic with `rnnlower scan`" in words
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "kind"),
-    [
-        (["unroll", "MODEL", "-o", "OUT"], 3, "UnsupportedModelError"),
-        (["scan", "absent.onnx", "-o", "OUT"], 3, "InvalidModelError"),
-        (["scan", "MODEL", "-o", "OUT", "--dim", "Q=3"], 2, "OptionError"),
-        (["scan", "MODEL", "-o", "OUT", "--opset", "six"], 2, "OptionError"),
-        (["scan", "MODEL", "-o", "OUT", "--atol", "0", "--rtol", "0"], 1, "VerificationError"),
-        (["convert", "BFLOAT16", "-o", "OUT", "--opset", "13"], 3, "OpsetError"),
-        (["verify", "MODEL", "OTHER"], 1, "VerificationError"),
-        (["check", "MODEL", "--target", "tinygrad"], 1, "UnsupportedModelError"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_errors_in_json(line: list[str], code: int, kind: str, tmp_path: Path) -> None:
-    paths = {
-        "MODEL": save(recurrent_model(), tmp_path),
-        "OTHER": save(recurrent_model(constants=weights("LSTM", seed=1)), tmp_path, "other.onnx"),
-        "BFLOAT16": MODELS / "lstm22_bfloat16.onnx",
-        "OUT": tmp_path / "out.onnx",
-    }
-    result = run(*(paths.get(part, part) for part in line), "--json", code=code)
-    error = result.json["error"]
-    assert set(error) == {"kind", "message", "node", "remedy"}
-    assert error["kind"] == kind
-    assert error["message"]
-    assert not paths["OUT"].exists()
-
-
 def two_sizes() -> onnx.ModelProto:
     """A model whose length follows from two of its three dimensions."""
     nodes = [

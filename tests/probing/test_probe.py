@@ -177,3 +177,4 @@ def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_
     path.write_text(path.read_text().replace('"Relu", "Reshape"', '"Erf", "Reshape"'))
     changed = rnnlower("probe", "rnnlower-reference", "--check", path, "--json", "-q", code=1)
     assert changed.json["changes"] == ["ops: allowed: -Erf +Relu"]
+    assert changed.json["error"]["kind"] == "VerificationError"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shlex
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
 from rnnlower.cli.options import LOWERING, MEASURING, OUTPUT, Model, Nodes, Semantics
-from rnnlower.cli.running import DIFFERENT, REFUSED, UNVERIFIED, emit, exit_codes, installed_runtime, say
+from rnnlower.cli.running import emit_result, exit_code, exit_codes, installed_runtime, say
+from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
+from rnnlower.wording import counted
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult
@@ -108,26 +108,28 @@ def bench(
         )
     for note in result.notes:
         say(f"rnnlower: note: {note}", showing.quiet)
+    problem = _problem(result)
     if showing.json_:
-        emit(json.dumps(result.to_dict()))
-    else:
+        emit_result(result.to_dict(), problem)
+    elif not showing.quiet:
         tables.print_bench(result)
     if plot is not None and result.timed:
         draw_chart(result, plot, model.name)
         say(f"rnnlower: wrote {plot}", showing.quiet)
     if showing.report is not None:
-        _write_report(result, showing.report, model)
+        _write_report(result, problem, showing.report, model)
         say(f"rnnlower: wrote {showing.report}", showing.quiet)
-    for code, problem in _problems(result):
+    if problem is not None:
         typer.echo(f"rnnlower: error: {problem}", err=True)
-        raise typer.Exit(code)
+        raise typer.Exit(exit_code(problem))
 
 
-def _write_report(result: BenchResult, report: pathlib.Path, model: pathlib.Path) -> None:
+def _write_report(
+    result: BenchResult, problem: RnnLowerError | None, report: pathlib.Path, model: pathlib.Path
+) -> None:
     from rnnlower.reporting import Page, bench_sections, model_facts, write_page
 
-    problem = next((problem for _, problem in _problems(result)), None)
-    verdict = problem or f"{len(result.timed)} forms timed"
+    verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
     sections = [model_facts(model).section, *bench_sections(result)]
     command = shlex.join(["rnnlower", *sys.argv[1:]])
     write_page(
@@ -135,13 +137,15 @@ def _write_report(result: BenchResult, report: pathlib.Path, model: pathlib.Path
     )
 
 
-def _problems(result: BenchResult) -> Iterator[tuple[int, str]]:
-    """What the exit code is to say, the worst first."""
+def _problem(result: BenchResult) -> RnnLowerError | None:
+    """What the exit code is to say: the worst of what is wrong."""
     lowered = [variant for variant in result.variants if variant.strategy != "native"]
     if result.wrong:
-        yield DIFFERENT, f"{', '.join(v.name for v in result.wrong)}: not what the model computes"
+        forms = ", ".join(variant.name for variant in result.wrong)
+        return VerificationError(f"{forms}: not what the model computes")
     if lowered and all(variant.status == "not made" for variant in lowered):
-        yield REFUSED, "the model cannot be lowered in any of these forms"
+        return UnsupportedModelError("the model cannot be lowered in any of these forms")
     if not result.timed:
         title = "onnxruntime" if result.runtime is None else result.runtime.label
-        yield UNVERIFIED, f"{title} runs the model in none of these forms"
+        return UnverifiableError(f"{title} runs the model in none of these forms")
+    return None

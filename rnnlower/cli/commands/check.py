@@ -11,7 +11,7 @@ from rnnlower.cli.groups import Fixing, Showing, flattened
 from rnnlower.cli.options import Model, Semantics, TargetName
 from rnnlower.cli.running import DIFFERENT, emit_result, exit_codes, say
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
-from rnnlower.wording import call
+from rnnlower.wording import call, counted
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -31,7 +31,7 @@ def check(
     semantics: Semantics = "ort",
     showing: Showing,
 ) -> None:
-    """Does every node fit the runtime? Exit code 0: yes, 1: no."""
+    """List the nodes that a runtime does not run, and what to do about them."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
     from rnnlower.passes.lowering_options import LoweringOptions, count_ops
@@ -99,7 +99,9 @@ def _told(after: dict[str, Any], target: str) -> str:
     command = f"`{call('lower', target=target)}`"
     if after["refused"]:
         return f"{command} refuses: {after['refused']}"
-    does = f"{command} lowers {len(after['lowered'])} recurrent nodes and keeps {len(after['kept'])}"
+    does = (
+        f"{command} lowers {counted(len(after['lowered']), 'recurrent node')} and keeps {len(after['kept'])}"
+    )
     if not after["left"]:
         return f"{does}; then everything fits"
     return f"{does}; then target {target} does not run " + "; ".join(after["left"])

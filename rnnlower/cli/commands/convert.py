@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rnnlower.cli.groups import Comparing, Showing, flattened
-from rnnlower.cli.options import ExternalData, Model, Output, Sets
+from rnnlower.cli.options import CONVERSION, ExternalData, Model, Output, Sets
 from rnnlower.cli.running import exit_codes
 from rnnlower.cli.values import parse_sets
 
@@ -45,7 +45,13 @@ def convert(
     model: Model,
     output: Output,
     opset: Annotated[
-        int, typer.Option(metavar="N", help="Default-domain opset of the result.", show_default=False)
+        int,
+        typer.Option(
+            metavar="N",
+            help="Default-domain opset of the result.",
+            show_default=False,
+            rich_help_panel=CONVERSION,
+        ),
     ],
     set_: Sets = None,
     comparing: Comparing,

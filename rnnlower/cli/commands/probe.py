@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import sys
 from typing import Annotated
 
 import typer
 
-from rnnlower.cli.options import Json, Quiet
-from rnnlower.cli.running import DIFFERENT, emit, exit_codes, say
-from rnnlower.errors import OptionError
+from rnnlower.cli.options import OUTPUT, Json, Quiet
+from rnnlower.cli.running import DIFFERENT, emit, emit_result, exit_codes, say
+from rnnlower.errors import OptionError, VerificationError
 
 __all__ = ["probe"]
 
@@ -22,12 +21,22 @@ def probe(
     output: Annotated[
         pathlib.Path | None,
         typer.Option(
-            "-o", "--output", metavar="TARGET.toml", help="Where the target goes.", show_default=False
+            "-o",
+            "--output",
+            metavar="TARGET.toml",
+            help="Where the target goes.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     check: Annotated[
         str,
-        typer.Option(metavar="NAME|FILE", help="Tell what this target says differently.", show_default=False),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Tell what differs from this target; exit code 1 if something does.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
     ] = "",
     json_: Json = False,
     quiet: Quiet = False,
@@ -50,7 +59,8 @@ def probe(
     if json_:
         written = None if output is None else str(output)
         result = {"engine": engine, "version": version, "output": written, "changes": differences}
-        emit(json.dumps(result))
+        error = VerificationError(f"{check}: {'; '.join(differences)}") if differences else None
+        emit_result(result, error)
     else:
         for line in differences:
             emit(line)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
-from rnnlower.cli.options import ExternalData, Model, Output, Semantics
+from rnnlower.cli.options import LOWERING, STREAMING, ExternalData, Model, Output, Semantics
 from rnnlower.cli.running import exit_codes
 from rnnlower.cli.values import parse_axes
 
@@ -21,7 +21,9 @@ def stream(
     model: Model,
     output: Output,
     fixing: Fixing,
-    chunk: Annotated[int, typer.Option(min=1, metavar="K", help="Time steps a call.")] = 1,
+    chunk: Annotated[
+        int, typer.Option(min=1, metavar="K", help="Time steps a call.", rich_help_panel=STREAMING)
+    ] = 1,
     time_axis: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,20 +31,33 @@ def stream(
             metavar="INPUT:AXIS",
             help="Where time is, if it does not follow from the recurrent nodes; repeatable.",
             show_default=False,
+            rich_help_panel=STREAMING,
         ),
     ] = None,
     strategy: Annotated[
         str,
-        typer.Option(metavar="none|unroll|scan|loop", help="Whether recurrent nodes are lowered as well."),
+        typer.Option(
+            metavar="none|unroll|scan|loop",
+            help="Whether recurrent nodes are lowered as well.",
+            rich_help_panel=LOWERING,
+        ),
     ] = "none",
     target: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="Lower the recurrent nodes for this runtime.", show_default=False
+            metavar="NAME|FILE",
+            help="Lower the recurrent nodes for this runtime.",
+            show_default=False,
+            rich_help_panel=LOWERING,
         ),
     ] = "",
     allow_delay: Annotated[
-        bool, typer.Option("--allow-delay", help="Take convolutions that look ahead, at a delay.")
+        bool,
+        typer.Option(
+            "--allow-delay",
+            help="Take convolutions that look ahead, at a delay.",
+            rich_help_panel=STREAMING,
+        ),
     ] = False,
     semantics: Semantics = "ort",
     comparing: Comparing,

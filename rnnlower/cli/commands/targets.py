@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rnnlower.cli.options import Json
+from rnnlower.cli.options import OUTPUT, Json
 from rnnlower.cli.running import emit, exit_codes
 
 __all__ = ["targets"]
@@ -17,7 +17,12 @@ __all__ = ["targets"]
 @exit_codes
 def targets(
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print a JSON Schema of target files instead, for editors.")
+        bool,
+        typer.Option(
+            "--schema",
+            help="Print a JSON Schema of target files instead, for editors.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     json_: Json = False,
 ) -> None:

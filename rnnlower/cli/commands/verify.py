@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rnnlower.cli.groups import Comparing, Showing, flattened
-from rnnlower.cli.options import AssumeLinear, Dequantize, Semantics
+from rnnlower.cli.options import VERIFICATION, AssumeLinear, Dequantize, Semantics
 from rnnlower.cli.running import (
     emit_result,
     exit_codes,
@@ -42,15 +42,16 @@ def verify(
     engine: Annotated[
         str | None,
         typer.Option(
-            metavar="onnxruntime|rnnlower-reference",
-            help="Run both models on this engine.",
+            metavar="NAME",
+            help="Run both models on this engine: onnxruntime or rnnlower-reference.",
             show_default=False,
+            rich_help_panel=VERIFICATION,
         ),
     ] = None,
     comparing: Comparing,
     showing: Showing,
 ) -> None:
-    """Do the two models compute the same? Exit code 0: yes, 1: no, 4: nothing could run them."""
+    """Run two models on the same inputs and compare their outputs."""
     from rnnlower.cli import tables
     from rnnlower.cli.progress import Phases, progress
     from rnnlower.reporting import check_report, model_facts

@@ -1,0 +1,120 @@
+"""`--json` of every command, at every exit code that its help lists: one object, with what went wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import generate
+import onnx
+import pytest
+from support.cli_helpers import rnnlower as run
+from support.cli_helpers import save
+from support.commands import board
+from support.small_models import info, model_of, recurrent_model, weights
+
+from rnnlower.cli.app import app
+
+MODELS = Path(generate.__file__).parent
+KEPT = {
+    "FIXED": MODELS / "lstm14_defaults.onnx",
+    "DYNAMIC": MODELS / "lstm14_dynamic_time.onnx",
+    "BFLOAT16": MODELS / "lstm22_bfloat16.onnx",
+}
+COMMANDS = [command.name or "" for command in app.registered_commands]
+LOWERING = {
+    1: ["FIXED", "-o", "OUT", "--trials=1", "--on", "OTHER NUMBERS"],
+    2: ["FIXED", "-o", "OUT", "--dim", "Q=3"],
+    3: ["absent.onnx", "-o", "OUT"],
+    4: ["FIXED", "-o", "OUT", "--trials=1", "--on", "NO RUN"],
+}
+CASES = {
+    "unroll": LOWERING | {3: ["DYNAMIC", "-o", "OUT"]},
+    "scan": LOWERING,
+    "loop": LOWERING,
+    "lower": {code: [*line, "--target", "primitive"] for code, line in LOWERING.items()},
+    "stream": LOWERING,
+    "convert": {
+        1: ["GELU", "-o", "OUT", "--opset", "19", "--atol=0", "--rtol=0"],
+        2: ["MODEL", "-o", "OUT", "--opset", "many"],
+        3: ["BFLOAT16", "-o", "OUT", "--opset", "13"],
+        4: ["CUSTOM", "-o", "OUT", "--opset", "18"],
+    },
+    "verify": {
+        1: ["MODEL", "OTHER"],
+        2: ["MODEL"],
+        3: ["MODEL", "absent.onnx"],
+        4: ["CUSTOM", "CUSTOM"],
+    },
+    "inspect": {2: [], 3: ["absent.onnx"]},
+    "check": {
+        1: ["MODEL", "--target", "tinygrad"],
+        2: ["MODEL", "--target", "abacus"],
+        3: ["absent.onnx", "--target", "tinygrad"],
+    },
+    "bench": {
+        1: ["MODEL", "--strategy=scan", "--runs=1", "--on", "OTHER NUMBERS"],
+        2: ["MODEL", "--runs=0"],
+        3: ["DYNAMIC", "--strategy=unroll"],
+        4: ["MODEL", "--strategy=scan", "--runs=1", "--on", "NO RUN"],
+    },
+    "targets": {2: ["--all"]},
+    "engines": {2: ["--all"]},
+    "probe": {2: ["rnnlower-reference"], 4: ["openvino", "-o", "TARGET"]},
+}
+ELSEWHERE = {("probe", 1)}
+"""In tests/probing, as it asks the runtime hundreds of questions."""
+KINDS = {
+    1: {"VerificationError", "UnsupportedModelError"},
+    2: {"OptionError"},
+    3: {"InvalidModelError", "OpsetError", "UnsupportedModelError"},
+    4: {"UnverifiableError"},
+}
+EVERY = [(command, code) for command, lines in CASES.items() for code in lines]
+
+
+def test_every_code_of_every_command_has_a_case() -> None:
+    listed = {
+        (command, int(code))
+        for command in COMMANDS
+        for code in re.findall(r"^ +(\d)  ", run(command, "--help").stdout.split("Exit codes:")[1], re.M)
+    }
+    assert {(command, code) for command, code in listed if code} == {*EVERY} | ELSEWHERE
+
+
+@pytest.mark.parametrize(("command", "code"), EVERY)
+def test_the_error_is_in_the_object(
+    command: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RNNLOWER_PYTHON_OPENVINO", str(tmp_path / "nowhere"))
+    places = [place(word, tmp_path) for word in CASES[command][code]]
+    result = run(command, *places, "--json", code=code)
+    error = result.json["error"]
+    assert set(error) == {"kind", "message", "node", "remedy"}
+    assert error["kind"] in KINDS[code]
+    assert error["message"]
+    assert not {"out.onnx", "target.toml"} & {path.name for path in tmp_path.iterdir()}
+
+
+def place(word: str, folder: Path) -> object:
+    """What a word of a case stands for."""
+    if word == "MODEL":
+        return save(recurrent_model(), folder)
+    if word == "OTHER":
+        return save(recurrent_model(constants=weights("LSTM", seed=1)), folder, "other.onnx")
+    if word == "OTHER NUMBERS":
+        return board(folder, outputs="outputs['Y'] = outputs['Y'] + 1")
+    if word == "NO RUN":
+        return board(folder, model="sys.exit('not here')")
+    if word == "GELU":
+        return save(one_node("Gelu", opset=20), folder)
+    if word == "CUSTOM":
+        return save(one_node("Nothing", domain="com.example"), folder)
+    return {"OUT": folder / "out.onnx", "TARGET": folder / "target.toml"}.get(word, KEPT.get(word, word))
+
+
+def one_node(op_type: str, domain: str = "", opset: int = 17) -> onnx.ModelProto:
+    node = onnx.helper.make_node(op_type, ["X"], ["Y"], domain=domain)
+    float_ = onnx.TensorProto.FLOAT
+    x, y = info("X", float_, [64]), info("Y", float_, [64])
+    return model_of([node], [x], [y], opset=opset, extra_domains=[domain] if domain else [])
