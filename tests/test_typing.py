@@ -73,7 +73,7 @@ def test_progress_is_told(name: str) -> None:
 
 def test_help_starts_with_what_users_call() -> None:
     words = pydoc.plain(pydoc.render_doc(rnnlower))
-    assert words.index("What users call") < words.index("PACKAGE CONTENTS")
+    assert words.index("The functions:") < words.index("PACKAGE CONTENTS")
     for name in ("unroll", "scan", "loop", "lower", "check", "convert", "verify", "inspect", "bench"):
         assert name in words.partition("PACKAGE CONTENTS")[0]
     assert [*inspect.signature(rnnlower.unroll).parameters][:3] == ["model", "opset", "dims"]

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
-from support.judge import all_nodes, differences, run
+from support.judge import all_initializers, all_nodes, differences, run
 from support.small_models import recurrent_model, weights
 
 import rnnlower
@@ -47,7 +47,7 @@ def source_of(op_type: str, batch: Any, options: dict[str, Any], steps: Any = 5)
 
 def widths(model: onnx.ModelProto) -> set[int]:
     """What the Gemms' weights multiply: how many features."""
-    stored = {tensor.name: tensor.dims[1] for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    stored = {tensor.name: tensor.dims[1] for tensor in all_initializers(model) if len(tensor.dims) == 2}
     return {stored[node.input[1]] for node in all_nodes(model) if node.op_type == "Gemm"}
 
 

@@ -18,6 +18,7 @@ from support.configs import Config
 __all__ = [
     "STRATEGIES",
     "TOLERANCES",
+    "all_initializers",
     "all_nodes",
     "differences",
     "interface",
@@ -80,6 +81,12 @@ def judge(
 def recurrent_left(model: onnx.ModelProto) -> list[str]:
     """The LSTM, GRU and RNN nodes of the model, functions included."""
     return [node.op_type for node in all_nodes(model) if node.op_type in ("LSTM", "GRU", "RNN")]
+
+
+def all_initializers(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """The initializers of the main graph and of subgraphs at any depth."""
+    bodies = [attribute.g for node in all_nodes(model) for attribute in node.attribute]
+    return [tensor for graph in (model.graph, *bodies) for tensor in graph.initializer]
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
