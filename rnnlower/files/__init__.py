@@ -1,1 +1,1 @@
-"""ONNX files in and out: reading, what a file must be, and publishing a result whole or not at all."""
+"""ONNX files: reading, checks of the protobuf, and publication of a result, whole or not at all."""

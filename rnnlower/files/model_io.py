@@ -1,7 +1,7 @@
-"""Reading and writing models.
+"""Reading and writing of models.
 
 A model comes as a path, an `onnx.ModelProto` or an `onnx_ir.Model`, and results are of the same kind.
-External data is never read here: tensors refer to their file until somebody needs their numbers.
+External data is never read here: tensors refer to their file until their numbers are needed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = [
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 _STAYS_IN_MODEL = 256
-"""Bytes up to which a tensor is not worth an entry in a data file."""
+"""Size in bytes up to which a tensor is not worth an entry in a data file."""
 _PROTOBUF_LIMIT = 2_000_000_000
 EXTERNAL_DATA_MODES = ("auto", "always", "never")
 
 
 def load_model(model: ModelLike) -> ir.Model:
-    """A model of one's own to change: the argument stays as it is.
+    """Return a copy of a model that may be changed.
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is broken.
@@ -66,7 +66,7 @@ def load_model(model: ModelLike) -> ir.Model:
 
 
 def read_model(path: pathlib.Path) -> ir.Model:
-    """Reads a file, without its external data.
+    """Read a file, without its external data.
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, is broken, or its external data is missing,
@@ -81,7 +81,7 @@ def read_model(path: pathlib.Path) -> ir.Model:
 
 
 def _own_copy(model: ir.Model) -> ir.Model:
-    """A copy whose tensors can be renamed."""
+    """Return a copy whose tensors can be renamed."""
     own = model.clone(deep_copy=True)
     for value in _initializers(own):
         tensor = value.const_value
@@ -109,7 +109,7 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
 
 
 def _settle_opsets(model: ir.Model, label: str) -> None:
-    """Gives the default domain a version, under its short name."""
+    """Give the default domain a version, under its short name."""
     importers: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for importer in importers:
         imports = importer.opset_imports
@@ -123,14 +123,14 @@ def _settle_opsets(model: ir.Model, label: str) -> None:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The error below those that only tell what was being read."""
+    """Return the cause of an error, without the wrappers that only name what was being read."""
     while (below := error.__cause__ or error.__context__) is not None:
         error = below
     return error
 
 
 def _sort(model: ir.Model, label: str) -> None:
-    """Puts nodes in order that come before what they, or their bodies, read."""
+    """Sort nodes so that each comes after those that it or its bodies read."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     try:
         for graph in graphs:
@@ -152,7 +152,7 @@ def _is_sorted(graph: ir.Graph | ir.Function, seen: set[ir.Node]) -> bool:
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
-    """Brings the external data of attributes into memory: hardly a tool expects it outside."""
+    """Load the external data of attributes into memory: hardly any tool supports it there."""
     for node, attribute in list(_tensor_attributes(model)):
         tensor = attribute.as_tensor()
         if isinstance(tensor, ir.ExternalTensor):
@@ -161,7 +161,7 @@ def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    """The initializers of all graphs, those in functions included."""
+    """Yield the initializers of all graphs, including those in functions."""
     for function in model.functions.values():
         for graph in function.subgraphs():
             yield from graph.initializers.values()
@@ -170,7 +170,7 @@ def _initializers(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
-    """The attributes that hold a tensor, in all graphs and functions."""
+    """Yield the attributes that hold a tensor, in all graphs and functions."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for graph in graphs:
         for node in ir.traversal.RecursiveGraphIterator(graph):
@@ -180,7 +180,7 @@ def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """The model as a protobuf; external data that fits is brought along, so that it can be saved anywhere."""
+    """Return the model as a protobuf, with its external data if it fits, so that it can be saved anywhere."""
     initializers = list(_initializers(model))
     if _size(initializers) < _PROTOBUF_LIMIT:
         _embed_external_data(initializers)
@@ -192,7 +192,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 @contextlib.contextmanager
 def _serializing() -> Iterator[None]:
-    """Some of what is wrong with a model shows only when it is written: attributes are read late."""
+    """Convert errors of serialization: attributes are read late, so some faults show only then."""
     try:
         yield
     except ir.serde.SerdeError as error:
@@ -217,12 +217,12 @@ def _tensors(initializers: Iterable[ir.Value]) -> Iterator[ir.TensorProtocol]:
 
 @dataclasses.dataclass
 class Stage:
-    """A written model that has not reached its destination yet.
+    """A written model that has not been moved to its destination yet.
 
     Attributes:
-        path: The file to look at.
-        size: Its bytes, those of its data files included.
-        accepted: Whether it is to be moved to its destination.
+        path: The file.
+        size: Its size in bytes, including its data files.
+        accepted: Whether to move it to its destination.
     """
 
     path: pathlib.Path
@@ -230,21 +230,21 @@ class Stage:
     accepted: bool = False
 
     def accept(self) -> None:
-        """Lets the model move to its destination when the block ends."""
+        """Let the model move to its destination when the block ends."""
         self.accepted = True
 
 
 @contextlib.contextmanager
 def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -> Iterator[Stage]:
-    """Writes the model beside its destination; moves it there at the end of the block if accepted.
+    """Write the model next to its destination; move it there at the end of the block if it was accepted.
 
     Args:
         model: The model.
-        output: Where it is to go.
+        output: The destination.
         external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
 
     Raises:
-        OptionError: The folder cannot be written, the name asks for another format or is that of the model's
+        OptionError: The folder is not writable, the name implies another format or is that of the model's
             own data, or the model is too large for one file.
     """
     check_destination(output)
@@ -256,7 +256,7 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
         raise OptionError(f"{output} would be {written}, which is not written; name it {output.stem}.onnx")
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
-    # References to data that stays where it is hold only in that folder.
+    # Relative references to existing data are only valid in that folder.
     keeps_data = not writes_data and any(
         isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(_initializers(model))
     )
@@ -276,14 +276,14 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
 
 
 def data_files(model: ir.Model) -> set[pathlib.Path]:
-    """The files that hold external data of the model."""
+    """Return the files that hold external data of the model."""
     tensors = _tensors(_initializers(model))
     return {pathlib.Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
 
 
 def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
     if data_file is not None:
-        # onnx_ir closes the file of a tensor that it moves into the model, though others may look into it.
+        # onnx_ir closes the file of a tensor that it moves into the model, even if others still use it.
         _embed_external_data(
             value
             for value in _initializers(model)
@@ -298,7 +298,7 @@ def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
 
 
 def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> bool:
-    """Whether tensors go into a data file of the result's own; embeds them where there is to be none."""
+    """Decide whether tensors go into a data file of the result; if not, embed them."""
     initializers = list(_initializers(model))
     external = [tensor for tensor in _tensors(initializers) if isinstance(tensor, ir.ExternalTensor)]
     too_large = _size(initializers) - sum(tensor.nbytes for tensor in external) > _PROTOBUF_LIMIT

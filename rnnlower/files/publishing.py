@@ -1,8 +1,8 @@
-"""Moving a finished model to its destination, so that no moment shows half of it.
+"""Publication of a finished model, so that its destination never holds half of it.
 
-A model with a data file takes two renames. A data file that is there already is never overwritten, since a
-model may be reading it: other data gets a name made from its content. So whoever reads the destination, and
-whoever ends this process between the renames, finds the old model with its data or the new one with its own.
+A model with a data file takes two renames. An existing data file is never overwritten, because a
+model may be reading it: different data gets a name derived from its content. A reader of the destination,
+or a kill between the renames, therefore finds either the old model with its data or the new one with its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STAGING = ".rnnlower"
 
 
 def check_destination(output: pathlib.Path) -> None:
-    """Refuses what a file cannot replace.
+    """Refuse a destination that a file cannot replace.
 
     Raises:
         OptionError: The destination is a directory, a device or a pipe.
@@ -45,10 +45,10 @@ def check_destination(output: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A hidden folder beside the destination, for as long as the block lasts.
+    """Make a hidden folder next to the destination that exists as long as the block runs.
 
-    What killed runs left behind is removed first: their folder, and the file beside it that has its name and
-    ``.onnx``. A live run holds a lock on its folder; where the system has no locks, everything stays.
+    The leftovers of killed runs are removed first: their folder, and the file next to it with its name and
+    ``.onnx``. A live run holds a lock on its folder. On systems without file locks nothing is removed.
     """
     with contextlib.ExitStack() as stack:
         with locked(output.parent):
@@ -61,7 +61,7 @@ def staging_folder(output: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def staged_beside(folder: pathlib.Path) -> pathlib.Path:
-    """Where a model is staged that refers to data files where they are."""
+    """Return the path at which a model is staged that refers to existing data files."""
     return folder.with_name(f"{folder.name}.onnx")
 
 
@@ -71,7 +71,7 @@ def _remove_staged(folder: pathlib.Path) -> None:
 
 
 def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) -> None:
-    """Moves a model, and the data file it refers to, to their destination."""
+    """Move a model, and the data file it refers to, to their destination."""
     with locked(output.parent):
         if data is not None:
             _keep_mode(output, data)
@@ -84,7 +84,7 @@ def place(model: pathlib.Path, data: pathlib.Path | None, output: pathlib.Path) 
 
 
 def _keep_mode(old: pathlib.Path, new: pathlib.Path) -> None:
-    """Lets nobody see what they could not see before."""
+    """Give the new file the permissions of the old one."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copymode(old, new)
 
@@ -102,7 +102,7 @@ def _place_data(model: pathlib.Path, data: pathlib.Path, output: pathlib.Path) -
 
 
 def _refer(path: pathlib.Path, old: str, new: str) -> None:
-    """Makes the model look for its data under another name."""
+    """Make the model refer to its data by another name."""
     model = onnx.load(path, load_external_data=False)
     for _, tensor in stored_tensors(model):
         for entry in tensor.external_data:
@@ -112,14 +112,14 @@ def _refer(path: pathlib.Path, old: str, new: str) -> None:
 
 
 def _own_data(output: pathlib.Path) -> set[str]:
-    """The data files that the model at the destination refers to, of those named here after their content."""
+    """Return the data files of the model at the destination that were named after their content here."""
     ours = re.compile(re.escape(output.name) + r"\.[0-9a-f]{16}\.data")
     if not any(ours.fullmatch(name) for name in os.listdir(output.parent)):
         return set()
     try:
         model = onnx.load(output, load_external_data=False)
     except Exception:
-        # Whatever is there is about to be replaced; what it refers to is unknown, and stays.
+        # The broken model is about to be replaced; its data files are unknown, and stay.
         return set()
     entries = (entry for _, tensor in stored_tensors(model) for entry in tensor.external_data)
     return {entry.value for entry in entries if entry.key == "location" and ours.fullmatch(entry.value)}

@@ -1,4 +1,4 @@
-"""Names of a protobuf's values and functions: each is given once, and what is read is there."""
+"""Checks of the scopes of names: each is defined once, and every name that is read is defined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Nodes = Sequence[onnx.NodeProto]
 
 
 def check_graph_scope(graph: onnx.GraphProto, label: str) -> None:
-    """Refuses a graph in which a name is given twice, or read and not given; what is in bodies counts too.
+    """Refuse a graph in which a name is defined twice, or read and never defined, including its bodies.
 
     Args:
         graph: The graph.
@@ -28,12 +28,12 @@ def check_graph_scope(graph: onnx.GraphProto, label: str) -> None:
 
 
 def check_function_scope(function: onnx.FunctionProto, label: str) -> None:
-    """Refuses a function in which a name is given twice, or read and not given."""
+    """Refuse a function in which a name is defined twice, or read and never defined."""
     _check_scope(function.node, _Scope(function.input, None), function.output, label)
 
 
 def check_calls(model: onnx.ModelProto, label: str) -> None:
-    """No function may call itself, nor one that does."""
+    """Refuse functions that call themselves, directly or indirectly."""
     functions = {(each.domain, each.name): each for each in model.functions}
     calls = {
         key: {(node.domain, node.op_type) for node in _all_nodes(each.node)} & functions.keys()
@@ -44,11 +44,11 @@ def check_calls(model: onnx.ModelProto, label: str) -> None:
             del calls[key]
     if calls:
         domain, name = next(iter(calls))
-        raise InvalidModelError(f"{label}: function {domain}::{name} calls itself, or one that does")
+        raise InvalidModelError(f"{label}: function {domain}::{name} calls itself, directly or indirectly")
 
 
 def called(node: onnx.NodeProto) -> str:
-    """What messages call a node; one without a name goes by what it gives."""
+    """Return what messages call a node; an unnamed node goes by its first output."""
     if node.name:
         return f"{node.op_type} node {node.name!r}"
     output = next(filter(None, node.output), "")
@@ -56,14 +56,14 @@ def called(node: onnx.NodeProto) -> str:
 
 
 class _Scope:
-    """The names of one graph, and the scopes around it.
+    """The names of one graph, and the enclosing scopes.
 
     Attributes:
-        given: The names that it gives, whether they come first or not.
-        before: Those that stand before the node that is being looked at.
+        given: The names that the graph defines anywhere.
+        before: The names defined before the current node.
 
-    Both grow in place, and bodies see the scopes around them through `outer`: with a copy for every node a
-    graph of n nodes would cost n squared.
+    Both grow in place, and bodies see the enclosing scopes through `outer`. With a copy for every node, a
+    graph of n nodes would take quadratic time.
     """
 
     def __init__(self, given: Iterable[str], outer: _Scope | None) -> None:
@@ -72,11 +72,11 @@ class _Scope:
         self.outer = outer
 
     def may_be_read(self, name: str) -> bool:
-        """Whether the graph, or one around it, gives the name."""
+        """Return whether the graph, or an enclosing one, defines the name."""
         return name in self.given or (self.outer is not None and self.outer.may_be_read(name))
 
     def is_taken(self, name: str) -> bool:
-        """Whether the name stands before what is in a body here."""
+        """Return whether the name is defined before this point, as seen from a body."""
         return name in self.before or (self.outer is not None and self.outer.is_taken(name))
 
 
@@ -94,7 +94,7 @@ def _check_graph(graph: onnx.GraphProto, label: str, outer: _Scope | None) -> No
 
 
 def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: str) -> None:
-    """Everything that is read must be there, once, in whatever order the nodes come."""
+    """Refuse names that are read and never defined, or defined twice, for nodes in any order."""
     outer = scope.outer
     for node in nodes:
         for name in filter(None, node.output):

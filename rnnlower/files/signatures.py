@@ -1,7 +1,7 @@
-"""Whether a node has the inputs, outputs and attributes that some version of its operator asks for.
+"""Checks of a node's inputs, outputs and attributes against the versions of its operator.
 
-Any version will do: exporters stamp an older opset than they write, and their models run. A node that fits
-none is refused here, in one place, so that nothing behind has to ask whether a required input is there.
+Any version will do: exporters declare an older opset than they write, and their models run. A node that fits
+none is refused here, so that later code can rely on required inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["misfit_of_every_version"]
 
 @dataclass(frozen=True)
 class _Form:
-    """What of a node matters here; many nodes share one."""
+    """The properties of a node that matter here; many nodes share one form."""
 
     op_type: str
     inputs: tuple[bool, ...]
@@ -34,7 +34,7 @@ class _Signature:
     attribute_types: dict[str, int]
 
     def misfit(self, form: _Form) -> str:
-        """What the node lacks or has too much of; empty if it fits."""
+        """Describe the misfit between the node and the form; empty if it fits."""
         for position, name in self.required_inputs:
             if position >= len(form.inputs) or not form.inputs[position]:
                 return f"input {name} is missing; it is required"
@@ -82,9 +82,9 @@ def _version(pair: tuple[int, _Signature]) -> int:
 
 
 def misfit_of_every_version(node: onnx.NodeProto) -> str:
-    """Why no version of the operator takes the node, in the words of the newest; empty if one does.
+    """Describe why no version of the operator takes the node, in terms of the newest; empty if one does.
 
-    Nodes of other domains, and operators that onnx does not know, are left to others.
+    Nodes of other domains, and operators that onnx does not know, are not checked.
     """
     if node.domain not in ("", "ai.onnx"):
         return ""

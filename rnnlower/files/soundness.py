@@ -1,7 +1,7 @@
-"""What must hold of a protobuf before anything looks at it: names are text, tensors have the data they claim.
+"""Checks of a protobuf before anything uses it: names are UTF-8, tensors have the data they claim.
 
-The parser of protobufs checks none of this, and what comes after would fail in ways that tell a user nothing.
-Whether the model keeps the rules of ONNX is another question, which many a model in use answers with no.
+The protobuf parser checks none of this, and later code would fail with messages that do not help a user.
+Conformance to the ONNX spec is not checked here: many models in use break it and run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _TEXT_ERRORS = (text_format.ParseError, json_format.ParseError, onnx.parser.Pars
 
 
 def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
-    """Reads a file that keeps what this module asks for; its external data is there, but not read.
+    """Read a file and check its protobuf; its external data is checked for existence, but not read.
 
     Raises:
         InvalidModelError: The file cannot be read, is not ONNX, or is damaged.
@@ -70,9 +70,9 @@ def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "a device"
-            # A pipe can be read once, and the verification reads the model again.
+            # A pipe can be read once only, and the verification reads the model again.
             kind = "a pipe" if stat.S_ISFIFO(mode) else kind
-            remedy = "; write what it gives to a file" if stat.S_ISFIFO(mode) else ""
+            remedy = "; write its content to a file" if stat.S_ISFIFO(mode) else ""
             raise InvalidModelError(f"{label} cannot be read: it is {kind} and not a file{remedy}")
         model = onnx.load_model(path, load_external_data=False)
     except OSError as error:
@@ -85,10 +85,10 @@ def read_proto(path: pathlib.Path, label: str) -> onnx.ModelProto:
 
 
 def check_proto(model: onnx.ModelProto, label: str) -> None:
-    """Refuses a model whose protobuf contradicts itself.
+    """Refuse a model whose protobuf contradicts itself.
 
     Raises:
-        InvalidModelError: A name is not UTF-8, a tensor has not the data that its sizes ask for, or an
+        InvalidModelError: A name is not UTF-8, a tensor lacks the data that its shape needs, or an
             attribute has no value of its type.
     """
     if not model.HasField("graph"):
@@ -110,7 +110,7 @@ def check_proto(model: onnx.ModelProto, label: str) -> None:
             where = f"{label}, function {function.domain}::{function.name}"
             check_function_scope(function, where)
     except UnicodeDecodeError as error:
-        raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is no UTF-8") from error
+        raise InvalidModelError(f"{label} is not a valid ONNX model: a name in it is not UTF-8") from error
 
 
 def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], label: str) -> None:
@@ -129,7 +129,7 @@ def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], label: str) -> No
 
 
 def _check_texts(message: Message) -> None:
-    """The texts of a message, and of the metadata it carries."""
+    """Check the strings of a message, including the metadata."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
             for text in [value] if isinstance(value, bytes | str) else value:
@@ -140,7 +140,7 @@ def _check_texts(message: Message) -> None:
 
 
 def _text(name: str | bytes) -> str:
-    """The name; upb gives bytes for what is no UTF-8."""
+    """Return the name; upb returns bytes for a string that is not UTF-8."""
     return name.decode() if isinstance(name, bytes) else name
 
 
@@ -168,7 +168,7 @@ def _check_graph(graph: onnx.GraphProto, where: str) -> None:
 
 def _check_nodes(nodes: _Nodes, where: str) -> None:
     for node in nodes:
-        # There may be a hundred thousand of them: what is rarely set, or wrong, is looked at only then.
+        # There may be a hundred thousand of them: rare fields and faults are checked only if set.
         texts = (*node.input, *node.output, node.name, node.op_type, node.domain, node.doc_string)
         if bytes in map(type, texts) or node.metadata_props:
             _check_texts(node)
@@ -258,7 +258,7 @@ def _check_tensor(tensor: TensorProto, label: str) -> None:
 
 
 def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
-    """Refuses external data that is not in the model's folder, or not all there; nothing of it is read.
+    """Refuse external data that is outside of the model's folder or incomplete, without reading it.
 
     Raises:
         InvalidModelError: A file is missing, too short, a symbolic link or outside of the folder.
@@ -269,7 +269,7 @@ def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
 
 
 def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """Every stored tensor with what messages call its place."""
+    """Yield every stored tensor with the name that messages give its place."""
 
     def of_nodes(nodes: _Nodes) -> Iterator[tuple[str, TensorProto]]:
         for node in nodes:
@@ -315,7 +315,7 @@ def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) 
     numbers = [entries.get("offset", "0"), entries.get("length", "")]
     if not numbers[0].isdecimal() or not (numbers[1] or "0").isdecimal():
         raise InvalidModelError(
-            f"{label} has the offset {numbers[0]!r} and length {numbers[1]!r}; both are sizes"
+            f"{label} has the offset {numbers[0]!r} and length {numbers[1]!r}; both must be sizes"
         )
     if tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} cannot hold strings; store the tensor in the model")
@@ -333,7 +333,7 @@ def _bits(data_type: int) -> int:
 
 
 def _expected(tensor: TensorProto, count: int) -> tuple[int, int, str]:
-    """How much data the tensor needs, how much it has, and what of."""
+    """Return how much data the tensor needs, how much it has, and the unit."""
     if tensor.data_type == TensorProto.STRING:
         return count, len(tensor.string_data), "strings"
     packed = _BITS_OF_PACKED.get(tensor.data_type)

@@ -1,4 +1,4 @@
-"""Sparse tensors: what the ONNX spec asks of a SparseTensorProto, and the dense tensor that it stands for."""
+"""Sparse tensors: the checks of the ONNX spec for a SparseTensorProto, and the equivalent dense tensor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from rnnlower.errors import InvalidModelError, UnsupportedModelError
 __all__ = ["check_sparse", "dense_array"]
 
 _MOST_DENSE_BYTES = 2**31
-"""A dense tensor of more bytes fits into no file: one message of protobuf holds 2 GiB."""
+"""The largest dense tensor that fits into a file: a protobuf message holds 2 GiB."""
 
 
 def check_sparse(sparse: onnx.SparseTensorProto, label: str) -> None:
-    """Refuses a sparse tensor whose parts do not fit together; both are known to hold the data they claim.
+    """Refuse a sparse tensor whose parts do not fit together; both are known to be complete.
 
-    The spec: values of shape [NNZ]; int64 indices of shape [NNZ] (positions in the flattened tensor) or
+    The spec requires values of shape [NNZ] and int64 indices of shape [NNZ] (positions in the flattened
+    tensor) or
     [NNZ, rank], in ascending order, without duplicates, each within `dims`.
 
     Args:
@@ -30,7 +31,7 @@ def check_sparse(sparse: onnx.SparseTensorProto, label: str) -> None:
 
     Raises:
         InvalidModelError: It breaks the spec.
-        UnsupportedModelError: Its parts are external data, or strings; or it is too large as a dense tensor.
+        UnsupportedModelError: Its parts are external data or strings, or it is too large as a dense tensor.
     """
     values, indices = sparse.values, sparse.indices
     if TensorProto.EXTERNAL in (values.data_location, indices.data_location):
@@ -43,14 +44,14 @@ def check_sparse(sparse: onnx.SparseTensorProto, label: str) -> None:
     size = math.prod(shape) * numpy_helper.to_array(values).itemsize
     if size > _MOST_DENSE_BYTES:
         raise UnsupportedModelError(
-            f"{label} has {size:,} bytes as the dense tensor that runtimes make of it; 2 GiB are the most"
+            f"{label} has {size:,} bytes as a dense tensor, which runtimes convert it to; the limit is 2 GiB"
         )
     if len(count) != 1:
-        raise InvalidModelError(f"{label} has values of shape {count}; they are a list")
+        raise InvalidModelError(f"{label} has values of shape {count}; they must be one list")
     if indices.data_type != TensorProto.INT64 or list(indices.dims) not in (count, [*count, len(shape)]):
         kind = TensorProto.DataType.Name(indices.data_type)
         raise InvalidModelError(
-            f"{label} has indices of type {kind} and shape {list(indices.dims)}; they are INT64 of shape "
+            f"{label} has indices of type {kind} and shape {list(indices.dims)}; they must be INT64 of shape "
             f"{count} or {[*count, len(shape)]}"
         )
     _check_indices(numpy_helper.to_array(indices), shape, label)
@@ -70,12 +71,12 @@ def _check_indices(indices: NDArray[Any], shape: list[int], label: str) -> None:
     if wrong is not None:
         raise InvalidModelError(
             f"{label} has the index {wrong if len(wrong) > 1 else wrong[0]} after one that is not below it; "
-            "indices ascend, and each is given once"
+            "indices must ascend without duplicates"
         )
 
 
 def dense_array(sparse: onnx.SparseTensorProto) -> NDArray[Any]:
-    """The tensor with its zeros; `sparse` has passed `check_sparse`."""
+    """Return the dense tensor; `sparse` has passed `check_sparse`."""
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     where = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)

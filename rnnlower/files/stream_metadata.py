@@ -1,4 +1,4 @@
-"""What a streamed model says of itself, in the metadata of the model."""
+"""The metadata entries that describe a streamed model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ STREAM_KEY = "rnnlower.stream"
 
 @dataclasses.dataclass(frozen=True)
 class StreamMetadata:
-    """How a streamed model is called.
+    """The calling convention of a streamed model.
 
     Attributes:
-        chunk: Time steps of a call.
-        inputs: The axis of time of each input that has one.
-        outputs: The axis of time of each output that has one; the others are as of the end of the chunk.
-        delay: Time steps that the outputs are late: so many come first that belong to no step.
+        chunk: Time steps per call.
+        inputs: The time axis of each input that has one.
+        outputs: The time axis of each output that has one; the others hold the value at the end of the chunk.
+        delay: Time steps by which the outputs are late: that many come first that belong to no step.
         states: For each output that holds a state, the input that takes it in the next call.
-        start: For each state input what it holds in the first call: a number, or nested lists of its shape
-            (a size of 1 stands for any).
+        start: For each state input, its value in the first call: a number, or nested lists of its shape
+            (a size of 1 stands for any size).
     """
 
     chunk: int
@@ -35,7 +35,7 @@ class StreamMetadata:
     start: Mapping[str, Any]
 
     def write(self, properties: MutableMapping[str, str]) -> None:
-        """Enters it into the metadata of a model."""
+        """Write the entries into the metadata of a model."""
         stream = {
             "chunk": self.chunk,
             "inputs": dict(self.inputs),
@@ -48,7 +48,7 @@ class StreamMetadata:
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> StreamMetadata | None:
-        """What the metadata of a model says; nothing where it is not a streamed model."""
+        """Read the entries from the metadata of a model; ``None`` if it is not a streamed model."""
         if STATE_KEY not in properties or STREAM_KEY not in properties:
             return None
         stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])

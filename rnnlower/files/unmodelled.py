@@ -1,8 +1,8 @@
-"""What a model can hold and `onnx_ir` has no place for: training info, sparse initializers, annotations.
+"""Parts of a model that `onnx_ir` cannot represent: training info, sparse initializers, annotations.
 
 `take` removes it from a protobuf before `onnx_ir` reads it, `Unmodelled.attach` keeps it with the model, and
-`restore` puts it back into what `onnx_ir` writes. A sparse initializer is a dense one in between, made when
-somebody reads it.
+`restore` puts it back into the protobuf that `onnx_ir` writes. In between, a sparse initializer is a dense
+one, made on first use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 @dataclasses.dataclass
 class _OfGraph:
-    """What was taken out of one graph; the annotations are those of names that it does not have."""
+    """The parts taken out of one graph; the annotations are those of names that it does not have."""
 
     sparse: list[onnx.SparseTensorProto]
     annotations: list[onnx.TensorAnnotation]
@@ -35,11 +35,11 @@ class _OfGraph:
 
 @dataclasses.dataclass
 class Unmodelled:
-    """What was taken out of a model.
+    """The parts taken out of a model.
 
     Attributes:
-        training_info: How the model is trained.
-        graphs: What was taken out of each graph, in the order in which they are walked.
+        training_info: The training info of the model.
+        graphs: The parts taken out of each graph, in the order in which the graphs are walked.
     """
 
     training_info: list[onnx.TrainingInfoProto]
@@ -49,13 +49,13 @@ class Unmodelled:
         return bool(self.training_info) or any(each.sparse or each.annotations for each in self.graphs)
 
     def attach(self, model: ir.Model) -> None:
-        """Keep this with the model that was made of the rest."""
+        """Keep these parts with the model that was made from the rest."""
         if not self:
             return
         model.meta[_KEY] = self
         for graph, taken in zip(_ir_graphs(model), self.graphs, strict=True):
             for sparse in taken.sparse:
-                # One without a name, which nothing can read, is not there.
+                # An unnamed initializer, which nothing can read, does not exist in the model.
                 if sparse.values.name in graph.initializers:
                     graph.initializers[sparse.values.name].const_value = _StandIn(sparse)
             if taken.annotations:
@@ -66,7 +66,7 @@ class Unmodelled:
 
 
 class _StandIn(ir.LazyTensor):
-    """A dense tensor that stands for a sparse one."""
+    """A dense tensor that represents a sparse one."""
 
     def __init__(self, sparse: onnx.SparseTensorProto) -> None:
         dtype, shape = ir.DataType(sparse.values.data_type), ir.Shape(sparse.dims)
@@ -75,13 +75,13 @@ class _StandIn(ir.LazyTensor):
 
 
 def find(model: ir.Model) -> Unmodelled | None:
-    """What was taken out of the model, None if it was nothing."""
+    """Return the parts taken out of the model, or ``None`` if there are none."""
     found = model.meta.get(_KEY)
     return found if isinstance(found, Unmodelled) else None
 
 
 def names_in_training(model: ir.Model) -> set[str]:
-    """The values of the main graph that the model's training reads or sets, and which must therefore stay."""
+    """Return the values of the main graph that must stay because the model's training reads or sets them."""
     rest = find(model)
     names: set[str] = set()
     for training in () if rest is None else rest.training_info:
@@ -92,7 +92,7 @@ def names_in_training(model: ir.Model) -> set[str]:
 
 
 def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:
-    """What `onnx_ir` can read of a model, and the rest; the model itself is not changed.
+    """Split a model into a part that `onnx_ir` can read, and the rest. The model itself is not changed.
 
     Raises:
         UnsupportedModelError: A Constant holds a sparse tensor.
@@ -115,7 +115,7 @@ def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:
 
 
 def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
-    """Put back into `proto`, which `onnx_ir` wrote, what `onnx_ir` did not know of `model`."""
+    """Put the parts that `onnx_ir` could not represent back into `proto`, which it wrote."""
     rest = find(model)
     if rest is None:
         return
@@ -132,7 +132,7 @@ def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
 
 def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     yield from _graphs(proto.graph)
-    # Of functions with the same name the last one counts.
+    # The last of several functions with the same name counts.
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
     for function in functions.values():
         yield from _graphs_below(function.node)
@@ -147,7 +147,7 @@ def _graphs_below(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
     for node in nodes:
         for attribute in node.attribute:
             if attribute.type in _GRAPH_TYPES and not attribute.ref_attr_name:
-                # A graph without anything in it may not be set at all.
+                # The field of an empty graph may be unset.
                 for graph in (
                     attribute.graphs if attribute.type == onnx.AttributeProto.GRAPHS else [attribute.g]
                 ):
@@ -155,7 +155,7 @@ def _graphs_below(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
 
 
 def _ir_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The graphs that `_all_graphs` gives of the same model, in the same order."""
+    """Yield the graphs that `_all_graphs` yields for the same model, in the same order."""
     yield model.graph
     yield from _ir_graphs_below(model.graph)
     for function in model.functions.values():
@@ -181,7 +181,7 @@ def _names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _placeholder(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    # External data is not read until somebody asks, and nobody does before the stand-in takes its place.
+    # External data is not read until it is used, and nothing uses it before the stand-in takes its place.
     tensor = onnx.TensorProto(name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="sparse")

@@ -1,1 +1,1 @@
-"""What passes need of an `onnx_ir` graph: walking, names, initializers, inlining, cleanup, inference."""
+"""Operations on `onnx_ir` graphs: walking, names, initializers, inlining, cleanup, inference."""

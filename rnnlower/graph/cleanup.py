@@ -1,4 +1,4 @@
-"""Removal of what a rewrite has left without a reader."""
+"""Removal of values that have lost their readers in a rewrite."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["detach", "remove_orphans"]
 
 
 def remove_orphans(values: Iterable[ir.Value]) -> None:
-    """Removes the values that nobody reads, and what then nobody reads because of it.
+    """Remove the values that nothing reads, and those that nothing reads as a consequence.
 
-    Only what is given and what leads to it: dead code that the model had before stays. Graph inputs stay,
-    with their initializers, and so do graph outputs and what the model's training reads or sets.
+    Only the given values and their ancestors: dead code that the model had before stays. Graph inputs stay,
+    with their initializers, and so do graph outputs and values that the model's training reads or sets.
     """
     pending = list(dict.fromkeys(values))
     while pending:
@@ -40,7 +40,7 @@ def remove_orphans(values: Iterable[ir.Value]) -> None:
 
 
 def detach(nodes: Iterable[ir.Node]) -> None:
-    """Makes nodes that are in no graph any more, and those in their subgraphs, readers of nothing."""
+    """Disconnect nodes that are no longer in a graph, and those in their subgraphs, from their inputs."""
     for node in nodes:
         for reader in (node, *_inner_nodes(node)):
             for index in range(len(reader.inputs)):
@@ -48,7 +48,7 @@ def detach(nodes: Iterable[ir.Node]) -> None:
 
 
 def _read_by(node: ir.Node) -> list[ir.Value | None]:
-    """The inputs of a node and of the nodes in its subgraphs."""
+    """Return the inputs of a node and of the nodes in its subgraphs."""
     return [value for reader in (node, *_inner_nodes(node)) for value in reader.inputs]
 
 

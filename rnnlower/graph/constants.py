@@ -1,4 +1,4 @@
-"""Which values always hold the same tensor."""
+"""The test whether a value always holds the same tensor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _TRAINED = "rnnlower.trained"
 
 
 def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor that a value always holds.
+    """Return the tensor that a value always holds.
 
-    ``None`` for what is computed, for a graph input (a caller may override its default), and for what the
+    ``None`` for a computed value, a graph input (a caller may override its default), and a value that the
     model's training updates.
     """
     if value is None or value.is_graph_input() or is_trained(value):
@@ -22,10 +22,10 @@ def constant_of(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def mark_trained(value: ir.Value) -> None:
-    """Marks an initializer that training reads or sets: it stays, and its content is no constant."""
+    """Mark an initializer that training reads or sets: it must stay, and is not a constant."""
     value.meta[_TRAINED] = True
 
 
 def is_trained(value: ir.Value) -> bool:
-    """Whether the model's training reads or sets the initializer."""
+    """Return whether the model's training reads or sets the initializer."""
     return bool(value.meta.get(_TRAINED))

@@ -1,4 +1,4 @@
-"""Which inputs of a model a value depends on, and the options that would settle it."""
+"""The inputs of a model that a value depends on, and the options that would fix it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READS_SHAPE = ("Shape", "Size")
 
 
 def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
-    """Which inputs decide values, with the options that set them; ``""``: none does."""
+    """Return which inputs determine the values, with the options that set them; ``""`` if there are none."""
     data, sizes = _inputs_behind(model, values)
     inputs = list(model.graph.inputs)
     parts = [
@@ -47,13 +47,13 @@ def _owners(model: ir.Model) -> dict[ir.Graph, ir.Node]:
 
 
 def _is_setting(value: ir.Value) -> bool:
-    """Whether an input may be one that a user sets once and for all, rather than data."""
+    """Return whether a user may set an input once and for all: it is a setting rather than data."""
     exact = value.dtype is not None and not value.dtype.is_floating_point()
     return exact or (value.shape is not None and all(dim == 1 for dim in value.shape))
 
 
 def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[set[ir.Value], set[ir.Value]]:
-    """The graph inputs whose data a value depends on, and those of which it depends on the shape alone."""
+    """Return the graph inputs whose data the values depend on, and those of which only the shape matters."""
     data: set[ir.Value] = set()
     sizes: set[ir.Value] = set()
     owners = _owners(model)
@@ -77,7 +77,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
 
 
 def _given_to(owner: ir.Node | None, value: ir.Value) -> list[ir.Value | None]:
-    """What a body's input is: the input of the node that holds the body, and what an iteration hands on."""
+    """Return the sources of a body's input: the input of the enclosing node, and the loop-carried value."""
     body = owner.attributes.get("body") if owner is not None else None
     if owner is None or body is None or body.is_ref():
         return []

@@ -1,4 +1,4 @@
-"""What single nodes compute from constants, and the types and shapes that follow from their inputs'."""
+"""Evaluation of single nodes on constants, and inference of types and shapes from their inputs."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _NAMES = """
     Transpose Trilu Unsqueeze Where Xor
 """
 FOLDABLE = frozenset(_NAMES.split())
-"""Operators that onnx's reference implementation computes as its node tests want it; a test holds it to that.
+"""Operators that onnx's reference implementation computes according to onnx's node tests; a test checks it.
 
-Quantizing and dequantizing are not among them: runtimes look for these nodes.
+Quantizing and dequantizing are left out: runtimes look for these nodes.
 """
 
 _FIRST_OPSET = 7
-"""The first with NumPy's broadcasting; before, only what does not compute is evaluated."""
+"""The first opset with NumPy's broadcasting; below, only operators that move data are evaluated."""
 _MOVES = "Concat Constant Flatten Gather Identity Reshape Shape Size Slice Squeeze Transpose Unsqueeze"
 _DATA_MOVEMENT = frozenset(_MOVES.split())
 _KINDS = "fiub"
 _INFERENCE_ELEMENTS = 1024
-# What onnx's reference implementations raise on inputs that do not fit.
+# The errors that onnx's reference implementations raise on inputs that do not fit.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 
 
 def evaluate(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
-    """The outputs of a node of the default domain on constants; ``None`` if nothing here knows them.
+    """Compute the outputs of a node of the default domain on constants; ``None`` if that is not supported.
 
-    What fails on these inputs is left to the runtime to fail on, if the node ever runs.
+    A node that fails on these inputs is left alone, so that the runtime fails on it if it ever runs.
     """
     if node.domain or node.op_type not in FOLDABLE or any(a.is_ref() for a in node.attributes.values()):
         return None
@@ -82,12 +82,12 @@ def infer(
     opset_imports: Mapping[str, int],
     ir_version: int,
 ) -> list[tuple[ir.TypeProtocol | None, tuple[int | None, ...] | None]]:
-    """Type and shape of each output of a node without subgraphs, by onnx's inference.
+    """Infer type and shape of each output of a node without subgraphs, with onnx's inference.
 
     Args:
         node: The node.
-        types, shapes, constants: What is known of each of its inputs.
-        opset_imports, ir_version: Of the model.
+        types, shapes, constants: The known data of each of its inputs.
+        opset_imports, ir_version: Those of the model.
     """
     unknown: list[tuple[ir.TypeProtocol | None, tuple[int | None, ...] | None]] = [
         (None, None) for _ in node.outputs
@@ -143,5 +143,5 @@ def _from_proto(
     if not tensor.HasField("shape"):
         return type_, None
     dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-    # A size below 0 comes of sizes that do not fit, and the inference of what follows would end the process.
+    # Sizes that do not fit give a size below 0, and the inference of later nodes would abort the process.
     return type_, None if any(dim is not None and dim < 0 for dim in dims) else tuple(dims)

@@ -1,8 +1,8 @@
-"""Shape inference that comes back.
+"""Shape inference that cannot take the process down.
 
-At a Slice or a GatherND of a value whose size is below 0 the shape inference of onnx ends the process. Sizes
-fall below 0 where a pooling, a Split or the like takes more than there is: often because of a size given by
-the user. So it is tried in another process first.
+onnx's shape inference aborts the process at a Slice or GatherND of a value with a size below 0. Sizes
+fall below 0 where a pooling, a Split or the like takes more than there is, often because of a size given by
+the user. It is therefore tried in another process first.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _SHRINKING = {
     "TopK",
     "Upsample",
 }
-# Larger constants decide no sizes; the other process gets zeros in their place.
+# Larger constants do not determine sizes; the other process gets zeros in their place.
 _LARGE = 1024
 _LEFT_OUT = "left-out"
 _CHILD = Child()
 
 
 def guarded(ops: Collection[str], infer: Callable[[Model], T], model: Model) -> T:
-    """What `infer`, shape inference over a model of these operators, gives.
+    """Run `infer`, shape inference over a model of these operators, after a trial in another process.
 
     Args:
         ops: The operators of the model.
-        infer: A function that a module has under its own name; it may change the model.
+        infer: A function that can be imported by its module and name; it may change the model.
         model: The model.
 
     Raises:
-        InvalidModelError: It would end the process, or takes too long.
+        InvalidModelError: It would abort the process, or takes too long.
     """
     if not (_ENDING.isdisjoint(ops) or _SHRINKING.isdisjoint(ops)):
         _check_comes_back(infer, model)
@@ -67,10 +67,10 @@ def guarded(ops: Collection[str], infer: Callable[[Model], T], model: Model) -> 
 
 
 def _check_comes_back(infer: Callable[[Model], object], model: Model) -> None:
-    """Tries `infer` in another process.
+    """Try `infer` in another process.
 
     Raises:
-        InvalidModelError: It ends that process, or takes too long.
+        InvalidModelError: It aborts that process, or takes too long.
     """
     serialized = model.SerializeToString() if isinstance(model, onnx.ModelProto) else _serialized(model)
     try:
@@ -78,7 +78,7 @@ def _check_comes_back(infer: Callable[[Model], object], model: Model) -> None:
     except ChildDiedError as error:
         if error.late:
             raise InvalidModelError(
-                "shape inference does not come back",
+                "shape inference aborts or takes too long",
                 remedy="give it more time with the environment variable RNNLOWER_ENGINE_SECONDS",
             ) from error
         raise InvalidModelError(
@@ -89,7 +89,7 @@ def _check_comes_back(infer: Callable[[Model], object], model: Model) -> None:
 
 
 def _serialized(model: ir.Model) -> bytes:
-    """The model with the constants that may decide a size, and without the others."""
+    """Return serialize the model with the constants that may determine a size, and without the others."""
     held = {value: value.const_value for value in _initializers(model)}
     try:
         for value, tensor in held.items():
@@ -113,15 +113,15 @@ def _initializers(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _try(infer: Callable[[ir.Model | onnx.ModelProto], object], serialized: bytes, is_ir: bool) -> None:
-    """The other process's side: whether it lives on is the answer."""
+    """Run the other process's side: it only matters whether the process survives."""
     proto = onnx.ModelProto.FromString(serialized)
-    # Whatever error it raises, the caller's own run raises it again.
+    # The caller's own run raises the same error again.
     with contextlib.suppress(Exception):
         infer(_with_zeros(ir.from_proto(proto)) if is_ir else proto)
 
 
 def _with_zeros(model: ir.Model) -> ir.Model:
-    """The model with zeros for the constants that were left out."""
+    """Return the model with zeros for the constants that were left out."""
     for value in _initializers(model):
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor):

@@ -1,4 +1,4 @@
-"""Constants of the main graph, which every subgraph sees."""
+"""New constants of the main graph, which every subgraph can read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEW = 4
 
 
 class InitializerPool:
-    """New initializers of a model's main graph, one for each content.
+    """New initializers of a model's main graph, shared between equal contents.
 
     Args:
         model: The model.
@@ -31,7 +31,7 @@ class InitializerPool:
         self._integers: dict[tuple[int, ...], ir.Value] = {}
 
     def of(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
-        """An initializer that holds the tensor, named like `name`; external tensors stay external."""
+        """Return an initializer that holds the tensor, named like `name`; external tensors stay external."""
         key = (tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor))
         if key not in self._values:
             value = ir.Value(
@@ -46,22 +46,22 @@ class InitializerPool:
         return self._values[key]
 
     def integers(self, numbers: tuple[int, ...]) -> ir.Value:
-        """A vector of type int64; thousands of nodes ask for the same few."""
+        """Return a vector of type int64; thousands of nodes share the same few."""
         if numbers not in self._integers:
             self._integers[numbers] = self.of(ir.Tensor(np.array(numbers, dtype=np.int64)))
         return self._integers[numbers]
 
     def _content(self, tensor: ir.TensorProtocol) -> bytes:
-        """What is equal for tensors of one content."""
+        """Return a key that is equal for tensors of the same content."""
         return _content_key(tensor)
 
     def values(self) -> Collection[ir.Value]:
-        """All that were made."""
+        """Return all initializers that were made."""
         return self._values.values()
 
 
 class ScratchPool(InitializerPool):
-    """Initializers of a model of their own, for what no model is to see; large ones are not compared."""
+    """Initializers outside of any model, for trial emission; large ones are not compared."""
 
     def __init__(self, names: NameSource) -> None:
         super().__init__(ir.Model(ir.Graph([], [], nodes=[]), ir_version=8), names)
@@ -88,7 +88,7 @@ def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value]) -> N
 
 
 def _bodies(graph: ir.Graph, depth: int = 1) -> Iterable[tuple[ir.Graph, int]]:
-    """The bodies in a graph, each with the number of graphs around it."""
+    """Return the bodies in a graph, each with the number of graphs around it."""
     for node in graph:
         for body in subgraphs_of(node):
             yield body, depth
@@ -96,7 +96,7 @@ def _bodies(graph: ir.Graph, depth: int = 1) -> Iterable[tuple[ir.Graph, int]]:
 
 
 def _name(tensor: ir.TensorProtocol) -> str:
-    """What a constant is called that comes from nothing of the model: few numbers by themselves."""
+    """Name a constant that does not derive from the model: a few numbers are spelled out."""
     if tensor.dtype.is_string() or tensor.size > _FEW:
         return "constant"
     return "c" + "_".join(f"{number:g}" for number in tensor.numpy().astype(np.float64).flat)

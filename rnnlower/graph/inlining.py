@@ -1,4 +1,4 @@
-"""Model-local functions in the place of their calls, with what `onnx_ir`'s inliner leaves undone."""
+"""Inlining of model-local functions, including what `onnx_ir`'s inliner does not handle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["functions_with", "inline_functions"]
 
 
 def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[ir.Function]:
-    """The functions that hold a wanted node, or call one that does."""
+    """Return the functions that hold a wanted node, or call one that does."""
     found: dict[ir.OperatorIdentifier, ir.Function] = {}
     while True:
         more = {
@@ -30,7 +30,7 @@ def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[i
 
 
 def inline_functions(model: ir.Model, functions: Sequence[ir.Function]) -> list[ir.Function]:
-    """Inlines functions of the model and removes them; gives those that nothing called.
+    """Inline functions of the model and remove them; return those that nothing called.
 
     Raises:
         InvalidModelError: The functions call each other in a circle, or a call does not fit its function.
@@ -63,11 +63,11 @@ def _check_opsets(model: ir.Model, function: ir.Function) -> None:
 
 
 def _make_names_unique(model: ir.Model, functions: Sequence[ir.Function]) -> None:
-    """Names inside a function may repeat names of the model, whose subgraphs the inliner does not look at."""
+    """Rename values of functions that clash with the model's subgraphs, which the inliner ignores."""
     names = NameSource(names_in(model))
     for function in functions:
         for node, _ in walk(function):
-            # The inliner would call it "node", which tells nobody where it comes from.
+            # The inliner would call it "node", which does not show where it comes from.
             node.name = node.name or f"{function.name}.{node.op_type}"
         values = [out for node, _ in walk(function) for out in node.outputs]
         for graph in function.subgraphs():
@@ -79,9 +79,9 @@ def _make_names_unique(model: ir.Model, functions: Sequence[ir.Function]) -> Non
 
 
 def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]) -> None:
-    """Names the outputs that a call leaves out.
+    """Name the outputs that a call leaves out.
 
-    The inliner would give an empty name to the value inside, and wants as many outputs as the function has.
+    The inliner would give the value inside an empty name, and requires as many outputs as the function has.
     """
     outputs = {function.identifier(): len(function.outputs) for function in functions}
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
@@ -99,7 +99,7 @@ def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]
 
 
 def _detach_passed_on_inputs(functions: Sequence[ir.Function]) -> None:
-    """Puts an Identity behind an input that is an output too, which the inliner would rename."""
+    """Insert an Identity after an input that is also an output, which the inliner would rename."""
     for function in functions:
         for index, out in enumerate(function.outputs):
             if out.producer() is None or out in function.outputs[:index]:

@@ -1,4 +1,4 @@
-"""The number of iterations of Loop and Scan nodes, as far as it is known before the model runs."""
+"""The number of iterations of Loop and Scan nodes, if it is known before the model runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["iterations"]
 
 
 def iterations(knowledge: Knowledge, node: ir.Node) -> int | None:
-    """How often the body of a Loop or Scan runs; ``None``: that is not known."""
+    """Return how often the body of a Loop or Scan runs, or ``None`` if that is not known."""
     if node.op_type == "Scan":
         return _of_scan(knowledge, node)
     most = knowledge.constant(node.inputs[0])
@@ -48,7 +48,7 @@ def _of_scan(knowledge: Knowledge, node: ir.Node) -> int | None:
 
 
 def _passes_on(out: ir.Value, given: ir.Value) -> bool:
-    """Whether a body gives the condition that it was given."""
+    """Return whether a body returns the condition it was given."""
     while out is not given:
         producer = out.producer()
         if producer is None or producer.domain or producer.op_type not in ("Identity", "Cast"):

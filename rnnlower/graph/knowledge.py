@@ -1,4 +1,4 @@
-"""What is known of a model's values before it runs: constants, types and shapes."""
+"""Values, types and shapes that are known before a model runs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["Knowledge", "Shape"]
 Shape = tuple[int | None, ...]
 
 _LARGEST = 1 << 26
-"""Bytes of the inputs and outputs of a node up to which it is evaluated."""
+"""Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""
 _STATE_ROUNDS = 3
 _MOST_ITERATIONS = 1000
 
 
 class Knowledge:
-    """An abstract run of the model: node by node, with what is known of each value.
+    """An abstract run of the model: node by node, with the known data of each value.
 
-    Declared shapes are believed of graph inputs and initializers only: inside of a graph they are what an
-    exporter saw. Branches that are decided against are not looked at.
+    Declared shapes are trusted for graph inputs and initializers only: inside a graph they are what an
+    exporter saw. Branches that are known not to be taken are skipped.
 
     Args:
-        model: The model; it stays as it is.
+        model: The model; it is not changed.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -42,7 +42,7 @@ class Knowledge:
             self._visit_graph(model.graph)
 
     def constant(self, value: ir.Value | None) -> Array | None:
-        """The number that a value always is; ``None``: it is not known."""
+        """Return the constant content of a value, or ``None`` if it is not known."""
         if value is None:
             return None
         if value in self._computed:
@@ -53,11 +53,11 @@ class Knowledge:
         return np.asarray(tensor.numpy())
 
     def computed(self) -> dict[ir.Value, Array]:
-        """The values that nodes compute and that are always the same."""
+        """Return the values that nodes compute and that are always the same."""
         return self._computed
 
     def shape(self, value: ir.Value | None) -> Shape | None:
-        """The shape of a value, ``None`` for a size that is not known; ``None`` for an unknown rank."""
+        """Return the shape of a value, with ``None`` for an unknown size, or ``None`` for an unknown rank."""
         if value is None:
             return None
         if value in self._shapes:
@@ -67,20 +67,20 @@ class Knowledge:
         return None
 
     def type(self, value: ir.Value | None) -> ir.TypeProtocol | None:
-        """The type of a value: the declared one, or else the inferred one."""
+        """Return the type of a value: the declared one, or else the inferred one."""
         return None if value is None else value.type or self._types.get(value)
 
     def condition(self, node: ir.Node) -> bool | None:
-        """Whether an If takes its then_branch; ``None``: that is not known."""
+        """Return whether an If takes its then_branch, or ``None`` if that is not known."""
         array = self.constant(node.inputs[0])
         return bool(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
     def count_iterations(self, node: ir.Node, limit: int | None) -> int | None:
-        """How often a Loop's body runs whose condition follows from constants, found by following these.
+        """Count the iterations of a Loop whose condition follows from constants, by running it.
 
         Args:
             node: The Loop.
-            limit: The number of iterations after which it ends in any case.
+            limit: The number of iterations after which the Loop ends in any case.
         """
         body = node.attributes["body"].as_graph()
         number, condition, *states = body.inputs
@@ -105,7 +105,7 @@ class Knowledge:
         return count
 
     def _forget_body(self, body: ir.Graph) -> None:
-        """Forgets what held in one iteration."""
+        """Forget the data of one iteration."""
         for graph in (body, *body.subgraphs()):
             for value in (*graph.inputs, *(out for node in graph for out in node.outputs)):
                 self._forget(value)
@@ -128,12 +128,12 @@ class Knowledge:
             self._infer(node)
 
     def _evaluate(self, node: ir.Node) -> bool:
-        """Computes a node whose inputs are constants, or of whose input the shape alone matters."""
+        """Compute a node whose inputs are constants, or of whose input only the shape matters."""
         if node.domain == "" and node.op_type in ("Shape", "Size"):
             shape = self.shape(node.inputs[0])
             arrays: list[Array | None] = [None]
             if shape is not None and None not in shape:
-                # An array that takes no memory has the shape.
+                # An array that takes no memory stands for the shape.
                 arrays = [np.broadcast_to(np.int8(0), shape)]  # type: ignore[arg-type]
         else:
             arrays = [self.constant(value) for value in node.inputs]
@@ -152,7 +152,7 @@ class Knowledge:
         return True
 
     def _result_bytes(self, node: ir.Node, arrays: Sequence[Array | None]) -> int:
-        """An upper bound of what an operator that makes large things out of small ones makes."""
+        """Return an upper bound of the result of an operator that makes large outputs from small inputs."""
         place = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "EyeLike": 0}.get(node.op_type)
         if place is None or arrays[place] is None:
             return 0
@@ -234,7 +234,7 @@ class Knowledge:
         sources: Sequence[ir.Value | None],
         results: Sequence[ir.Value],
     ) -> list[Shape | None]:
-        """Runs a body with shapes of its states that hold in every iteration; gives these shapes."""
+        """Run a body with shapes of its states that hold in every iteration, and return these shapes."""
         shapes = [self.shape(source) for source in sources]
         for number in range(_STATE_ROUNDS):
             for state, source, shape in zip(states, sources, shapes, strict=True):
@@ -244,7 +244,7 @@ class Knowledge:
             merged = [_common([old, self.shape(out)]) for old, out in zip(shapes, results, strict=True)]
             if merged == shapes:
                 break
-            # What followed from sizes that change does not hold.
+            # Knowledge derived from sizes that change is wrong.
             for out in (out for inner, _ in walk(body) for out in inner.outputs):
                 self._forget(out)
             shapes = merged if number + 2 < _STATE_ROUNDS else [None] * len(shapes)
@@ -263,7 +263,7 @@ class Knowledge:
 
 
 def _common(shapes: Sequence[Shape | None]) -> Shape | None:
-    """The sizes that all shapes share."""
+    """Return the sizes that all shapes share."""
     ranks = {None if shape is None else len(shape) for shape in shapes}
     if len(ranks) != 1 or None in ranks:
         return None

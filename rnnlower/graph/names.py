@@ -1,4 +1,4 @@
-"""Names for new nodes and values: the one source of them."""
+"""Fresh names for new nodes and values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["NameSource", "Scope", "names_in"]
 
 _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = "abdegjklnpqstuv"
-"""Those that no gate, input or output is called by."""
+"""Letters that are not the name of a gate, input or output."""
 
 
 class NameSource:
-    """Names that nothing has yet, not even where case or the separators ``/``, ``.``, ``:`` do not count.
+    """A source of unused names; case and the separators ``/``, ``.``, ``:`` do not make names different.
 
-    Runtimes that make identifiers of names take ``/Add_1`` and ``Add_1``, ``h`` and ``H`` for one.
+    Runtimes that turn names into identifiers confuse ``/Add_1`` with ``Add_1``, and ``h`` with ``H``.
 
     Args:
         taken: The names that exist.
@@ -30,16 +30,16 @@ class NameSource:
         self._counts: dict[str, int] = {}
 
     def alias(self, letter: str) -> str:
-        """A name of letters alone for what has thousands of parts: the letter, or it and more of them."""
+        """Return a short name of letters, beginning with `letter`, for something with thousands of parts."""
         names = itertools.chain([letter], (letter + more for more in _letters()))
         return self.fresh(next(name for name in names if _normal(name) not in self._taken))
 
     def is_free(self, *names: str) -> bool:
-        """Whether nothing has any of the names."""
+        """Return whether all of the names are unused."""
         return self._taken.isdisjoint(map(_normal, names))
 
     def fresh(self, wanted: str) -> str:
-        """The wanted name, with a number behind it where it is taken."""
+        """Return the wanted name, with a number appended if it is taken."""
         normal = _normal(wanted)
         if normal not in self._taken:
             self._taken.add(normal)
@@ -55,12 +55,12 @@ class NameSource:
 
 
 class Scope:
-    """Names that begin with one prefix.
+    """A scope of names that begin with one prefix.
 
     Args:
-        source: Sees to it that they are fresh.
-        prefix: What they begin with.
-        short: Whether what has no name of its own is called by a letter and not by its operator.
+        source: Makes the names unique.
+        prefix: The prefix of the names.
+        short: Whether unnamed results are named with a letter instead of their operator.
     """
 
     def __init__(self, source: NameSource, prefix: str, *, short: bool = False) -> None:
@@ -69,16 +69,16 @@ class Scope:
         self._letters = _letters() if short else None
 
     def fresh(self, what: str) -> str:
-        """A name for what is called so."""
+        """Return a fresh name for a value of this role."""
         return self.source.fresh(self.prefix + what)
 
     def unnamed(self, op_type: str) -> str:
-        """A name for the result of an operator."""
+        """Return a name for the result of an operator."""
         return self.fresh(op_type if self._letters is None else next(self._letters))
 
 
 def names_in(model: ir.Model) -> set[str]:
-    """The names of all nodes and values of a model, its subgraphs and its functions."""
+    """Return the names of all nodes and values of a model, its subgraphs and its functions."""
     names: set[str | None] = set()
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for graph in graphs:

@@ -1,4 +1,4 @@
-"""Sizes of graph inputs that are not numbers, and the options that make them numbers."""
+"""Dynamic sizes of graph inputs, and the options that fix them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _EXAMPLE = 16
 
 @dataclasses.dataclass(frozen=True)
 class OpenSizes:
-    """What fixes the sizes of inputs.
+    """The options that fix the sizes of inputs.
 
     Attributes:
-        dims: Sizes of named dimensions: an example.
-        input_shapes: Shapes of inputs of which a size has no name; `N` stands for what the user knows.
+        dims: Example sizes for named dimensions.
+        input_shapes: Shapes of inputs with an unnamed dynamic size; `N` stands for a size to fill in.
     """
 
     dims: Mapping[str, int]
     input_shapes: Mapping[str, Sequence[int | str]]
 
     def __str__(self) -> str:
-        """The options, in the words of the command line or of Python."""
+        """Write the options in the style of the command line or of Python."""
         words = [wording.dims(self.dims)] if self.dims else []
         words += [wording.input_shapes(self.input_shapes)] if self.input_shapes else []
         return wording.several(words)
 
 
 def is_open(value: ir.Value) -> bool:
-    """Whether a size of a tensor is not a number."""
+    """Return whether a size of a tensor is dynamic."""
     if not isinstance(value.type, ir.TensorType | None):
         return False
     return value.shape is None or any(not isinstance(dim, int) or dim < 0 for dim in value.shape)
 
 
 def open_sizes(inputs: Iterable[ir.Value], example: int = _EXAMPLE) -> OpenSizes:
-    """The options that fix what is open about these inputs; an unknown rank is taken for 3."""
+    """Return the options that fix the dynamic sizes of these inputs; an unknown rank is taken as 3."""
     dims: dict[str, int] = {}
     shapes: dict[str, Sequence[int | str]] = {}
     for value in inputs:

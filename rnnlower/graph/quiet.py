@@ -1,4 +1,4 @@
-"""Long work undisturbed: by what libraries say, and by the garbage collector."""
+"""Suppression of libraries' log output and of the garbage collector during long work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["paused_collection", "quiet_libraries"]
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Keeps what onnx_ir and onnxscript log and warn about while they analyse a copy away from the user."""
+    """Suppress the logs and warnings of onnx_ir and onnxscript while they analyse a copy."""
     loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:
@@ -29,7 +29,7 @@ def quiet_libraries() -> Iterator[None]:
 
 @contextlib.contextmanager
 def paused_collection() -> Iterator[None]:
-    """Pauses the garbage collector, which would walk the growing graph over and over and find nothing."""
+    """Pause the garbage collector, which would walk the growing graph repeatedly and find nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Subgraphs in the place of the node that holds them."""
+"""Replacement of a node by the nodes of its subgraph."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["replace_outputs", "splice"]
 
 
 def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
-    """Puts the nodes of a node's subgraph without inputs in the place of the node.
+    """Put the nodes of a node's subgraph without inputs in the place of the node.
 
-    The node's outputs keep their names where these are names of graph outputs.
+    The node's outputs keep their names if they are graph outputs.
     """
     outer = node.graph
     assert outer is not None
@@ -32,7 +32,7 @@ def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
 
 
 def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
-    """Replaces a node by values that are there before it; names and places of graph outputs stay."""
+    """Replace a node by values that exist before it; names and positions of graph outputs stay."""
     graph = node.graph
     assert graph is not None
     for old, result in zip(node.outputs, results, strict=True):
@@ -45,7 +45,7 @@ def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
         keeps_name = old.is_graph_output()
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         if keeps_name:
-            # What a graph gives has the declared type and shape.
+            # A graph output has the declared type and shape.
             new.type, new.shape = old.type or new.type, old.shape or new.shape
             new.name, old.name = old.name, None
     inputs = [value for value in node.inputs if value is not None]
@@ -68,7 +68,7 @@ def _nodes_of(attribute: ir.Attr) -> list[ir.Node]:
 
 
 def _make_names_unique(model: ir.Model, graph: ir.Graph) -> None:
-    """Renames what has the name of a value elsewhere: branches may share one, outer and inner graphs not."""
+    """Rename values whose name exists elsewhere: branches may share names, outer and inner graphs may not."""
     taken = value_names(model)
     names = NameSource(names_in(model))
     for value in (*graph.initializers.values(), *(out for node in graph for out in node.outputs)):

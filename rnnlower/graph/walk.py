@@ -1,4 +1,4 @@
-"""Where nodes live (the main graph, subgraphs at any depth, functions), and where their inputs come from."""
+"""Traversal of nodes (main graph, subgraphs at any depth, functions) and of the sources of their inputs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Located:
 
     Attributes:
         node: The node.
-        name: Its name, or for an unnamed node one made of operator and position that no other node has.
+        name: Its name. An unnamed node gets a unique one made of its operator and position.
         path: `""` for the main graph, `If_12/then_branch` for a subgraph, `function:domain::name` for a
             function.
-        opset: The version of the default domain that holds there.
+        opset: The version of the default domain at the node.
     """
 
     node: ir.Node
@@ -45,17 +45,17 @@ class Located:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The node as messages refer to it."""
         return f"{self.node.op_type} node {str(self)!r}"
 
 
 def default_opset(model: ir.Model) -> int:
-    """The version of the default domain; a model that imports none means version 1."""
+    """Return the version of the default domain; a model that imports none means version 1."""
     return model.opset_imports.get("", 1)
 
 
 def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Node, str]]:
-    """All nodes of a graph and of its subgraphs with their paths, in the order of the graph."""
+    """Yield all nodes of a graph and of its subgraphs with their paths, in the order of the graph."""
     for index, node in enumerate(graph):
         yield node, path
         if not node.attributes:
@@ -72,7 +72,7 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
 
 
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    """The bodies and branches of a node."""
+    """Yield the bodies and branches of a node."""
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
@@ -83,15 +83,15 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def op_types(model: ir.Model) -> set[str]:
-    """The operators of all graphs and functions."""
+    """Return the operators of all graphs and functions."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     return {node.op_type for graph in graphs for node, _ in walk(graph)}
 
 
 def forget_negative_sizes(model: ir.Model) -> None:
-    """Takes -1, which some exporters declare for a size they do not know, out of every declared shape.
+    """Remove the size -1, which some exporters declare for unknown sizes, from all declared shapes.
 
-    The shape inference of onnx takes it for a size: at a Slice or a GatherND it ends the process.
+    onnx's shape inference takes it for a size: at a Slice or a GatherND it aborts the process.
     """
     graphs = [model.graph, *model.graph.subgraphs()]
     for function in model.functions.values():
@@ -104,12 +104,12 @@ def forget_negative_sizes(model: ir.Model) -> None:
 
 
 def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
-    """The name of a dimension; none for "?", which exporters write for whatever they do not know."""
+    """Return the name of a dimension; ``None`` for "?", which exporters write for unknown sizes."""
     return dim.value if isinstance(dim, ir.SymbolicDim) and dim.value != "?" else None
 
 
 def value_names(model: ir.Model) -> collections.Counter[str]:
-    """How many values of the main graph and its subgraphs have a name: branches may share one."""
+    """Count the values of the main graph and its subgraphs with each name: branches may share one."""
     names: collections.Counter[str] = collections.Counter()
     for graph in (model.graph, *model.graph.subgraphs()):
         values = {
@@ -127,7 +127,7 @@ _RANDOM = frozenset(
 
 
 def origin(value: ir.Value) -> str:
-    """``constant``, ``computed`` (from constants) or ``runtime``, as an initializer that one may override."""
+    """Return ``constant``, ``computed`` (from constants) or ``runtime``; so is an overridable initializer."""
     producer = value.producer()
     if producer is None or producer.op_type == "Constant":
         return "constant" if _is_fixed(value) else "runtime"
@@ -135,7 +135,7 @@ def origin(value: ir.Value) -> str:
 
 
 def _is_fixed(value: ir.Value) -> bool:
-    """Whether constants alone determine the value."""
+    """Return whether constants alone determine the value."""
     return all(map(_is_fixed_source, sources(value)))
 
 
@@ -148,7 +148,7 @@ def _is_fixed_source(value: ir.Value) -> bool:
 
 
 def sources(value: ir.Value) -> set[ir.Value]:
-    """The values that a value depends on, itself among them, through nodes of its own and of outer graphs."""
+    """Return the values that a value depends on, including itself, in its own and in outer graphs."""
     seen: set[ir.Value] = set()
     pending = [value]
     while pending:
@@ -164,7 +164,7 @@ def sources(value: ir.Value) -> set[ir.Value]:
 
 
 def captured(node: ir.Node) -> set[ir.Value]:
-    """The values of outer graphs that the bodies and branches of a node read."""
+    """Return the values of outer graphs that the bodies and branches of a node read."""
     made: set[ir.Value] = set()
     read: set[ir.Value] = set()
     for graph in subgraphs_of(node):

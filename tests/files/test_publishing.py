@@ -220,7 +220,7 @@ def test_a_pipe_is_not_a_model(line: list[object], tmp_path: Path, monkeypatch: 
     code, words = run(*(pipe if part == "PIPE" else part for part in line))
     os.close(reading)
     assert code == 3, words
-    assert f"{pipe} cannot be read: it is a pipe and not a file; write what it gives to a file" in words
+    assert f"{pipe} cannot be read: it is a pipe and not a file; write its content to a file" in words
     assert names(tmp_path) == ["model.onnx"]
 
 
