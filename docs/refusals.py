@@ -77,7 +77,7 @@ a missing or malformed option is not listed.
 | the model cannot be written: REASON | 3 | what is wrong with it was not seen when it was read |
 | NODE: STEP: this step is newer than the table of steps; REMEDY | 3 | onnx is newer than this version |
 | NODE: STEP: onnx has no definition of it in older operators; REMEDY | 3 | another onnx has one |
-| NODE: STEP: opset N cannot say it: REASON; REMEDY | 3 | onnx infers no type for what replaces the node |
+| NODE: STEP: opset N cannot express it: REASON; REMEDY | 3 | onnx infers no type for what replaces the node |
 """
 
 

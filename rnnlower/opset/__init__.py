@@ -1,8 +1,8 @@
-"""Opset conversion: `convert_opset` moves a model to any opset of the default domain, or refuses by name.
+"""Opset conversion: `convert_opset` moves a model to any opset of the default domain, or raises an error.
 
-`schema` reads onnx's operator history, `types` and `constants` find out what is known about values, `convert`
-walks the model, `view` and `step` are one node at one version step as the adapters see it. The adapters
-stand in a module for each operator family (`broadcasting`, `shaping`, ...), each with its table `ROWS`;
+`schema` reads onnx's operator history, `types` and `constants` collect what is known about values, `convert`
+walks the model, `view` and `step` represent one node at one version step for the adapters. The adapters
+are in one module per operator family (`broadcasting`, `shaping`, ...), each with its table `ROWS`;
 `table` gathers them.
 """
 

@@ -18,7 +18,7 @@ __all__ = [
 
 
 def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
-    """An adapter that lets a node cross when its attribute `name` has one of the values `allowed`."""
+    """Return an adapter that accepts a node if its attribute `name` has one of the values `allowed`."""
     values = tuple(allowed)
 
     def adapter(step: Step) -> None:
@@ -31,7 +31,7 @@ def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
 
 
 def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
-    """An adapter that drops the list attribute `name` when all its entries are `neutral`, refuses others."""
+    """Return an adapter that drops the list `name` if all its entries are `neutral`, else refuses."""
 
     def adapter(step: Step) -> None:
         values = step.attr(name) or ()
@@ -44,7 +44,7 @@ def drop_if(name: str, neutral: Any, reason: str) -> Adapter:
 
 
 def both(*adapters: Adapter) -> Adapter:
-    """One adapter after the other."""
+    """Return an adapter that applies one adapter after the other."""
 
     def adapter(step: Step) -> None:
         for each in adapters:
@@ -55,17 +55,17 @@ def both(*adapters: Adapter) -> Adapter:
 
 
 def positive_axis(step: Step, axis: int, rank: int | None = None) -> int:
-    """`axis` counted from the front; refuses when that takes a rank that is not known."""
+    """Return `axis` counted from the front; refuse if the rank is needed and not known."""
     if axis >= 0:
         return axis
     return axis + (step.known_rank(step.x()) if rank is None else rank)
 
 
 def nonnegative_axis(name: str = "axis") -> Adapter:
-    """The older text does not know axes that count from the back: count from the front."""
+    """Return an adapter that makes a negative axis nonnegative, for versions without negative axes."""
 
     def adapter(step: Step) -> None:
-        """An axis that counts from the back is counted from the front, if the rank is known."""
+        """A negative axis is counted from the front, if the rank is known."""
         axis = step.attr(name)
         if axis is not None and axis < 0:
             step.set(name, positive_axis(step, axis))
@@ -74,10 +74,10 @@ def nonnegative_axis(name: str = "axis") -> Adapter:
 
 
 def nonnegative_axes(name: str = "axes") -> Adapter:
-    """As `nonnegative_axis`, for a list."""
+    """Return an adapter like `nonnegative_axis`, for a list."""
 
     def adapter(step: Step) -> None:
-        """Axes that count from the back are counted from the front, if the rank is known."""
+        """Negative axes are counted from the front, if the rank is known."""
         axes = step.attr(name)
         if axes is not None and any(axis < 0 for axis in axes):
             step.set(name, [positive_axis(step, axis) for axis in axes])

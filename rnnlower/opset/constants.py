@@ -1,4 +1,4 @@
-"""Values that are known without running the model: axes, scales, shapes and what is computed from them."""
+"""Values that are known without running the model: axes, scales, shapes and values computed from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Constants"]
 
 logger = logging.getLogger(__name__)
 
-# Operators that exporters compute axes, shapes and scales with.
+# Operators with which exporters compute axes, shapes and scales.
 FOLDED = frozenset(
     [
         "Add",
@@ -49,7 +49,7 @@ FOLDED = frozenset(
     ]
 )
 VALUE_TYPES: dict[str, Any] = {"int": np.int64, "float": np.float32, "string": np.object_}
-# What is computed from larger tensors is no axis, shape or scale; what is larger still is a weight.
+# Larger tensors are not axes, shapes or scales, and even larger ones are weights.
 SMALL_ELEMENTS = 1024
 LARGE_ELEMENTS = 2**20
 
@@ -60,7 +60,7 @@ class Constants:
     def __init__(self, model: ir.Model, types: ValueTypes, *, fold: bool = True) -> None:
         self._types = types
         self._opset = model.graph.opset_imports.get("", 1)
-        # Up to IR 3 every initializer had to be an input too, which did not mean that anybody would feed it.
+        # Up to IR 3 every initializer had to be an input too, although nobody was expected to feed it.
         self._inputs_are_constant = model.ir_version < 4
         self._folded: dict[ir.Value, np.ndarray] = {}
         if not fold:
@@ -71,7 +71,7 @@ class Constants:
                     self._fold(node)
 
     def array(self, value: ir.Value | None, limit: int = LARGE_ELEMENTS) -> np.ndarray | None:
-        """The contents of `value`, or None when they are not constant or have more elements than `limit`."""
+        """Return the content of `value`; ``None`` if it is not constant or has more than `limit` elements."""
         if value is None:
             return None
         if value in self._folded:
@@ -85,11 +85,11 @@ class Constants:
         return self._of_constant_node(value, limit)
 
     def record(self, value: ir.Value, array: np.ndarray) -> None:
-        """Note the contents of a constant that the conversion has added."""
+        """Record the content of a constant that the conversion has added."""
         self._folded[value] = array
 
     def alias(self, value: ir.Value, original: ir.Value, others: Constants) -> None:
-        """Say that `value` is what `original` is in `others`, the constants of another copy of the model."""
+        """Record that `value` equals `original` of `others`, the constants of another copy of the model."""
         if original in others._folded:
             self._folded[value] = others._folded[original]
 
@@ -134,7 +134,7 @@ class Constants:
         feeds: dict[str, Any] = {name: array for name, array in zip(names, arrays, strict=True) if name}
         try:
             results: Any = ReferenceEvaluator(model).run(None, feeds)
-        # The evaluator raises whatever its NumPy code raises: then the value is no constant.
+        # The evaluator raises whatever its NumPy code raises; the value is then not a constant.
         except Exception as error:
             logger.debug("%s is not folded: %s", node.op_type, error)
             return None

@@ -1,9 +1,9 @@
-"""Moving a model from one opset of the default domain to another, one version step at a time.
+"""Conversion of a model from one opset of the default domain to another, one version step at a time.
 
-For every opset boundary on the way, every node whose operator changed there is looked up in the table of
-adapters; where the table has no row the step only widened or narrowed what the operator takes, and the node
-crosses if it is legal on the other side. The whole way is rehearsed on a copy first, so a model that cannot
-be converted is left as it was.
+At every opset boundary on the way, every node whose operator changed there is looked up in the table of
+adapters. If the table has no row, the step only widened or narrowed what the operator accepts, and the node
+crosses if it is legal on the other side. The conversion is first tried on a copy, so a model that cannot
+be converted is left unchanged.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from rnnlower.opset.view import NodePredicate, Session, Subject, describe
 
 __all__ = ["convert_opset"]
 
-# Below this opset models have no functions.
+# Models below this opset have no functions.
 FIRST_OPSET_WITH_FUNCTIONS = 15
 # The first IR version in which an initializer need not be an input.
 FREE_INITIALIZERS_IR = 4
-# An attribute of the first operator sets that never had an effect.
+# An attribute of the first opsets that never had an effect.
 LEGACY_ATTRIBUTE = "consumed_inputs"
-# onnx infers the shapes of almost no operator's version before this opset.
+# Below this opset, onnx infers shapes for almost no operator version.
 INFERRED_FROM = 6
 GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -50,13 +50,13 @@ GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = None) -> OpsetReport:
     """Move `model` to the opset `target` of the default domain, in place.
 
-    Every node of the main graph, of every subgraph and of every function is judged. Other domains, names,
+    Every node of the main graph, of every subgraph and of every function is converted. Other domains, names,
     metadata and initializers stay. Functions are inlined when `target` is below 15. `ir_version` is raised to
-    what `target` was released with and never lowered. A model without an import of the default domain is
-    taken for opset 1. Nodes for which `keep` holds stay as they are: whoever asks for that replaces them.
+    the version released with `target`, and never lowered. A model without an import of the default domain is
+    treated as opset 1. Nodes for which `keep` holds are not converted: the caller will replace them.
 
     Raises:
-        OpsetError: something cannot be said in `target`; the model is then unchanged.
+        OpsetError: Something cannot be expressed in `target`; the model is then unchanged.
     """
     if not MIN_OPSET <= target <= MAX_OPSET:
         raise OpsetError(
@@ -203,7 +203,7 @@ def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> Non
 
 
 def _way_out(op_type: str) -> str:
-    """What to do about an operator that is not of the model's opset."""
+    """Return the remedy for an operator that does not exist at the model's opset."""
     newest = version_at(op_type, MAX_OPSET)
     if newest is None:
         return "the model is not valid, or the operator belongs to another domain"
@@ -237,12 +237,12 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
     adapter = None if row is None else row.up if neighbour > opset else row.down
     if adapter is not None and new is not None and neighbour > opset and _is_ahead(node, old, new):
         adapter = None
-        session.report.notes.append(f"{describe(node)} is written as {new} has it, and stays as it is")
+        session.report.notes.append(f"{describe(node)} already has the form of {new}, and stays as it is")
     step = Step(session, graph, node, (old, new), (opset, neighbour), path)
     if max(old.since, new.since if new else 0) > REVIEWED:
         step.refuse("this step is newer than the table of steps", "update rnnlower")
     if new is None and adapter is None:
-        step.refuse("there is nothing older that says the same")
+        step.refuse("no older operators express the same")
     before = _state(node)
     inputs = [value for value in node.inputs if value is not None]
     if adapter is not None:
@@ -275,9 +275,9 @@ def _cross_emitted(
 
 
 def _is_ahead(node: ir.Node, old: Version, new: Version) -> bool:
-    """Whether a node has the form of the next version and not of its own.
+    """Return whether a node has the form of the next version and not of its own.
 
-    Some exporters stamp an older opset than they write.
+    Some exporters declare an older opset than they write.
     """
     return form_misfit(node, old) is not None and form_misfit(node, new) is None
 
@@ -292,7 +292,7 @@ def _state(node: ir.Node) -> tuple[object, ...]:
 
 
 def _drop_unused(value: ir.Value) -> None:
-    """Take away the node behind an input that nothing reads any more, and what only that node read."""
+    """Remove the producer of an input that nothing reads any more, and nodes that only it read."""
     pending = [value]
     while pending:
         node = pending.pop().producer()
@@ -307,7 +307,7 @@ def _drop_unused(value: ir.Value) -> None:
 
 
 def _settle(step: Step, new: Version) -> None:
-    """Drop what only said the default of the old version, spell out a default that is another one now."""
+    """Drop attributes that equal the old default; write out a default that the new version changed."""
     old = step.old
     for name, attribute in list(step.node.attributes.items()):
         if attribute.is_ref() or name in new.attributes:
@@ -330,8 +330,8 @@ def _judge(step: Step, new: Version) -> None:
     types_of: TypesOf = _no_types if uncalled else types.types
     reason = misfit(step.node, new, types_of, None if uncalled else step.old)
     if reason and new.since > step.old.since and form_misfit(step.node, new) is None:
-        # The form is right, so the types are wrong. If they always were, this step is not what is in the way:
-        # exporters that stamp an older opset than they write use types that came later.
+        # The form is right, so the types are wrong. If they were wrong before, this step is not the obstacle:
+        # exporters that declare an older opset than they write use types that came later.
         before = type_misfit(step.node, step.old, types_of)
         if before:
             step.session.report.notes.append(f"{describe(step.node)} was not valid before: {before}")

@@ -1,4 +1,4 @@
-"""Functions of a model on its way to an opset that has none."""
+"""Functions of a model that is converted to an opset without functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["drop_uncalled", "inline_all", "meeting_point"]
 
 
 def drop_uncalled(session: Session) -> None:
-    """Take away the functions that nothing calls: there is no place to inline them."""
+    """Remove the functions that nothing calls: there is no place to inline them."""
     model = session.model
     called = called_functions(model)
     unused = [each for each in model.functions if each not in called]
@@ -29,7 +29,7 @@ def drop_uncalled(session: Session) -> None:
 
 
 def meeting_point(session: Session) -> int:
-    """The opset to inline the functions at: on the model's way, and as near as may be to their own."""
+    """Return the opset at which to inline the functions: on the model's way, and close to their own."""
     low, high = sorted((session.source, session.target))
     imports = [each.opset_imports for each in session.model.functions.values()]
     own = max((each[""] for each in imports if "" in each), default=session.source)
@@ -37,12 +37,12 @@ def meeting_point(session: Session) -> int:
 
 
 def inline_all(session: Session) -> None:
-    """Put the body of every function in the place of its calls, and drop the functions.
+    """Replace every call of a function by its body, and drop the functions.
 
     The functions must have the model's opset.
 
     Raises:
-        OpsetError: a call cannot be expanded.
+        OpsetError: A call cannot be expanded.
     """
     model, report = session.model, session.report
     report.inlined += map(_name, model.functions)
@@ -79,7 +79,7 @@ def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
 
 
 def _restore(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
-    """Inlining keeps the name of a call's output, but not what is written about it."""
+    """Restore annotations of call outputs: inlining keeps their names, but not their metadata."""
     for value in all_values(model.graph):
         old = outputs.get(str(value.name))
         if old is None:

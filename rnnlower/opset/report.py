@@ -1,4 +1,4 @@
-"""What a conversion did, as plain data."""
+"""The report on a conversion, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Adaptation", "OpsetReport"]
 
 @dataclasses.dataclass(frozen=True)
 class Adaptation:
-    """One node that could not cross a version step as it stood; `output` is the first value that it makes."""
+    """A node that could not cross a version step unchanged; `output` is the first value that it computes."""
 
     name: str
     output: str
@@ -25,7 +25,7 @@ class OpsetReport:
     """The result of `convert_opset`; truthy when the model was changed.
 
     `inlined` names the functions whose calls were replaced by their bodies, `unused` the functions that were
-    left out with them because nothing called them. `notes` are sentences for the user.
+    left out because nothing called them. `notes` are sentences for the user.
     """
 
     source: int

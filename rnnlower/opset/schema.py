@@ -1,8 +1,8 @@
-"""What the installed onnx says about every version of every operator of the default domain.
+"""The installed onnx's schemas of every version of every operator of the default domain.
 
-The history of `onnx.defs` decides most version steps: a node may cross one unchanged when the other version
+The history of `onnx.defs` decides most version steps: a node may cross one unchanged if the other version
 has its attributes (or they carry their default), its inputs and outputs, and its element types.
-`misfit` is that judgement. Steps whose *meaning* changed are rows of the tables in the family modules.
+`misfit` makes that check. Steps whose *meaning* changed are rows of the tables in the family modules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TypesOf = Callable[[ir.Value], frozenset[str]]
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """One attribute of an operator version; `default` is None where the version gives none."""
+    """An attribute of an operator version; `default` is ``None`` if the version has none."""
 
     type: int
     required: bool
@@ -50,7 +50,7 @@ class Attribute:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One formal input or output; `variable` is the type variable or the type it is declared with."""
+    """A formal input or output; `variable` is the type variable or the type it is declared with."""
 
     name: str
     required: bool
@@ -134,24 +134,24 @@ def _history(op_type: str) -> tuple[Version, ...]:
 
 
 def operators() -> tuple[str, ...]:
-    """Names of all operators that the default domain ever had, sorted."""
+    """Return the names of all operators that the default domain ever had, sorted."""
     return tuple(_schemas())
 
 
 @functools.cache
 def changed_in(opset: int) -> frozenset[str]:
-    """The operators that have a version of their own in `opset`."""
+    """Return the operators with a new version in `opset`."""
     return frozenset(op_type for op_type in operators() if opset in versions(op_type))
 
 
 def versions(op_type: str) -> tuple[int, ...]:
-    """The opsets that changed `op_type`, ascending; empty for a name that the default domain never had."""
+    """Return the opsets that changed `op_type`, ascending; empty for an unknown operator."""
     return tuple(version.since for version in _history(op_type))
 
 
 @functools.cache
 def version_at(op_type: str, opset: int) -> Version | None:
-    """The version of `op_type` in force at `opset`; None when the operator came later or is unknown."""
+    """Return the version of `op_type` in force at `opset`, or ``None`` if there was no such operator."""
     found = None
     for version in _history(op_type):
         if version.since <= opset:
@@ -160,7 +160,7 @@ def version_at(op_type: str, opset: int) -> Version | None:
 
 
 def type_string(type_: ir.TypeProtocol | None) -> str | None:
-    """`type_` in the spelling of the schemas (``seq(tensor(float))``); None where the type is not known."""
+    """Return `type_` in the schemas' notation (``seq(tensor(float))``), or ``None`` if it is not known."""
     if isinstance(type_, ir.SequenceType):
         element = type_string(type_.elem_type)
         return element and f"seq({element})"
@@ -173,7 +173,7 @@ def type_string(type_: ir.TypeProtocol | None) -> str | None:
 
 
 def present(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
-    """`values` with omitted ones (absent or nameless) as None and without the omitted ones at the end."""
+    """Return `values` with omitted ones (absent or nameless) as ``None``, without omitted ones at the end."""
     kept = [None if value is None or value.name == "" else value for value in values]
     while kept and kept[-1] is None:
         kept.pop()
@@ -183,7 +183,7 @@ def present(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
 def bind(
     formals: Sequence[Parameter], values: Sequence[ir.Value | None]
 ) -> Iterator[tuple[Parameter, ir.Value | None]]:
-    """Pair `values` with their formal parameters; a variadic one takes all that is left."""
+    """Yield pair `values` with their formal parameters; a variadic one takes the rest."""
     for position, value in enumerate(values):
         if position < len(formals):
             yield formals[position], value
@@ -192,16 +192,16 @@ def bind(
 
 
 def misfit(node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None) -> str | None:
-    """Why `node` as it stands is not a node of `version`, or None when it is one.
+    """Describe why `node` as it stands is not a node of `version`; ``None`` if it is one.
 
-    `types_of(value)` gives the types that a value may have, empty where nothing is known. With `previous`,
-    the version that the node comes from, an unknown type is a reason too where `version` allows fewer types.
+    `types_of(value)` returns the types that a value may have, empty if nothing is known. With `previous`,
+    the version that the node comes from, an unknown type is a misfit, too, if `version` allows fewer types.
     """
     return form_misfit(node, version) or type_misfit(node, version, types_of, previous)
 
 
 def form_misfit(node: ir.Node, version: Version) -> str | None:
-    """Why the attributes or the number of inputs or outputs of `node` are not those of `version`, or None."""
+    """Describe why attributes, or number of inputs or outputs, do not fit `version`; ``None`` if they do."""
     return _attribute_misfit(node, version) or _arity_misfit(node, version)
 
 
@@ -211,7 +211,7 @@ def _attribute_misfit(node: ir.Node, version: Version) -> str | None:
         if formal is None:
             return f"{version} has no attribute {name!r}"
         if formal.type != int(attribute.type):
-            return f"attribute {name!r} of {version} is of another type than {attribute.type.name}"
+            return f"attribute {name!r} of {version} is not of type {attribute.type.name}"
     for name, formal in version.attributes.items():
         if formal.required and name not in node.attributes:
             return f"{version} requires the attribute {name!r}"
@@ -237,7 +237,7 @@ def _arity_misfit(node: ir.Node, version: Version) -> str | None:
 def type_misfit(
     node: ir.Node, version: Version, types_of: TypesOf, previous: Version | None = None
 ) -> str | None:
-    """The part of `misfit` that looks at element types."""
+    """Describe the misfit of element types; see `misfit`."""
     variables: dict[str, tuple[Parameter, frozenset[str]]] = {}
     unknown: list[tuple[Parameter, ir.Value]] = []
     older = (previous.inputs, previous.outputs) if previous else ((), ())
@@ -259,7 +259,7 @@ def type_misfit(
             elif formal.homogeneous:
                 first, bound = variables.setdefault(formal.variable, (formal, types))
                 if bound != types:
-                    return f"{version} wants {formal.name!r} to be of the same type as {first.name!r}"
+                    return f"{version} requires {formal.name!r} to have the same type as {first.name!r}"
     for formal, value in unknown:
         if formal.variable not in variables or not formal.homogeneous:
             return f"the type of {value.name!r} is not known, and {version} takes fewer for {formal.name!r}"

@@ -1,4 +1,4 @@
-"""One node at one version step, with the edits that an adapter may make."""
+"""The edits that an adapter may make to one node at one version step."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rnnlower.opset.view import Session, View, describe
 
 __all__ = ["Adapter", "Row", "Step", "said"]
 
-# Constant-1 holds floating point only; anything else has to be an initializer below opset 9.
+# Constant-1 holds floating point only; anything else must be an initializer below opset 9.
 CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
-# Up to this size a constant is shown to shape inference: axes, shapes and scales are small.
+# Constants up to this size are shown to shape inference: axes, shapes and scales are small.
 SHOWN = 64
 
 
 class Step(View):
-    """A node at one version step, and the edits that bring it over.
+    """A node at one version step, and the edits that bring it to the other version.
 
-    New nodes are put before the node, or behind one of its outputs by `wrap_output`.
+    New nodes are put before the node, or after one of its outputs by `wrap_output`.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Step(View):
         self._after: ir.Node | None = None
 
     def set(self, name: str, value: Any) -> None:
-        """Give the attribute `name` a value."""
+        """Set the attribute `name`."""
         self.node.attributes[name] = (
             value if isinstance(value, ir.Attr) else ir.convenience.convert_attribute(name, value)
         )
 
     def drop(self, *names: str) -> None:
-        """Take attributes away."""
+        """Remove attributes."""
         for name in names:
             self.node.attributes.pop(name, None)
 
@@ -59,7 +59,7 @@ class Step(View):
             self.node.replace_input_with(position, value)
 
     def set_input(self, position: int, value: ir.Value | None) -> None:
-        """Replace one input, adding omitted ones before it where there are too few."""
+        """Replace one input, adding omitted ones before it if there are too few."""
         if len(self.node.inputs) <= position:
             self.node.resize_inputs(position + 1)
         self.node.replace_input_with(position, value)
@@ -82,7 +82,7 @@ class Step(View):
                 value.name = self.session.fresh(self._base())
 
     def const(self, contents: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        """A constant of `dtype` beside the node."""
+        """Add a constant of `dtype` next to the node."""
         array = np.asarray(contents, dtype.numpy())
         name = self.session.fresh(f"{self._base()}_const")
         tensor = ir.Tensor(array, dtype=dtype, name=name)
@@ -99,7 +99,7 @@ class Step(View):
         return value
 
     def add_initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """An initializer of the main graph, which every graph below it sees."""
+        """Add an initializer of the main graph, which every subgraph sees."""
         root = self.session.model.graph
         if self.path.startswith("function:"):
             self.refuse("it needs a constant that Constant-1 cannot hold, and a function has no initializers")
@@ -113,28 +113,28 @@ class Step(View):
         return value
 
     def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Add a node with one output beside the node and return its output."""
+        """Add a node with one output next to the node, and return its output."""
         given = {name: value for name, value in attributes.items() if value is not None}
         node = ir.node(op_type, list(inputs), given)
         return self._insert(node, [self.session.fresh(f"{self._base()}_{op_type.lower()}")])[0]
 
     def emit_reference(self, reference: ir.Attr) -> ir.Value:
-        """Add a Constant whose value is a parameter of the function around it."""
+        """Add a Constant whose value is a parameter of the enclosing function."""
         return self._insert(
             ir.node("Constant", [], {reference.name: reference}), [self.session.fresh(self._base())]
         )[0]
 
     def write_for_source(self) -> None:
-        """Write emitted nodes for the opset the step comes from; they are converted after it."""
+        """Write emitted nodes for the source opset of the step; they are converted after it."""
         self.opset = self.source_opset
 
     @property
     def emits_for_source(self) -> bool:
-        """Whether what was emitted has still to be converted."""
+        """True if emitted nodes have yet to be converted."""
         return self.opset == self.source_opset
 
     def replace_with_initializer(self, tensor: ir.TensorProtocol) -> None:
-        """Take a Constant away; an initializer of the main graph gets its contents, and its name."""
+        """Remove a Constant; an initializer of the main graph gets its content and its name."""
         old = self.node.outputs[0]
         name = str(old.name)
         root = self.session.model.graph
@@ -155,7 +155,7 @@ class Step(View):
         self.graph.remove(self.node, safe=True)
 
     def replace(self, *values: ir.Value | None) -> None:
-        """Take the node away; `values` become its outputs, with their names, types and users."""
+        """Remove the node; `values` become its outputs, with their names, types and users."""
         heirs = []
         for old, new in zip(self.node.outputs, values, strict=False):
             if new is not None and old.name:
@@ -165,7 +165,7 @@ class Step(View):
             heirs[0].name, heirs[0].doc_string = self.node.name, self.node.doc_string
 
     def replace_output(self, position: int, value: ir.Value) -> None:
-        """Let `value` take the place of one output, which the node then has no more."""
+        """Replace one output by `value`; the node then no longer has it."""
         old = self.output(position)
         if old is not None:
             self._take_over(old, value, list(old.uses()))
@@ -173,9 +173,9 @@ class Step(View):
     def wrap_output(
         self, position: int, build: Callable[[ir.Value], ir.Value], raw_dtype: ir.DataType | None = None
     ) -> None:
-        """Put nodes behind an output: what `build` makes of it takes its name, type and users.
+        """Put nodes after an output: the result of `build` takes its name, type and users.
 
-        The output itself forgets its shape, and has the element type `raw_dtype` if that changed.
+        The output itself loses its shape, and gets the element type `raw_dtype` if that changed.
         """
         old = self.output(position)
         if old is None:
@@ -192,11 +192,11 @@ class Step(View):
         self.session.types.alias(new, final)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Cast; `to` is a name below opset 6."""
+        """Add a Cast; `to` is a name below opset 6."""
         return self.emit("Cast", value, to=dtype.name if self.opset < 6 else int(dtype))
 
     def reshape(self, value: ir.Value, shape: ir.Value | Sequence[int]) -> ir.Value:
-        """Reshape; the shape is an attribute, and constant, below opset 5."""
+        """Add a Reshape; below opset 5 the shape is an attribute, and constant."""
         if isinstance(shape, ir.Value):
             return self.emit("Reshape", value, shape)
         if self.opset < 5:
@@ -204,15 +204,15 @@ class Step(View):
         return self.emit("Reshape", value, self.const(list(shape)))
 
     def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Squeeze; the axes are an attribute below opset 13."""
+        """Add a Squeeze; the axes are an attribute below opset 13."""
         return self._with_axes("Squeeze", value, axes)
 
     def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Unsqueeze; the axes are an attribute below opset 13."""
+        """Add an Unsqueeze; the axes are an attribute below opset 13."""
         return self._with_axes("Unsqueeze", value, axes)
 
     def slice(self, value: ir.Value, start: int, end: int, axis: int = 0) -> ir.Value:
-        """Slice one axis; everything is an attribute below opset 10."""
+        """Add a Slice of one axis; everything is an attribute below opset 10."""
         if self.opset < 10:
             return self.emit("Slice", value, starts=[start], ends=[end], axes=[axis])
         return self.emit("Slice", value, self.const([start]), self.const([end]), self.const([axis]))
@@ -227,7 +227,7 @@ class Step(View):
         return str(self.node.name or (outputs[0] if outputs else self.node.op_type))
 
     def place(self, node: ir.Node) -> None:
-        """Put a finished node, whose outputs are named, beside the node."""
+        """Put a finished node, whose outputs are named, next to the node."""
         if not node.name:
             node.name = self.session.fresh(f"{self._base()}_{node.op_type}")
         node.metadata_props.update(self.node.metadata_props)
@@ -251,10 +251,10 @@ class Step(View):
     def _check(self, node: ir.Node) -> None:
         version = version_at(node.op_type, self.opset)
         reason = (
-            misfit(node, version, self.session.types.types) if version else "there is no such operator yet"
+            misfit(node, version, self.session.types.types) if version else "the operator does not exist yet"
         )
         if reason:
-            self.refuse(f"opset {self.opset} has no way to say it ({reason})")
+            self.refuse(f"opset {self.opset} cannot express it ({reason})")
 
     def _infer(self, node: ir.Node) -> None:
         types = self.session.types
@@ -285,7 +285,7 @@ class Step(View):
                 opset_imports=[onnx.helper.make_opsetid("", self.opset)],
             )
         except onnx.shape_inference.InferenceError as error:
-            self.refuse(f"opset {self.opset} cannot say it: {error}")
+            self.refuse(f"opset {self.opset} cannot express it: {error}")
         for value in node.outputs:
             result = found.get(str(value.name))
             if result is not None:
@@ -315,7 +315,7 @@ class Step(View):
 
 
 def _shared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    # The same contents under a tensor of its own: a value renames its tensor, and this one has another owner.
+    # The same content under a tensor of its own: a value renames its tensor, and this one has another owner.
     if tensor.dtype == ir.DataType.STRING:
         return ir.StringTensor(tensor.numpy(), shape=ir.Shape(tensor.shape.numpy()))
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
@@ -331,7 +331,7 @@ Adapter = Callable[[Step], None]
 
 
 def said(adapter: Adapter) -> str:
-    """What an adapter says of itself, in one line."""
+    """Return an adapter's description of itself, in one line."""
     return " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".")
 
 
@@ -339,8 +339,8 @@ def said(adapter: Adapter) -> str:
 class Row:
     """A version step that is more than a widening of types.
 
-    `operators` are the names it holds for, `low` and `high` the two versions, `up` and `down` what is done in
-    each direction (None: the general rule decides). `low` 0 means that `high` is the first version.
+    `operators` are the operators' names, `low` and `high` the two versions, `up` and `down` the adapters of
+    each direction (``None``: the general rule decides). `low` 0 means that `high` is the first version.
     """
 
     operators: str
@@ -351,5 +351,5 @@ class Row:
     down: Adapter | None = None
 
     def change(self, *, up: bool) -> str:
-        """What a report says of a node that was rewritten at this step."""
+        """Return how a report describes a node that was rewritten at this step."""
         return self.why if up or self.down is None else said(self.down)

@@ -1,7 +1,7 @@
-"""The table of version steps that are more than a widening of types, gathered from the operator families.
+"""The table of version steps that are more than a widening of types, collected from the operator families.
 
-A new opset release is met by adding rows to the family modules and raising `REVIEWED`; a step that nobody has
-looked at is refused, never guessed.
+For a new opset release, add rows to the family modules and raise `REVIEWED`. A step that has not been
+reviewed is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rnnlower.opset.step import Row
 
 __all__ = ["REVIEWED", "ROWS"]
 
-# The last opset whose every step was read against the one before it.
+# The last opset whose steps have all been compared with the previous opset.
 REVIEWED = 28
 
 FAMILIES = (

@@ -1,4 +1,4 @@
-"""The training part of a model, whose graphs are written in the model's opset too."""
+"""Conversion of the training part of a model, whose graphs use the model's opset, too."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["convert_training"]
 
 
 def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[onnx.TrainingInfoProto] | None:
-    """The model's training info for opset `target`; None if there is none. Changes nothing.
+    """Return the model's training info for opset `target`, or ``None`` if there is none. Changes nothing.
 
     Raises:
-        OpsetError: a graph of it cannot be converted.
+        OpsetError: A training graph cannot be converted.
     """
     rest = unmodelled.find(model)
     if rest is None or not rest.training_info:

@@ -1,7 +1,7 @@
 """Element types and shapes of the values of a model, as far as they can be known.
 
-Declared types are used as they are. What is not declared is asked of onnx's shape inference, on a copy of the
-model that shares no names with it and holds no large tensor: weights never pass through protobuf.
+Declared types are used as they are. Undeclared types come from onnx's shape inference, on a copy of the
+model with unique names and without large tensors: weights never pass through protobuf.
 A function's body is inferred once for each of its calls, so a value in it may have several types.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["ValueTypes", "all_graphs", "all_values", "called_functions", "resolv
 
 logger = logging.getLogger(__name__)
 
-# Tensors above this size carry no shapes or axes worth showing to shape inference.
+# Larger tensors contain no shapes or axes that shape inference needs.
 SMALL_BYTES = 2048
 FUNCTIONS_HAVE_TYPES_IR = 10
 
@@ -34,7 +34,7 @@ class _Known:
 
 
 def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """`graph` and every graph below it, outer ones first."""
+    """Yield `graph` and every graph below it, outer ones first."""
     yield graph
     for node in graph:
         for subgraph in subgraphs_of(node):
@@ -42,7 +42,7 @@ def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """The functions that the main graph calls, directly or not."""
+    """Return the functions that the main graph calls, directly or indirectly."""
     found: set[ir.OperatorIdentifier] = set()
     pending = [model.graph]
     while pending:
@@ -56,7 +56,7 @@ def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
 
 
 def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Inputs, initializers and node outputs of `graph` and of every graph below it, in a fixed order."""
+    """Yield inputs, initializers and node outputs of `graph` and every graph below it, in a fixed order."""
     for each in all_graphs(graph):
         yield from each.inputs
         yield from (value for value in each.initializers.values() if not value.is_graph_input())
@@ -65,7 +65,7 @@ def all_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 class ValueTypes:
-    """What is known of each value of a model before the conversion, and of the values the conversion adds."""
+    """The known types and shapes of a model's values before the conversion, and of values that it adds."""
 
     def __init__(self, model: ir.Model | None = None) -> None:
         self._known: dict[ir.Value, list[_Known]] = {}
@@ -75,7 +75,7 @@ class ValueTypes:
             self._infer(model)
 
     def types(self, value: ir.Value) -> frozenset[str]:
-        """The types of `value` in the schemas' spelling: none when unknown, several in a function body."""
+        """Return the types of `value` as the schemas write them: none if unknown, several in a function."""
         found = self._strings.get(value)
         if found is None:
             names = (schema.type_string(each.type) for each in self._all(value))
@@ -83,7 +83,7 @@ class ValueTypes:
         return found
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """The one element type of a tensor; None when it is unknown or not a single one."""
+        """Return the element type of a tensor, or ``None`` if it is unknown or not a single one."""
         if value is None:
             return None
         found = {each.type.dtype for each in self._all(value) if isinstance(each.type, ir.TensorType)}
@@ -91,40 +91,40 @@ class ValueTypes:
         return found.pop() if len(found) == 1 else None
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """The shape of a tensor; None when it is unknown or differs between the calls of a function."""
+        """Return the shape of a tensor; ``None`` if unknown or different in the calls of a function."""
         if value is None:
             return None
         shapes = [each.shape for each in self._all(value)]
         if not shapes or shapes[0] is None or any(shape != shapes[0] for shape in shapes):
             return None
-        # Exporters write -1 for a size they do not know.
+        # Exporters write -1 for an unknown size.
         return ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in shapes[0]])
 
     def rank(self, value: ir.Value | None) -> int | None:
-        """The rank of a tensor, where all that is known agrees on one."""
+        """Return the rank of a tensor, if everything known agrees on one."""
         if value is None:
             return None
         ranks = {None if each.shape is None else len(each.shape) for each in self._all(value)}
         return ranks.pop() if len(ranks) == 1 else None
 
     def learn(self, model: ir.Model) -> None:
-        """Add what inference says of the model by now, where nothing was known of a shape."""
+        """Add the result of inference on the current model for values of unknown shape."""
         for value, known in ValueTypes(model)._known.items():
             if self.rank(value) is None:
                 self._known[value] = known
                 self._strings.pop(value, None)
 
     def is_uncalled(self, value: ir.Value) -> bool:
-        """Whether `value` is part of a function that nothing calls: it has no type to be judged by."""
+        """Return whether `value` belongs to a function that nothing calls: it then has no type."""
         return value in self._uncalled
 
     def record(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
-        """Note what is known of a value that the conversion has added."""
+        """Record the type and shape of a value that the conversion has added."""
         self._known[value] = [_Known(type_, shape)]
         self._strings.pop(value, None)
 
     def alias(self, value: ir.Value, original: ir.Value, others: ValueTypes | None = None) -> None:
-        """Say that `value` is what `original` is, in `others` where that is of another copy of the model."""
+        """Record that `value` equals `original`, of `others` if that belongs to another copy of the model."""
         others = others or self
         self._known[value] = others._all(original)
         self._strings.pop(value, None)
@@ -154,7 +154,7 @@ class ValueTypes:
             self._infer_call(model, call, inferred)
 
     def _infer_call(self, model: ir.Model, call: ir.Node, inferred: Mapping[str, _Known]) -> None:
-        """What is known inside a function of another opset, for one of its calls."""
+        """Infer the values inside a function of another opset, for one of its calls."""
         function = model.functions[call.op_identifier()]
         body = function.clone()
         for graph in all_graphs(body.graph):
@@ -195,22 +195,22 @@ class _InferenceCopy:
         self._strip()
         if not self.unexpanded:
             self._copy.functions.clear()
-        # Older files say what is known of a function's values among those of the model.
+        # Older files declare the values of functions among those of the model.
         self._copy.ir_version = max(self._copy.ir_version, FUNCTIONS_HAVE_TYPES_IR)
 
     def names(self) -> Iterator[tuple[ir.Value, str]]:
-        """Each value of the model with its name in the copy."""
+        """Yield each value of the model with its name in the copy."""
         for original, copied in self._pairs:
             name = self._replaced.get(copied, copied).name
             if name:
                 yield original, name
 
     def infer(self) -> dict[str, _Known]:
-        """Everything that shape inference finds out, by name."""
+        """Return everything that shape inference finds out, by name."""
         try:
             proto = guarded(op_types(self._copy), _infer, self._copy)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-            logger.debug("shape inference knows nothing about this model: %s", error)
+            logger.debug("shape inference fails on this model: %s", error)
             return {}
         found: dict[str, _Known] = {}
         _collect(proto.graph, found)
@@ -308,7 +308,7 @@ def _all_unique(graphs: list[ir.Graph]) -> Iterator[ir.Value]:
 
 
 def _copied(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
-    # Renaming a value renames its tensor, and the tensor is shared with the model: show inference a copy.
+    # Renaming a value renames its tensor, which is shared with the model: give inference a copy.
     try:
         if tensor.dtype == ir.DataType.STRING:
             return ir.tensor([bytes(each) for each in tensor.numpy().reshape(-1).tolist()])
@@ -319,7 +319,7 @@ def _copied(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
 
 
 def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
-    """Put the values `actuals` in place of a function's parameters; a parameter without a value goes away."""
+    """Put `actuals` in the place of a function's parameters; a parameter without a value is removed."""
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref():
             continue

@@ -1,4 +1,4 @@
-"""One node at one version step, as an adapter reads it."""
+"""The read access of an adapter to one node at one version step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NodePredicate = Callable[[ir.Node], bool]
 
 @dataclasses.dataclass
 class Session:
-    """What all steps of one conversion share."""
+    """The state that all steps of one conversion share."""
 
     model: ir.Model
     types: ValueTypes
@@ -33,7 +33,7 @@ class Session:
     keep: NodePredicate | None
     names: NameSource = dataclasses.field(default_factory=NameSource)
     labels: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
-    # Nodes that an adapter has written, with the description of the model's node behind them.
+    # Nodes that an adapter has written, with the description of the model's node that caused them.
     origins: dict[ir.Node, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Session:
         return self.report.target
 
     def collect_names(self) -> None:
-        """Note the names of all values and nodes, so that `fresh` avoids them, and labels for paths."""
+        """Collect the names of all values and nodes, for `fresh` to avoid, and labels for paths."""
         self.names = NameSource(names_in(self.model))
         for graph in [self.model.graph, *(function.graph for function in self.model.functions.values())]:
             for each in all_graphs(graph):
@@ -56,13 +56,13 @@ class Session:
                     self.labels.setdefault(node, node.name or f"{node.op_type}_{index}")
 
     def fresh(self, base: str) -> str:
-        """A name that no value and no node of the model has yet; `base` itself where it is free."""
+        """Return an unused name: `base` itself if it is free."""
         return self.names.fresh(base)
 
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A node that a message is about, and what the message calls it."""
+    """A node that a message is about, with its label."""
 
     node: ir.Node
     path: str
@@ -74,12 +74,12 @@ class Subject:
 
 
 def describe(node: ir.Node) -> str:
-    """How messages name a node: by its name, or by its first output where it has none."""
+    """Return how messages refer to a node: by its name, or by its first output if it has none."""
     if node.name:
         return f"node {node.name!r} ({node.op_type})"
     outputs = [value.name for value in node.outputs if value.name]
     if outputs:
-        return f"the unnamed {node.op_type} that makes {outputs[0]!r}"
+        return f"the unnamed {node.op_type} that computes {outputs[0]!r}"
     inputs = [value.name for value in node.inputs if value is not None]
     return f"the unnamed {node.op_type} that reads {inputs}"
 
@@ -87,8 +87,8 @@ def describe(node: ir.Node) -> str:
 class View:
     """A node on its way from one version of its operator to the next one, up or down.
 
-    `opset` is the opset that emitted nodes are written for. It is the one the step leads to, except for an
-    operator that does not exist there: its replacement is written for the opset it comes from, and converted
+    `opset` is the opset that emitted nodes are written for. It is the target opset of the step, except for an
+    operator that does not exist there: its replacement is written for the source opset, and converted
     after it.
     """
 
@@ -113,7 +113,7 @@ class View:
         self.target = session.target
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """The attribute's value, else `default`, else the old version's default; refuses a parameter."""
+        """Return the attribute, else `default`, else the old version's default; refuse a parameter."""
         attribute = self.node.attributes.get(name)
         if attribute is None:
             formal = self.old.attributes.get(name)
@@ -126,64 +126,64 @@ class View:
         return attribute.value
 
     def input(self, position: int) -> ir.Value | None:
-        """The input at `position`, None when it is omitted."""
+        """Return the input at `position`, or ``None`` if it is omitted."""
         values = schema.present(self.node.inputs)
         return values[position] if position < len(values) else None
 
     def x(self, position: int = 0) -> ir.Value:
-        """The input at `position`, which the operator requires."""
+        """Return the input at `position`, which the operator requires."""
         value = self.input(position)
         if value is None:
             self.refuse(f"its required input {position} is missing")
         return value
 
     def output(self, position: int) -> ir.Value | None:
-        """The output at `position`, None when it is omitted."""
+        """Return the output at `position`, or ``None`` if it is omitted."""
         values = schema.present(self.node.outputs)
         return values[position] if position < len(values) else None
 
     def used(self, position: int) -> bool:
-        """Whether anything reads the output at `position`, graph outputs included."""
+        """Return whether anything reads the output at `position`, including graph outputs."""
         value = self.output(position)
         return value is not None and (bool(value.uses()) or value.is_graph_output())
 
     def array(self, value: ir.Value | None) -> np.ndarray | None:
-        """The contents of `value` when they are constant."""
+        """Return the content of `value` if it is constant."""
         return self.session.constants.array(value)
 
     def ints(self, value: ir.Value | None) -> list[int] | None:
-        """The contents of `value` as a flat list of integers when they are constant."""
+        """Return the content of `value` as a flat list of integers if it is constant."""
         array = self.array(value)
         return None if array is None else [int(each) for each in array.reshape(-1)]
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """The element type of `value` where it is known."""
+        """Return the element type of `value` if it is known."""
         return self.session.types.dtype(value)
 
     def known_dtype(self, value: ir.Value) -> ir.DataType:
-        """The element type of `value`; refuses when it is not known."""
+        """Return the element type of `value`; refuse if it is not known."""
         dtype = self.dtype(value)
         if dtype is None:
             self.refuse(f"the element type of {value.name!r} is not known", "declare it in value_info")
         return dtype
 
     def rank(self, value: ir.Value | None) -> int | None:
-        """The rank of `value` where it is known."""
+        """Return the rank of `value` if it is known."""
         return self.session.types.rank(value)
 
     def known_rank(self, value: ir.Value) -> int:
-        """The rank of `value`; refuses when it is not known."""
+        """Return the rank of `value`; refuse if it is not known."""
         rank = self.rank(value)
         if rank is None:
             self.refuse(f"the rank of {value.name!r} is not known", "declare the shape in value_info")
         return rank
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """The shape of `value` where it is known."""
+        """Return the shape of `value` if it is known."""
         return self.session.types.shape(value)
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The shape of `value` when all its dimensions are numbers."""
+        """Return the shape of `value` if all its dimensions are numbers."""
         shape = self.shape(value)
         return shape.numpy() if shape is not None and shape.is_static() else None
 
@@ -191,7 +191,7 @@ class View:
         """Stop the conversion.
 
         Raises:
-            OpsetError: always; it names the node, the version step, `reason` and what to do.
+            OpsetError: Always; it names the node, the version step, `reason` and the remedy.
         """
         where = f" in {self.path}" if self.path else ""
         if self.new is None:

@@ -1,4 +1,4 @@
-"""What runtimes can run, as data: a TOML file in this folder for each; `target.py` says what stands in one.
+"""Targets: the abilities of runtimes as data, one TOML file per runtime; `target.py` describes the format.
 
 `fit.py` finds the nodes of a model that do not fit a target, `plan.py` chooses how a node is lowered for one.
 """

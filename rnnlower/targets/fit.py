@@ -1,4 +1,4 @@
-"""Which nodes of a model a target does not run, and why not."""
+"""The search for nodes of a model that a target does not run, with the reasons."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Reason = tuple[str, Claim]
 def find_misfits(
     model: ir.Model, target: Target, semantics: Semantics = "ort", *, emitted: bool | None = None
 ) -> list[Misfit]:
-    """Everything in the model that the target does not run.
+    """List everything in the model that the target does not run.
 
     Args:
-        model: The model; it stays as it is.
+        model: The model; it is not changed.
         target: The target.
-        semantics: The reading by which a native recurrent node has to be right.
-        emitted: Look only at nodes that a lowering has emitted, or at all but those; ``None``: at everything.
+        semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
+        emitted: Check only nodes that a lowering has emitted, or all but those; ``None``: all nodes.
 
     Raises:
-        OptionError: There is no such reading.
+        OptionError: The semantics do not exist.
     """
     check_semantics(semantics)
     found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
@@ -71,7 +71,7 @@ def find_misfits(
 
 
 def profile_notes(model: ir.Model, target: Target) -> list[str]:
-    """What only some implementations of the target's profile refuse."""
+    """Return what only some implementations of the target's profile refuse."""
     if not target.profile:
         return []
     return [
@@ -83,14 +83,14 @@ def profile_notes(model: ir.Model, target: Target) -> list[str]:
 
 
 def runs_op(target: Target, node: ir.Node) -> bool:
-    """Whether the target has a node's operator at all."""
+    """Return whether the target has a node's operator at all."""
     if node.domain:
         return target.has_foreign(node.domain, node.op_type)
     return node.op_type in target.op_types or any(node.op_type in rule.ops for rule in target.recurrent)
 
 
 def refuses(target: Target, node: ir.Node, opset: int) -> bool:
-    """Whether the target lacks a node's operator, or takes it with other attributes or constants only."""
+    """Return whether the target lacks a node's operator, or restricts its attributes or constants."""
     limits = [each for each in target.limits if (each.attributes or each.vector) and node.op_type in each.ops]
     return not runs_op(target, node) or any(True for limit in limits for _ in _beyond(limit, node, opset))
 
@@ -124,7 +124,7 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
 
 
 def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node, str]]:
-    """Every node, its twin in a copy with inferred types and shapes, and its path."""
+    """Yield every node, its twin in a copy with inferred types and shapes, and its path."""
     typed = model.clone()
     forget_negative_sizes(typed)
     with quiet_libraries():

@@ -1,4 +1,4 @@
-"""What of a model does not fit a target, as data."""
+"""Misfits: parts of a model that a target does not run, as data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _FIRST = 3
 
 @dataclasses.dataclass(frozen=True)
 class Misfit:
-    """Something in a model that a target does not run.
+    """A part of a model that a target does not run.
 
     Attributes:
-        path: Where the node lives, as in `inspect`.
-        name: The node's name, or else that of its first output; an input's name.
+        path: The subgraph or function of the node, as in `inspect`.
+        name: The name of the node, or else of its first output; or the name of the input.
         op_type: The node's operator; ``(input)`` for a graph input, ``(model)`` for the model.
-        reason: What does not fit.
-        remedy: What to do about it; ``""`` where nothing is known.
-        source: Who says so.
-        guess: Whether nobody does.
+        reason: Why it does not fit.
+        remedy: What the user can do; ``""`` if nothing is known.
+        source: The source of the claim.
+        guess: Whether the claim is a guess, without a source.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Misfit:
 
 
 def grouped(misfits: Sequence[Misfit]) -> list[str]:
-    """A line for each operator and reason: how many nodes, the first of them, and what to do."""
+    """Return a line for each operator and reason: the number of nodes, the first of them, and the remedy."""
     groups: dict[tuple[str, str, str, bool], list[Misfit]] = {}
     for each in misfits:
         groups.setdefault((each.op_type, each.reason, each.remedy, each.guess), []).append(each)

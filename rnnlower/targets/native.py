@@ -1,4 +1,4 @@
-"""Whether a target runs a recurrent node as it is."""
+"""The test whether a target runs a recurrent node as it is."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Reason = tuple[str, Claim]
 
 _VERDICTS = {
     "refused": "{target} refuses {what}",
-    "wrong": "{target} gets {what} silently wrong",
-    "unknown": "whether {target} gets {what} right is not known",
+    "wrong": "{target} computes {what} wrong without an error",
+    "unknown": "whether {target} computes {what} correctly is not known",
 }
 
 
@@ -41,16 +41,16 @@ _SIZES = {"batch": "batch size", "time": "sequence length"}
 
 
 def natives_of_model(model: ir.Model, target: Target, semantics: Semantics) -> dict[ir.Node, list[Misfit]]:
-    """Why the target does not run each of the model's recurrent nodes as it is; nothing where it does.
+    """Return why the target does not run each of the model's recurrent nodes as it is; empty if it does.
 
-    The nodes are judged by the types and sizes that follow from the model's inputs, those of functions where
-    they are called, as a lowering judges them. The model stays as it is.
+    The nodes are judged by the types and sizes that follow from the model's inputs, and nodes of functions at
+    the calls, as in a lowering. The model is not changed.
     """
     found = find_recurrent(model)
     copy = model.clone()
     for located, twin in zip(found, find_recurrent(copy), strict=True):
         twin.node.meta[_ORIGIN] = located
-    # Functions that import several opsets cannot be inlined before they are converted: judged where they are.
+    # Functions of several opsets cannot be inlined before they are converted: they are judged in place.
     with contextlib.suppress(OpsetError):
         inline_functions(copy, functions_with(copy, is_recurrent))
     infer_input_types(copy)
@@ -63,7 +63,7 @@ def natives_of_model(model: ir.Model, target: Target, semantics: Semantics) -> d
 
 
 def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Misfit]:
-    """Why the target does not run a recurrent node, whose types and sizes are noted, as it is."""
+    """Return why the target does not run a recurrent node of known types and sizes as it is."""
     found = _of_profile(located, target)
     if found is None:
         remedy = wording.call("lower", target=target.name)
@@ -75,7 +75,7 @@ def native_misfits(located: Located, target: Target, semantics: Semantics) -> li
 
 
 def _of_profile(located: Located, target: Target) -> list[tuple[str, str, Claim]] | None:
-    """What a node has against the target's profile; ``None``: it has none."""
+    """Return the node's departures from the target's profile, or ``None`` if the target has no profile."""
     rule = next((rule for rule in target.recurrent if rule.profile), None)
     if rule is None:
         return None
@@ -108,14 +108,14 @@ def _native_reasons(located: Located, target: Target, semantics: Semantics) -> l
 
 
 def native_rule(located: Located, target: Target, semantics: Semantics) -> RecurrentRule | None:
-    """The rule by which the target runs a node, as it is, of which `native_misfits` finds nothing."""
+    """Return the rule by which the target runs a node as it is: one without `native_misfits`."""
     node = parse_recurrent(located, semantics, lenient=True)
     fitting = (rule for rule in target.recurrent if located.node.op_type in rule.ops and not rule.profile)
     return next((rule for rule in fitting if not any(_broken(rule, node, semantics, located.path))), None)
 
 
 def lacking(located: Located, rule: RecurrentRule, semantics: Semantics) -> frozenset[str]:
-    """What about a node, whose types and sizes are noted, a rule does not allow, in words of its `wrong`."""
+    """Return the properties of a node that a rule does not allow, as keys of its `wrong`."""
     node = parse_recurrent(located, semantics, lenient=True)
     return frozenset(key for key, _ in _broken(rule, node, semantics, located.path))
 
@@ -123,7 +123,7 @@ def lacking(located: Located, rule: RecurrentRule, semantics: Semantics) -> froz
 def _broken(
     rule: RecurrentRule, node: ResolvedNode, semantics: Semantics, path: str
 ) -> Iterator[tuple[str, str]]:
-    """What about a recurrent node a rule does not allow: the key of `wrong`, and words."""
+    """Yield the properties of a node that a rule does not allow: the key of `wrong`, and a description."""
     if rule.semantics is not None and semantics not in rule.semantics:
         yield "semantics", wording.option("semantics", semantics)
     if rule.dtypes is not None and (node.dtype is None or str(node.dtype.numpy()) not in rule.dtypes):
@@ -181,7 +181,7 @@ def _broken_sizes(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterato
 
 
 def _left_empty(node: ResolvedNode) -> set[str]:
-    """The inputs and outputs that are written as empty names."""
+    """Return the inputs and outputs that are written as empty names."""
     inputs = {name for name, value in zip(INPUT_NAMES, node.node.inputs, strict=False) if value is None}
     return inputs | {
         name for name, value in zip(OUTPUT_NAMES, node.node.outputs, strict=False) if not value.name
@@ -200,7 +200,7 @@ def _broken_activations(rule: RecurrentRule, node: ResolvedNode) -> Iterator[tup
 
 
 def _attribute(node: ResolvedNode, name: str) -> Any:
-    """The value that counts: the given one, or the default of the operator's text."""
+    """Return the effective value: the given one, or the default of the ONNX spec."""
     resolved = {
         "layout": node.layout,
         "input_forget": int(node.input_forget),

@@ -1,4 +1,4 @@
-"""Targets found by name, or read from a TOML file."""
+"""Lookup of targets by name, and parsing of their TOML files."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
 
 
 def target_names() -> list[str]:
-    """The targets that are known here."""
+    """Return the names of the built-in targets."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def find_target(name: str | os.PathLike[str]) -> Target:
-    """The target of this name, or the one that the TOML file at this path describes.
+    """Return the target of this name, or the one that the TOML file at this path describes.
 
     Raises:
         OptionError: There is no such target, or the file does not describe one.
@@ -67,7 +67,7 @@ def find_target(name: str | os.PathLike[str]) -> Target:
 
 @functools.cache
 def _built_in(name: str) -> Target:
-    """A target that is known here: every lowering asks for one."""
+    """Return a built-in target, cached because every lowering uses it."""
     return _read(_FOLDER / f"{name}.toml", name)
 
 
@@ -84,10 +84,10 @@ def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
 
 
 def parse_target(name: str, text: str) -> Target:
-    """The target of a file's text.
+    """Parse the text of a target file.
 
     Raises:
-        ValueError: It does not describe one, or is no TOML; also TypeError.
+        ValueError: It is not TOML or does not describe a target; also TypeError.
     """
     return _parse(name, tomllib.loads(text))
 

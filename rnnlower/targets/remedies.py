@@ -1,4 +1,4 @@
-"""What to do about a node that a target does not run."""
+"""Remedies for nodes that a target does not run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["remedy_for"]
 
 
 def remedy_for(model: ir.Model, node: ir.Node, target: Target, claim: Claim) -> str:
-    """What to do about a node, against which a claim of the target speaks.
+    """Return the remedy for a node that violates a claim of the target.
 
-    That is what the claim says, or the options under which the node goes, or another opset, or the targets
-    that have the operator; ``""``: nothing is known.
+    It is the claim's own remedy, or the options that remove the node, or another opset, or the targets
+    that have the operator; ``""`` if nothing is known.
     """
     if isinstance(claim, Limit):
         return claim.remedy or _opset_of(node, target, claim) or _settled(model, node, claim.constant)
@@ -40,7 +40,7 @@ def _settled(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
 
 
 def _opset_of(node: ir.Node, target: Target, limit: Limit) -> str:
-    """The last opset of the target at which the operator has a version that it takes."""
+    """Return the last opset of the target at which the operator has a supported version."""
     first, last = target.opset.range
     for opset in range(last, first - 1, -1) if limit.versions is not None else ():
         if not onnx.defs.has(node.op_type, opset):

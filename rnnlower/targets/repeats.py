@@ -1,4 +1,4 @@
-"""Values that repeat another along an axis."""
+"""Values that repeat another value along an axis."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ARRANGING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "
 
 
 def repeated_by(value: ir.Value | None, op_types: Collection[str], *, alone: bool = False) -> str:
-    """The operator, one of the given, that repeats an axis of size 1 to make the value; ``""`` for none.
+    """Return which of the given operators repeats an axis of size 1 to compute the value, or ``""``.
 
-    What only arranges the elements anew may stand between. With `alone`, nothing else may read what stands
-    there.
+    Operators that only rearrange elements may follow it. With `alone`, nothing else may read the values in
+    between.
     """
     while value is not None and value.producer() is not None:
         producer = value.producer()
@@ -31,7 +31,7 @@ def repeated_by(value: ir.Value | None, op_types: Collection[str], *, alone: boo
 
 
 def _may_repeat_one(before: ir.Value | None, after: ir.Value) -> bool:
-    """Whether an axis of size 1 grows, as far as the shapes tell."""
+    """Return whether an axis of size 1 grows, as far as the shapes are known."""
     if before is None or before.shape is None:
         return True
     sizes = list(before.shape)

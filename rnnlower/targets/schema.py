@@ -1,4 +1,4 @@
-"""A JSON Schema of target files, for editors: from the tables' fields, known words and comments."""
+"""The JSON Schema of target files for editors, built from the tables' fields, keywords and comments."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _TYPES = {"str": "string", "bool": "boolean", "int": "integer"}
 _ATTRIBUTES = {"type": "object", "additionalProperties": {"type": "array"}}
 _PRICES = {"type": "object", "additionalProperties": {"type": "number"}}
 _COMMON = {
-    "source": "Whose documentation or code says so, and of which version.",
-    "guess": "Whether nobody has said it.",
+    "source": "The documentation or code that states it, with its version.",
+    "guess": "Whether the claim is a guess, without a source.",
 }
 
 
 def schema() -> dict[str, Any]:
-    """The schema, as JSON has it (draft 2020-12)."""
+    """Return the schema as JSON data (draft 2020-12)."""
     known, told = _known_words(), _comments()
     properties: dict[str, Any] = {
         "title": {"type": "string", "description": told["", "title"]},
@@ -75,7 +75,7 @@ def _is_due(field: dataclasses.Field[Any]) -> bool:
 
 
 def _value(annotation: str, known: list[str] | None) -> dict[str, Any]:
-    """What a field of this type may hold."""
+    """Return the schema of a field of this type."""
     if annotation.startswith("Mapping"):
         return _PRICES if "float" in annotation else _ATTRIBUTES
     inner = re.sub(r"^Sequence\[(\w+)\]", r"\1", annotation)
@@ -86,7 +86,7 @@ def _value(annotation: str, known: list[str] | None) -> dict[str, Any]:
 
 
 def _known_words() -> dict[str, list[str]]:
-    """The words that a key may hold; operators and activations among them, those of other domains not."""
+    """Return the words that a key may hold, including the default domain's operators and the activations."""
     said: dict[str, Any] = {"source": "-"}
     sample = Target(
         "sample",
@@ -101,12 +101,12 @@ def _known_words() -> dict[str, list[str]]:
         cautions=(Caution(ops=(), text="", **said),),
     )
     found = {re.sub(r"\[\d+\]", "", where): list(known) for _, known, where in words(sample)}
-    # Operators of other domains stand there, too, as com.microsoft.Gelu.
+    # Operators of other domains are allowed, too, such as com.microsoft.Gelu.
     return {where: known for where, known in found.items() if not where.startswith("ops.")}
 
 
 def _comments() -> dict[tuple[str, str], str]:
-    """What the description of the file says of each key, by table; of the first, where it says more."""
+    """Return the format description's comment on each key of each table, or else of the first table."""
     found: dict[tuple[str, str], str] = {}
     table = ""
     for line in (description.__doc__ or "").splitlines():

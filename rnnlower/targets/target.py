@@ -1,102 +1,102 @@
-"""Targets: what a runtime can run, and what stands in the TOML file that says so.
+"""Targets: the abilities of a runtime, and the format of the TOML file that describes them.
 
-A file consists of claims. Each is a table with its `source` (whose documentation or code, and of which
-version) and, where nobody has said it, ``guess = true``::
+A file consists of claims. Each is a table with its `source` (the documentation or code, with its
+version) or, if there is no source, ``guess = true``::
 
-    title = "What the runtime is called"
-    engine = "openvino"           # which of `rnnlower engines` it is; left out: none
+    title = "Name of the runtime"
+    engine = "openvino"           # its name in `rnnlower engines`; optional
 
-    [opset]                       # versions of the default domain that it takes
+    [opset]                       # supported versions of the default domain
     range = [7, 20]
     source = "..."
 
     [control_flow]
-    ops = ["If", "Loop", "Scan"]  # those of the three that it has
-    apart = false                 # whether, over static steps, each direction wants a Scan of its own
-    dynamic = "Loop"              # which of them a dynamic number of steps wants, where both would do
-    nearby_weights = false        # whether weights that only a nested body reads lie in that body
-    unroll_batch = false          # whether few steps are unrolled only where the batch size is a number
+    ops = ["If", "Loop", "Scan"]  # the supported ones
+    apart = false                 # whether, over static steps, each direction needs its own Scan
+    dynamic = "Loop"              # the one to use for a dynamic number of steps, if both work
+    nearby_weights = false        # whether weights that only a nested body reads move into that body
+    unroll_batch = false          # whether few steps are unrolled only if the batch size is static
     source = "..."
 
     [shapes]
-    static = true                 # whether every size must be known beforehand
+    static = true                 # whether all sizes must be static
     source = "..."
 
     [dtypes]
-    allowed = ["float32"]         # types of tensors, as NumPy calls them
+    allowed = ["float32"]         # NumPy names of tensor types
     source = "..."
 
     [ops]
-    allowed = ["Add", "MatMul"]   # or absent = [...]: all of the standard but these;
-                                  # "com.microsoft.Gelu" is one of another domain
-    domains = ["com.microsoft"]   # domains of which it has everything that is not absent
-    functions = false             # whether it takes model-local functions
+    allowed = ["Add", "MatMul"]   # or absent = [...]: all standard operators but these;
+                                  # "com.microsoft.Gelu": an operator of another domain
+    domains = ["com.microsoft"]   # domains of which it has all operators that are not absent
+    functions = false             # whether it supports model-local functions
     source = "..."
 
-    [[limits]]                    # of single operators; each key but ops may be left out
+    [[limits]]                    # of single operators; all keys but ops are optional
     ops = ["Clip"]
     dtypes = ["float32"]          # of the first input
     constant = [1, 2]             # inputs that must be constants
-    vector = [1]                  # inputs that must not have several axes where they are constants
+    vector = [1]                  # constant inputs that must have at most one axis
     max_rank = 4                  # of the first input and the first output
     attributes = { mode = ["linear"] }
-    versions = [11, 13]           # of the operator, each by the opset that brought it
-    written = ["axes"]            # attributes that must be written at the opsets that have them
-    max_outputs = 9               # how many outputs a node may have; a Split into more is written as a tree
-    alone_behind = ["Expand"]     # operators that must not repeat an axis of 1 for the first input alone
-    remedy = "..."                # what to do about it
+    versions = [11, 13]           # supported versions of the operator
+    written = ["axes"]            # attributes that must be written even if they are the default
+    max_outputs = 9               # maximum number of outputs; a larger Split is written as a tree
+    alone_behind = ["Expand"]     # operators that must not repeat an axis of 1 for the first input only
+    remedy = "..."                # what the user can do
     source = "..."
 
-    [[recurrent]]                 # recurrent nodes that it runs soundly; a key left out limits nothing
+    [[recurrent]]                 # recurrent nodes that it runs correctly; an absent key limits nothing
     ops = ["LSTM"]
     dtypes = ["float32"]
     directions = ["forward"]
-    inputs = ["B", "initial_h"]   # the optional ones that it minds
+    inputs = ["B", "initial_h"]   # the optional inputs that it respects
     attributes = { layout = [0], clip = [] }
-    activations = ["default"]     # no others than the operator's own; or names of functions
-    constant = ["W", "R"]         # inputs that must be constants if they are there
+    activations = ["default"]     # the operator's defaults only; or names of functions
+    constant = ["W", "R"]         # inputs that must be constants if present
     fixed = ["W", "R"]            # inputs that must be constants or computed from constants
-    static = ["batch", "time"]    # sizes of X that must be numbers
+    static = ["batch", "time"]    # sizes of X that must be static
     static_nested = ["time"]      # ... in bodies of If, Loop and Scan
-    static_with_states = ["batch"]  # ... where initial states are there and are no graph inputs
-    not_behind = ["Expand"]       # operators that must not repeat an axis of 1 to make X
-    min_input_size = 2            # least number of features of X
-    min_hidden_size = 8           # least number of units
-    semantics = ["ort"]           # the readings (--semantics) under which it is right
-    same_activations = true       # whether those of both directions must be the same
+    static_with_states = ["batch"]  # ... if there are initial states that are not graph inputs
+    not_behind = ["Expand"]       # operators that must not repeat an axis of 1 to compute X
+    min_input_size = 2            # minimum number of features of X
+    min_hidden_size = 8           # minimum number of units
+    semantics = ["ort"]           # the --semantics under which it is correct
+    same_activations = true       # whether both directions must have the same activations
     needs = ["initial_h", "Y_h"]  # optional inputs, outputs and attributes without which it does not run
-    not_empty = ["B", "Y"]        # inputs and outputs that must not be written as empty names
-    most_inputs = 4               # how many inputs may be written, empty ones at the end included
-    nested = true                 # whether it runs in bodies of If, Loop and Scan too
-    wrong = ["layout", "reverse"] # inputs, attributes, directions, "activations" and "type" that it gets
-    otherwise = "refused"         # silently wrong; others it refuses, or what becomes of them is "unknown"
-    adapt = ["initial_h"]         # words of `wrong` that are put right around the operator, tried too
-    faster_unrolled = 100         # number of steps up to which the unrolled node is faster than this one
+    not_empty = ["B", "Y"]        # inputs and outputs that must not be empty names
+    most_inputs = 4               # maximum number of inputs, including empty ones at the end
+    nested = true                 # whether it runs in bodies of If, Loop and Scan, too
+    wrong = ["layout", "reverse"] # inputs, attributes, directions, "activations" and "type" that it computes
+    otherwise = "refused"         # wrong without an error; others are "refused" or "unknown"
+    adapt = ["initial_h"]         # words of `wrong` that ops around the operator correct, as tried
+    faster_unrolled = 100         # number of steps up to which the unrolled node is faster
     measured = "a third of ..."   # how the times compare, with sizes
-    tried = "batches of 1 and 2"  # sizes at which it was tried and right; left out: it was not tried
+    tried = "batches of 1 and 2"  # sizes at which it was tried and correct; optional
     source = "..."
 
-    [[recurrent]]                 # or what a profile allows, whose rules are functions: "sonnx"
+    [[recurrent]]                 # or nodes that a profile with coded rules allows: "sonnx"
     ops = ["LSTM"]
     profile = "sonnx"
     source = "..."
 
-    [[cautions]]                  # what is told of a node that was lowered
+    [[cautions]]                  # warnings about lowered nodes
     ops = ["GRU"]
-    open = ["batch"]              # only where one of these sizes of X is no number
+    open = ["batch"]              # only if one of these sizes of X is dynamic
     text = "..."
     source = "..."
 
-    [costs]                       # if they are known: the cheapest form is then taken
+    [costs]                       # if they are known; the cheapest form is then chosen
     microseconds = { loops = 9, nodes = 1, elements = 1e-3, weight_bytes = 0, multiplies = 0, loaded = 0 }
-    fused = ["Tanh"]              # activations that it makes part of a Gemm in front of them
+    fused = ["Tanh"]              # activations that it fuses with a preceding Gemm
     source = "..."
 
-    [tried]                       # if it was tried here
+    [tried]                       # if it was tried by this project
     version = "1.0"
     source = "..."
 
-Shape inputs and constants are int64 whatever `dtypes` says.
+Shape inputs and constants are int64 regardless of `dtypes`.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ __all__ = [
 ]
 
 OPTIONAL = ("costs", "tried")
-"""The tables that a file may leave out."""
+"""The optional tables of a file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Something said about a runtime, by whom, and whether it is a guess."""
+    """A claim about a runtime, with its source, or as a guess."""
 
     source: str
     guess: bool = False
@@ -238,7 +238,7 @@ class Tried(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A runtime; the fields are the tables of its file. ``engine`` is what runs models on it, if anything."""
+    """A runtime; the fields are the tables of its file. ``engine`` runs models on it, if there is one."""
 
     name: str
     title: str
@@ -256,12 +256,12 @@ class Target:
 
     @property
     def profile(self) -> str:
-        """The profile that recurrent nodes are to conform to, which keeps them; ``""``: none."""
+        """The profile that kept recurrent nodes must conform to; ``""`` if there is none."""
         return next((rule.profile for rule in self.recurrent if rule.profile), "")
 
     @functools.cached_property
     def op_types(self) -> frozenset[str]:
-        """The operators of the default domain that it runs, the recurrent ones aside."""
+        """The operators of the default domain that it runs, except the recurrent ones."""
         if self.ops.allowed is not None:
             ops = {op_type for op_type in self.ops.allowed if "." not in op_type}
         else:
@@ -271,19 +271,19 @@ class Target:
 
     @functools.cached_property
     def domains(self) -> frozenset[str]:
-        """The domains of which it runs operators, beside the default one."""
+        """The domains in addition to the default one of which it runs operators."""
         single = {op_type.rpartition(".")[0] for op_type in self.ops.allowed or () if "." in op_type}
         return frozenset({*self.ops.domains} | single)
 
     def has_foreign(self, domain: str, op_type: str) -> bool:
-        """Whether it runs an operator of another domain than the default one."""
+        """Return whether it runs an operator of a domain other than the default one."""
         name = f"{domain}.{op_type}"
         if domain in self.ops.domains:
             return name not in (self.ops.absent or ())
         return name in (self.ops.allowed or ())
 
     def claims(self) -> list[tuple[str, Claim]]:
-        """Everything that is said of the runtime, with the name of its table."""
+        """Return all claims, with the names of their tables."""
         claims: list[tuple[str, Claim]] = [
             (name, getattr(self, name)) for name in ("opset", "control_flow", "shapes", "dtypes", "ops")
         ]

@@ -1,4 +1,4 @@
-"""The words that a target's file may use, and what must hold between them."""
+"""Validation of target files: the keywords that they may use, and the consistency of their values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ADAPTABLE: Mapping[str, str] = {
     "Y_h": "Y_h named",
     "Y_c": "Y_c named",
 }
-"""What a rule may say of a node that can be put right around the operator, and how."""
+"""The keywords of a rule that ops around the operator can correct, with the correction."""
 _PLAIN: Mapping[ir.AttributeType, type | tuple[type, ...]] = {
     ir.AttributeType.INT: int,
     ir.AttributeType.FLOAT: (int, float),
@@ -68,10 +68,10 @@ _PLAIN: Mapping[ir.AttributeType, type | tuple[type, ...]] = {
 
 
 def known_word(given: Any, known: Collection[str], problem: str) -> None:
-    """Refuses a word that is none of the known ones, in the words of `problem`, with the nearest of them.
+    """Refuse a word that is not one of the known ones, as `problem`, with the nearest known word.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: It is not one of them.
     """
     if given in known:
         return
@@ -82,7 +82,7 @@ def known_word(given: Any, known: Collection[str], problem: str) -> None:
 
 
 def validate(target: Target) -> None:
-    """Checks what the types of a file's values do not tell.
+    """Check properties of a file's values that their types do not express.
 
     Raises:
         ValueError: A word is unknown, a number out of range, or two keys contradict each other.
@@ -120,7 +120,7 @@ def _check_costs(costs: Mapping[str, Any]) -> None:
 
 
 def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]]:
-    """Words, those that are known there, and the place."""
+    """Return words, the known words at that place, and the place."""
     yield target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"
     yield [target.control_flow.dynamic], ("Loop", "Scan"), "control_flow.dynamic"
     yield target.dtypes.allowed, _DTYPES, "dtypes.allowed"
@@ -164,7 +164,7 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
 def _attributes(
     target: Target,
 ) -> Iterator[tuple[str, Mapping[str, Sequence[Any]], Mapping[str, ir.AttributeType]]]:
-    """The places that speak of attributes, what they say, and the attributes that there are."""
+    """Yield the places with attributes, the attributes there, and those of the operators."""
     for index, limit in enumerate(target.limits):
         types: dict[str, ir.AttributeType] = {}
         for op_type in limit.ops:
@@ -175,14 +175,14 @@ def _attributes(
 
 
 def _numbers(target: Target) -> Iterator[tuple[str, int, int]]:
-    """Numbers with their places, and the least that they may be."""
+    """Yield numbers with their places and their minimum."""
     for index, limit in enumerate(target.limits):
         where = f"limits[{index}]"
         yield from ((f"{where}.constant", number, 0) for number in limit.constant)
         yield from ((f"{where}.vector", number, 0) for number in limit.vector)
         yield from ((f"{where}.versions", number, 1) for number in limit.versions or ())
         yield f"{where}.max_rank", 0 if limit.max_rank is None else limit.max_rank, 0
-        # A tree of nodes with one output each would have no end.
+        # A tree of nodes with one output each would never end.
         yield f"{where}.max_outputs", 2 if limit.max_outputs is None else limit.max_outputs, 2
     for index, rule in enumerate(target.recurrent):
         where = f"recurrent[{index}]"
@@ -207,7 +207,7 @@ def _standard_ops() -> tuple[str, ...]:
 
 
 def _schema_attributes(op_type: str) -> dict[str, ir.AttributeType]:
-    """The attributes of an operator, of all its versions."""
+    """Return the attributes of an operator, of all its versions."""
     return {
         name: ir.AttributeType[str(attribute.type).rpartition(".")[2]]
         for schema in onnx.defs.get_all_schemas_with_history()

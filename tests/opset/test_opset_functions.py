@@ -156,6 +156,6 @@ def test_a_node_without_a_name_is_found_by_its_place() -> None:
     nodes = [helper.make_node("Identity", ["x"], ["z"]), outer]
     inputs = [info("c", TensorProto.BOOL, []), info("x", TensorProto.INT32, [2])]
     source = model_of(nodes, inputs, [info("y", TensorProto.INT32, [2])], opset=18)
-    where = "the unnamed BitwiseNot that makes 'n' in If_1/then_branch/If_0/then_branch: "
+    where = "the unnamed BitwiseNot that computes 'n' in If_1/then_branch/If_0/then_branch: "
     with pytest.raises(OpsetError, match=f"^{where}"):
         rnnlower.convert(source, opset=13)

@@ -27,7 +27,7 @@ REASONS = re.compile(
     r"|DequantizeLinear-13 does not take tensor\((float16|bfloat16)\)"
     r"|Reshape-(5 cannot become Reshape-1|14 cannot become Reshape-13)"
     r"|Expand-8 does not exist before .*(not known|no way)"
-    r"|Loop-1 wants at least one loop-carried value"
+    r"|Loop-1 needs at least one loop-carried value"
     # A double, the only way round, holds no int64 exactly.
     r"|(Add|Sub|Mul|Div)-6 cannot become (Add|Sub|Mul|Div)-1: .* does not take tensor\(int64\)"
 )

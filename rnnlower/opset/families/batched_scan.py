@@ -1,7 +1,7 @@
-"""Scan-8, which runs over a batch, as a Scan-9 that takes the batch apart.
+"""Scan-8, which has a batch axis, as a Scan-9 over the rows of the batch.
 
-What it does for a row is a Scan again. With sequence_lens it is a Loop of as many iterations as the row has,
-whose results are filled up to the longest row; what Scan-8 leaves undefined there is zero.
+Each row is again a Scan. With sequence_lens it is a Loop of as many iterations as the row has steps,
+and its results are padded to the longest row with zeros, where Scan-8 leaves the values undefined.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["scan_9_up"]
 
 
 def scan_9_up(step: Step) -> None:
-    """Scan-8 runs over a batch: an outer Scan takes the batch apart."""
+    """Scan-8 has a batch axis: an outer Scan iterates over its rows."""
     body, directions = step.attr("body"), step.attr("directions")
     scans = step.attr("num_scan_inputs")
     lengths, *values = step.node.inputs
@@ -49,7 +49,7 @@ def _row_of(step: Step, value: ir.Value) -> ir.Value:
 
 
 class _Rows:
-    """Writes the nodes, of opset 9, that do one row."""
+    """A writer of the nodes, of opset 9, that process one row."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -58,7 +58,7 @@ class _Rows:
     def scan(
         self, body: ir.Graph, rows: list[ir.Value], scans: int, directions: list[int] | None
     ) -> list[ir.Value]:
-        """Without lengths a row is a Scan."""
+        """Write the Scan of a row without lengths."""
         attributes: dict[str, Any] = {"body": body, "num_scan_inputs": scans}
         if directions:
             attributes["scan_input_directions"] = list(directions)
@@ -67,7 +67,7 @@ class _Rows:
     def loop(
         self, body: ir.Graph, length: ir.Value, rows: list[ir.Value], directions: list[int]
     ) -> list[ir.Value]:
-        """With lengths a row is a Loop, and its results are filled up."""
+        """Write the Loop of a row with lengths, whose results are padded."""
         states = len(rows) - len(directions)
         elements = list(body.outputs)
         inner: list[ir.Node] = []
@@ -110,7 +110,7 @@ class _Rows:
         body.initializers.clear()
         body.remove(own)
         nodes += own
-        # An output of a Loop's body that is one of its inputs would be the same value under one name.
+        # If an output of a Loop's body were one of its inputs, one value would need two names.
         results = [self._one(nodes, "Identity", [value]) for value in (goes_on, *outputs)]
         return ir.Graph(
             [number, goes_on, *states],

@@ -1,4 +1,4 @@
-"""Operators that onnx defines by a function: where there is no older version, the body takes their place."""
+"""Operators that onnx defines as a function: if there is no older version, the body replaces them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["expand"]
 
 
 def expand(step: Step) -> None:
-    """onnx defines the operator by a function of older ones: its body is put in its place."""
+    """onnx defines the operator as a function of older ones: its body replaces the node."""
     step.write_for_source()
     proto = _body(step)
     positions = _drop_missing_outputs(proto)
@@ -53,7 +53,7 @@ def expand(step: Step) -> None:
 
 
 def _drop_missing_outputs(proto: onnx.FunctionProto) -> list[int | None]:
-    """Take away outputs that the body does not make; where each output is among those that are left."""
+    """Remove outputs that the body does not compute; return the new position of each output."""
     made = {name for node in proto.node for name in node.output} | set(proto.input)
     names = list(proto.output)
     left = [name for name in names if name in made]

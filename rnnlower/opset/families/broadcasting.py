@@ -13,7 +13,7 @@ TO_THE_END = 2**31 - 1
 
 
 def spell_out_axis(step: Step) -> None:
-    """With `axis`, B's dimensions stand against A's from that axis on: append ones to B's shape."""
+    """`axis` aligns B's dimensions with A's from that axis on: ones are appended to B's shape."""
     broadcast, axis = step.attr("broadcast"), step.attr("axis")
     step.drop("broadcast", "axis")
     if not broadcast or axis is None:
@@ -22,13 +22,13 @@ def spell_out_axis(step: Step) -> None:
 
 
 def align(step: Step, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
-    """`b` with ones appended to its shape, so that its first dimension stands against `axis` of `a`."""
+    """Append ones to the shape of `b`, so that its first dimension is aligned with `axis` of `a`."""
     rank_b = step.known_rank(b)
     if rank_b == 0:
         return b
     rank_a = step.rank(a)
     if axis < 0:
-        # -1 was the usual way to ask for the suffix, also where B has several dimensions.
+        # -1 was the usual way to request the suffix, even if B has several dimensions.
         axis = step.known_rank(a) - rank_b if axis == -1 else step.known_rank(a) + axis
     if rank_a is None:
         return _align_at_run_time(step, a, b, axis + rank_b)
@@ -42,7 +42,7 @@ def align(step: Step, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
 
 
 def _align_at_run_time(step: Step, a: ir.Value, b: ir.Value, end: int) -> ir.Value:
-    # rank(a) - end ones: a's shape, turned into ones, from `end` on.
+    # rank(a) - end ones: the tail of a's shape from `end` on, turned into ones.
     shape = step.emit("Shape", a)
     ones = step.emit("Add", step.emit("Mul", shape, step.const(0)), step.const(1))
     tail = step.slice(ones, end, TO_THE_END)
@@ -50,7 +50,7 @@ def _align_at_run_time(step: Step, a: ir.Value, b: ir.Value, end: int) -> ir.Val
 
 
 def say_broadcast(step: Step) -> None:
-    """Before 7, B is either of A's shape, or one element, or a contiguous part of A's shape."""
+    """Before 7, B has A's shape, or one element, or is a contiguous part of A's shape."""
     a, b = step.x(0), step.x(1)
     if _same_shape(step, a, b):
         return
@@ -61,7 +61,8 @@ def say_broadcast(step: Step) -> None:
         step.set_inputs(a, b)
     else:
         step.refuse(
-            f"the shapes of {a.name!r} and {b.name!r} are not known to be equal, or to broadcast its way"
+            f"the shapes of {a.name!r} and {b.name!r} are not known to be equal, or to broadcast as "
+            "the older version does"
         )
     step.set("broadcast", 1)
     sizes, whole = step.static_shape(b), step.shape(a)
@@ -105,12 +106,12 @@ def _without_outer_ones(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def gemm_up(step: Step) -> None:
-    """NumPy's rules contain what `broadcast` allowed for C."""
+    """NumPy's rules include what `broadcast` allowed for C."""
     step.drop("broadcast")
 
 
 def gemm_down(step: Step) -> None:
-    """Before 7, C is of the result's shape, one element, or the result's last dimension."""
+    """Before 7, C has the result's shape, one element, or the result's last dimension."""
     sizes = step.static_shape(step.x(2))
     result = step.shape(step.output(0))
     if sizes is None:
@@ -125,7 +126,7 @@ def gemm_down(step: Step) -> None:
 
 
 def prelu_up(step: Step) -> None:
-    """A slope of one dimension belongs to the channels; NumPy's rules would match it with the last one."""
+    """A slope of one dimension applies to the channels; NumPy's rules would align it with the last one."""
     slope = step.x(1)
     rank = step.known_rank(slope)
     if rank == 0 or step.static_shape(slope) == (1,):
@@ -136,7 +137,7 @@ def prelu_up(step: Step) -> None:
 
 
 def prelu_down(step: Step) -> None:
-    """Before 7 the slope is one element or one per channel."""
+    """Before 7 the slope has one element, or one per channel."""
     slope, x_rank = step.x(1), step.rank(step.x(0))
     sizes = step.static_shape(slope)
     if sizes is None or x_rank is None:
@@ -147,13 +148,13 @@ def prelu_down(step: Step) -> None:
         return
     full = (1,) * (x_rank - len(sizes)) + sizes
     if any(size != 1 for axis, size in enumerate(full) if axis != 1):
-        step.refuse("the slope varies along other dimensions than the channels")
+        step.refuse("the slope varies along dimensions other than the channels")
     if len(sizes) != 1:
         step.set_input(1, step.reshape(slope, [full[1]]))
 
 
 def only_equal_shapes(step: Step) -> None:
-    """Before 8 all inputs have one shape; Sum and Mean of others are chains of Add."""
+    """Before 8 all inputs have one shape; Sum and Mean of others become chains of Add."""
     first, *rest = (value for value in step.node.inputs if value is not None)
     if all(_same_shape(step, first, each) for each in rest):
         return

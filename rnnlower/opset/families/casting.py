@@ -1,4 +1,4 @@
-"""Cast, CastLike, Constant, and the types and values they name."""
+"""Cast, CastLike and Constant, with their types and values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import onnx_ir as ir
 from rnnlower.opset.adapters import refuse_unless
 from rnnlower.opset.step import CONSTANT_1_TYPES, Row, Step
 
-FLOAT8 = "only float 8 types care, and the older version does not have them"
+FLOAT8 = "only float 8 types depend on it, and the older version does not have them"
 
 
 def cast_6_up(step: Step) -> None:
-    """The target type was a name (some exporters wrote the number in letters) and is a number."""
+    """The target type was a name (some exporters wrote the number as a string) and became a number."""
     name = str(step.attr("to")).upper()
     numbers = {str(int(dtype)): dtype for dtype in ir.DataType}
     dtype = ir.DataType.__members__.get(name, numbers.get(name))
@@ -22,7 +22,7 @@ def cast_6_up(step: Step) -> None:
 
 
 def cast_6_down(step: Step) -> None:
-    """The target type was a name, which type inference does not read: the result's type is written down."""
+    """The target type was a name, which type inference does not read: the result's type is declared."""
     dtype = ir.DataType(step.attr("to"))
     step.set("to", dtype.name)
     made = step.output(0)
@@ -31,13 +31,13 @@ def cast_6_down(step: Step) -> None:
 
 
 def cast_like_down(step: Step) -> None:
-    """A Cast to the type of the other tensor, where that is known."""
+    """A Cast to the type of the other tensor, if that type is known."""
     dtype = step.known_dtype(step.x(1))
     step.replace(step.emit("Cast", step.x(0), to=int(dtype)))
 
 
 def one_value(step: Step) -> None:
-    """Constant-11 holds a tensor: put the number or list into one."""
+    """Constant-11 holds a tensor: the number or list becomes one."""
     for name, attribute in list(step.node.attributes.items()):
         if not name.startswith("value_"):
             continue
@@ -68,8 +68,8 @@ ROWS = (
     Row("Cast", 13, 19, "saturate is new", down=refuse_unless("saturate", (1,), FLOAT8)),
     Row("CastLike", 15, 19, "saturate is new", down=refuse_unless("saturate", (1,), FLOAT8)),
     Row("Cast CastLike", 23, 24, "round_mode is new", down=refuse_unless("round_mode", ("up",), FLOAT8)),
-    Row("CastLike", 0, 15, "new in 15; Cast says the same where the type is known", down=cast_like_down),
-    Row("Constant", 1, 9, "only floating point tensors fitted in", down=to_initializer),
+    Row("CastLike", 0, 15, "new in 15; Cast does the same if the type is known", down=cast_like_down),
+    Row("Constant", 1, 9, "only floating point tensors were allowed", down=to_initializer),
     Row(
         "Constant",
         9,

@@ -1,4 +1,4 @@
-"""Operators that older ones can be composed to, on the way down to opsets that lack them."""
+"""Operators that can be composed of older ones, for opsets that lack them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
 
 def expand_down(step: Step) -> None:
-    """Tile repeats the dimensions of size 1, once the tensor has as many dimensions as the result."""
+    """Tile repeats the dimensions of size 1, after the tensor got as many dimensions as the result."""
     x, shape = step.x(0), step.x(1)
     step.opset = 7
     rank, sizes = step.known_rank(x), step.static_shape(shape)
@@ -32,7 +32,7 @@ def expand_down(step: Step) -> None:
 
 
 def where_down(step: Step) -> None:
-    """Integers and booleans can be chosen by arithmetic; with floating point, infinities could not."""
+    """Integers and booleans are chosen by arithmetic, which infinities of floating point would break."""
     condition, a, b = step.x(0), step.x(1), step.x(2)
     dtype = step.known_dtype(a)
     step.opset = 8
@@ -48,7 +48,7 @@ def where_down(step: Step) -> None:
 
 
 def mod_down(step: Step) -> None:
-    """The remainder has the divisor's sign: that of a truncated division, moved where it has not."""
+    """The remainder has the divisor's sign: that of a truncated division, moved if its sign differs."""
     a, b = step.x(0), step.x(1)
     dtype = step.known_dtype(a)
     if dtype not in WHOLE or step.attr("fmod"):
@@ -63,7 +63,7 @@ def mod_down(step: Step) -> None:
 
 
 def trilu_down(step: Step) -> None:
-    """What lies on the other side of the diagonal becomes zero."""
+    """The elements on the other side of the diagonal become zero."""
     x, k = step.x(0), step.input(1)
     dtype = step.known_dtype(x)
     step.opset = 13
@@ -109,7 +109,7 @@ def dequantize_down(step: Step) -> None:
 
 
 def dequantize_channels_down(step: Step) -> None:
-    """One scale crosses; one for each channel is spread along its axis by hand."""
+    """A single scale stays; one per channel is reshaped along its axis."""
     sizes = step.static_shape(step.x(1))
     if step.known_rank(step.x(1)) == 0 or sizes == (1,):
         step.drop("axis")
@@ -132,19 +132,19 @@ def _spread(step: Step, value: ir.Value, axes: Sequence[int]) -> ir.Value:
 
 
 def gemm_without_c_down(step: Step) -> None:
-    """C may be left out from 11 on: a zero that broadcasts says the same."""
+    """C may be left out from 11 on: a zero that broadcasts has the same effect."""
     if step.input(2) is None:
         zero = step.const([0], step.known_dtype(step.x()))
         step.set_inputs(step.x(0), step.x(1), zero)
 
 
 ROWS = (
-    Row("Expand", 0, 8, "new in 8; Tile does it when the numbers of dimensions are known", down=expand_down),
+    Row("Expand", 0, 8, "new in 8; Tile does the same if the ranks are known", down=expand_down),
     Row("Where", 0, 9, "new in 9; integers and booleans are chosen by arithmetic", down=where_down),
     Row("Mod", 0, 10, "new in 10; of integers it is composed of Div, Mul and Sub", down=mod_down),
-    Row("Trilu", 0, 14, "new in 14; a comparison of positions says the same", down=trilu_down),
-    Row("ThresholdedRelu", 0, 10, "new in 10; Greater and Where say the same", down=thresholded_relu_down),
-    Row("DequantizeLinear", 0, 10, "new in 10; Cast, Sub and Mul say the same", down=dequantize_down),
+    Row("Trilu", 0, 14, "new in 14; a comparison of positions does the same", down=trilu_down),
+    Row("ThresholdedRelu", 0, 10, "new in 10; Greater and Where do the same", down=thresholded_relu_down),
+    Row("DequantizeLinear", 0, 10, "new in 10; Cast, Sub and Mul do the same", down=dequantize_down),
     Row("DequantizeLinear", 10, 13, "a scale for each channel is new", down=dequantize_channels_down),
     Row("DepthToSpace", 1, 11, "the mode CRD is new", down=depth_to_space_down),
     Row("Gemm", 9, 11, "C may be left out", down=gemm_without_c_down),

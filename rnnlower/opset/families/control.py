@@ -8,7 +8,7 @@ from rnnlower.opset.step import Row, Step
 
 
 def same_shapes(step: Step) -> None:
-    """Before 11 the branches of an If give results of the same shape."""
+    """Before 11 the branches of an If return results of the same shape."""
     branches = [step.attr("then_branch"), step.attr("else_branch")]
     for then, other in zip(branches[0].outputs, branches[1].outputs, strict=True):
         first, second = step.shape(then), step.shape(other)
@@ -25,15 +25,15 @@ def same_shapes(step: Step) -> None:
 def carries_something(step: Step) -> None:
     """Loop-1 has at least one loop-carried value."""
     if step.input(2) is None:
-        step.refuse("Loop-1 wants at least one loop-carried value")
+        step.refuse("Loop-1 needs at least one loop-carried value")
 
 
 def scan_9_down(step: Step) -> None:
-    """Scan-8 runs over a batch of one."""
+    """Scan-8 has a batch axis: the batch is one row."""
     scans = step.attr("num_scan_inputs")
     for name in ("scan_input_axes", "scan_output_axes", "scan_output_directions"):
         if any(step.attr(name) or ()):
-            step.refuse(f"{name}={list(step.attr(name))}: Scan-8 scans the axis behind the batch, forwards")
+            step.refuse(f"{name}={list(step.attr(name))}: Scan-8 scans the axis after the batch, forwards")
     directions = step.attr("scan_input_directions")
     step.drop("scan_input_axes", "scan_output_axes", "scan_output_directions", "scan_input_directions")
     if directions and any(directions):
@@ -46,7 +46,7 @@ def scan_9_down(step: Step) -> None:
 
 
 def scan_axes_down(step: Step) -> None:
-    """Axes that count from the back are counted from the front, if the ranks are known."""
+    """Negative axes are counted from the front, if the ranks are known."""
     scans = step.attr("num_scan_inputs")
     inputs = [value for value in step.node.inputs if value is not None]
     states = len(inputs) - scans
@@ -63,6 +63,6 @@ def scan_axes_down(step: Step) -> None:
 ROWS = (
     Row("Scan", 9, 11, OLD_TEXT, down=scan_axes_down),
     Row("If", 1, 11, "the branches may give different shapes", down=same_shapes),
-    Row("Loop", 1, 11, "a loop may carry nothing", down=carries_something),
-    Row("Scan", 8, 9, "the batch went away", scan_9_up, scan_9_down),
+    Row("Loop", 1, 11, "a loop may carry no values", down=carries_something),
+    Row("Scan", 8, 9, "the batch axis was removed", scan_9_up, scan_9_down),
 )

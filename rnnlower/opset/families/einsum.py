@@ -1,4 +1,4 @@
-"""Einsum, which is new in 12, as MatMul where it is one, and as a product and a sum where it is not."""
+"""Einsum, which is new in 12, as a MatMul if it is one, and else as a product and a sum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rnnlower.opset.step import Row, Step
 
 
 def einsum_down(step: Step) -> None:
-    """Two operands with one common index that is summed are a MatMul; anything else is Mul and ReduceSum."""
+    """Two operands with one common index that is summed become a MatMul; anything else Mul and ReduceSum."""
     operands = [value for value in step.node.inputs if value is not None]
     terms, result = _terms(step, str(step.attr("equation")), len(operands))
     step.opset = 11
@@ -35,7 +35,7 @@ def _terms(step: Step, equation: str, count: int) -> tuple[list[str], str]:
         or any(len(set(term)) != len(term) for term in (*terms, result))
         or len(terms) != count
     ):
-        step.refuse(f"equation {equation!r}: an ellipsis or an index twice in one operand is not composed")
+        step.refuse(f"equation {equation!r}: an ellipsis, or an index twice in one operand, is not supported")
     return terms, result
 
 
@@ -90,4 +90,4 @@ def _ordered(step: Step, value: ir.Value, labels: str, wanted: str) -> ir.Value:
     return step.emit("Transpose", value, perm=[labels.index(label) for label in wanted])
 
 
-ROWS = (Row("Einsum", 0, 12, "new in 12; MatMul, or Mul and ReduceSum, say the same", down=einsum_down),)
+ROWS = (Row("Einsum", 0, 12, "new in 12; MatMul, or Mul and ReduceSum, do the same", down=einsum_down),)

@@ -45,7 +45,7 @@ def clip_11_down(step: Step) -> None:
         given = {name: float(bound.reshape(-1)[0]) for name, bound in bounds.items() if bound is not None}
         highest = given.get("max", HIGHEST)
         if given.get("min", LOWEST) > highest:
-            # Clip-11 then gives max everywhere; runtimes do not load a Clip-6 whose bounds are crossed.
+            # Clip-11 then returns max everywhere; runtimes do not load a Clip-6 with min above max.
             given["min"] = highest
         for name, number in given.items():
             step.set(name, number)
@@ -65,7 +65,7 @@ def _is_float32(bound: np.ndarray) -> bool:
 
 
 def clip_12_down(step: Step) -> None:
-    """Clip-11 takes floating point only: integers are compared and chosen."""
+    """Clip-11 takes floating point only: integers are compared and selected."""
     if step.known_dtype(step.x()) in FLOATS:
         return
     x = step.x()
@@ -77,7 +77,7 @@ def clip_12_down(step: Step) -> None:
 
 
 def extremes_down(step: Step) -> None:
-    """Max-8 and Min-8 take floating point only: integers are compared and chosen."""
+    """Max-8 and Min-8 take floating point only: integers are compared and selected."""
     first, *rest = (value for value in step.node.inputs if value is not None)
     if step.known_dtype(first) in FLOATS:
         return
@@ -92,7 +92,7 @@ def _chosen(step: Step, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def pow_12_down(step: Step) -> None:
-    """Both operands are of one type: the exponent is cast to the base's."""
+    """Both operands have one type: the exponent is cast to that of the base."""
     base, exponent = step.known_dtype(step.x(0)), step.known_dtype(step.x(1))
     if base not in FLOATS:
         step.refuse(f"Pow-7 takes floating point only, not {base.name.lower()}")
@@ -101,7 +101,7 @@ def pow_12_down(step: Step) -> None:
 
 
 def equal_11_down(step: Step) -> None:
-    """Equal-7 compares integers and booleans: floats are equal when neither is smaller and none is NaN."""
+    """Equal-7 compares integers and booleans: floats are equal if neither is smaller and none is NaN."""
     dtype = step.known_dtype(step.x())
     a, b = step.x(0), step.x(1)
     if dtype in EXACT_IN_DOUBLE - {ir.DataType.INT32, ir.DataType.UINT32}:
@@ -113,7 +113,7 @@ def equal_11_down(step: Step) -> None:
 
 
 def compare_9_down(step: Step) -> None:
-    """Greater-7 and Less-7 take floating point only; a double holds integers of 32 bits exactly."""
+    """Greater-7 and Less-7 take floating point only; a double holds 32-bit integers exactly."""
     dtype = step.known_dtype(step.x())
     if dtype in EXACT_IN_DOUBLE:
         step.set_inputs(step.cast(step.x(0), ir.DataType.DOUBLE), step.cast(step.x(1), ir.DataType.DOUBLE))
@@ -126,7 +126,7 @@ def compare_9_down(step: Step) -> None:
 
 
 def _compared_by_halves(step: Step) -> ir.Value:
-    """Divided by 2**32, and where that is equal by the remainder: a double holds either exactly."""
+    """Divide by 2**32, and compare the remainders if the quotients are equal: a double holds both exactly."""
     size = step.const(2**32)
     halves = []
     for value in (step.x(0), step.x(1)):
@@ -141,7 +141,7 @@ def _compared_by_halves(step: Step) -> ir.Value:
 
 
 def erf_of_integers_up(step: Step) -> None:
-    """Erf-13 takes floating point only; Erf-9 of an integer is cut off to one."""
+    """Erf-13 takes floating point only; Erf-9 of an integer is truncated to an integer."""
     dtype = step.known_dtype(step.x())
     if not dtype.is_integer():
         return
@@ -163,6 +163,6 @@ ROWS = (
     Row("Pow", 7, 12, "integers, and an exponent of another type, are new", down=pow_12_down),
     Row("Equal", 7, 11, "floating point is new", down=equal_11_down),
     Row("Greater Less", 7, 9, "integers are new", down=compare_9_down),
-    Row("Erf", 9, 13, "integers went away", up=erf_of_integers_up),
+    Row("Erf", 9, 13, "integers were removed", up=erf_of_integers_up),
     Row("Mod", 13, 28, "fmod=0 of floating point is new", down=float_mod_down),
 )

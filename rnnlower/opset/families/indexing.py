@@ -11,8 +11,7 @@ from rnnlower.opset.step import Row, Step
 
 NO_REDUCTION = "the older version only overwrites"
 COMPUTED_INDICES = (
-    "before opset 11 the indices of Gather cannot count from the back: those that are not constant are "
-    "taken not to"
+    "before opset 11 the indices of Gather must not be negative: computed ones are assumed not to be"
 )
 
 
@@ -32,7 +31,7 @@ def _rename(step: Step, op_type: str) -> None:
 
 
 def one_hot_up(step: Step) -> None:
-    """OneHot-9 turns a negative index into no hit at all, OneHot-11 counts it from the back."""
+    """OneHot-9 ignores a negative index, OneHot-11 counts it from the back."""
     indices = step.x(0)
     known = step.array(indices)
     if known is not None and not bool((known < 0).any()):
@@ -46,7 +45,7 @@ def one_hot_up(step: Step) -> None:
 
 
 def one_hot_down(step: Step) -> None:
-    """OneHot-9 does not count from the back: do it before."""
+    """OneHot-9 has no negative indices: they are converted before the node."""
     indices = step.x(0)
     known = step.array(indices)
     if known is not None and not bool((known < 0).any()):
@@ -57,13 +56,13 @@ def one_hot_down(step: Step) -> None:
     depth = step.cast(step.reshape(step.x(1), []), dtype)
     zero = step.const(0, dtype)
     counted = step.emit("Add", indices, depth)
-    # Still negative means no hit, which every runtime knows of an index that is too large.
+    # An index that is still negative matches nothing; runtimes know this of an index that is too large.
     hit = step.emit("Where", step.emit("Less", counted, zero), depth, counted)
     step.set_input(0, step.emit("Where", step.emit("Less", indices, zero), hit, indices))
 
 
 def gather_down(step: Step) -> None:
-    """Constant indices are counted from the front; those that are computed are taken to be so."""
+    """Constant indices are counted from the front; computed ones are assumed not to be negative."""
     known = step.array(step.x(1))
     if known is None:
         step.note(COMPUTED_INDICES)

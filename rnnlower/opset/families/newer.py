@@ -1,4 +1,4 @@
-"""Operators that came later than opset 1 and what says the same before, and those whose words changed."""
+"""Operators that came after opset 1 and their older equivalents, and operators whose keywords changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD_MODES = {new: old for old, new in NEW_MODES.items()}
 
 
 def grid_sample_up(step: Step) -> None:
-    """The modes were renamed when the operator learnt other ranks."""
+    """The modes were renamed when other ranks were added."""
     mode = step.attr("mode")
     step.set("mode", NEW_MODES.get(mode, mode))
 
@@ -44,7 +44,7 @@ def roi_align_up(step: Step) -> None:
 
 
 def roi_align_down(step: Step) -> None:
-    """RoiAlign-10 is output_half_pixel."""
+    """RoiAlign-10 corresponds to output_half_pixel."""
     refuse_unless("coordinate_transformation_mode", ("output_half_pixel",), "RoiAlign-10 does not shift")(
         step
     )
@@ -52,7 +52,7 @@ def roi_align_down(step: Step) -> None:
 
 
 def dft_up(step: Step) -> None:
-    """The axis became an input, and its default another one."""
+    """The axis became an input, and its default changed."""
     axis = step.attr("axis")
     step.drop("axis")
     step.set_inputs(step.x(), step.input(1), step.const(axis))
@@ -62,13 +62,13 @@ def dft_down(step: Step) -> None:
     """A constant axis becomes an attribute."""
     axis = [-2] if step.input(2) is None else step.ints(step.input(2))
     if axis is None:
-        step.refuse("its axis is not constant, DFT-17 wants an attribute")
+        step.refuse("its axis is not constant, DFT-17 needs an attribute")
     step.set("axis", positive_axis(step, axis[0]))
     step.set_inputs(*[step.x()] if step.input(1) is None else [step.x(), step.input(1)])
 
 
 def attention_24_down(step: Step) -> None:
-    """Valid keys and short masks are new; onnx's definition says them in older operators."""
+    """Valid keys and short masks are new; onnx's definition expresses them in older operators."""
     if step.input(6) is not None or _mask_may_be_short(step):
         bodies.expand(step)
 
@@ -90,19 +90,19 @@ def _mask_may_be_short(step: Step) -> bool:
 
 
 def attention_25_down(step: Step) -> None:
-    """Windows are new; the definition says them in older operators."""
+    """Windows are new; onnx's definition expresses them in older operators."""
     if step.attr("left_window_size") != -1 or step.attr("right_window_size") != -1:
         bodies.expand(step)
 
 
 def get_element_down(step: Step) -> None:
-    """OptionalGetElement of something that is not optional is the thing itself."""
+    """OptionalGetElement of a value that is not optional is the value itself."""
     if not _optional(step, step.x()):
         step.replace(step.emit("Identity", step.x()))
 
 
 def has_element_down(step: Step) -> None:
-    """OptionalHasElement of something that is not optional is known."""
+    """OptionalHasElement of a value that is not optional is true."""
     value = step.input(0)
     if value is None or not _optional(step, value):
         step.replace(step.const(value is not None, ir.DataType.BOOL))
@@ -117,7 +117,7 @@ def _optional(step: Step, value: ir.Value) -> bool:
 
 ROWS = (
     *(
-        Row(names, 0, since, f"new in {since}; its definition says the same", down=bodies.expand)
+        Row(names, 0, since, f"new in {since}; its definition does the same", down=bodies.expand)
         for since, names in WITH_BODY.items()
     ),
     Row(
@@ -136,6 +136,6 @@ ROWS = (
     ),
     Row("Attention", 23, 24, "nonpad_kv_seqlen is new", down=attention_24_down),
     Row("Attention", 24, 25, "windows are new", down=attention_25_down),
-    Row("OptionalGetElement", 15, 18, "takes what is not optional too", down=get_element_down),
-    Row("OptionalHasElement", 15, 18, "takes what is not optional too", down=has_element_down),
+    Row("OptionalGetElement", 15, 18, "accepts values that are not optional, too", down=get_element_down),
+    Row("OptionalHasElement", 15, 18, "accepts values that are not optional, too", down=has_element_down),
 )

@@ -1,4 +1,4 @@
-"""BatchNormalization, Dropout and GroupNormalization: training and inference, and what scale belongs to."""
+"""BatchNormalization, Dropout and GroupNormalization: training and inference, and the shape of scale."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import onnx_ir as ir
 from rnnlower.opset.families import bodies
 from rnnlower.opset.step import Row, Step
 
-# Set on a node that trains, while it has a version that cannot say so itself. Never written to a file.
+# Set on a training node at a version that cannot express training. Never written to a file.
 TRAINS = "rnnlower.opset.trains"
 CONSUMED = [0, 0, 0, 1, 1]
-OPEN_MASK = "its mask is read, which Dropout-10 leaves open in inference"
+OPEN_MASK = "its mask is read, which Dropout-10 does not define in inference"
 
 
 def batch_norm_7_up(step: Step) -> None:
-    """is_test=0, the default, trains; from 7 on a node trains that has all five outputs."""
+    """is_test=0, the default, trains; from 7 on a node with all five outputs trains."""
     trains = not step.attr("is_test")
     step.drop("is_test")
     if trains:
         step.name_outputs(5)
     elif any(step.used(position) for position in range(1, 5)):
-        step.refuse("is_test=1 with outputs that only training makes")
+        step.refuse("is_test=1 with outputs that only training has")
     else:
         step.drop_outputs(1)
 
 
 def batch_norm_7_down(step: Step) -> None:
-    """is_test says what the number of outputs says."""
+    """is_test follows from the number of outputs."""
     step.set("is_test", int(step.output(1) is None))
 
 
@@ -49,7 +49,7 @@ def batch_norm_9_up(step: Step) -> None:
 
 
 def batch_norm_14_up(step: Step) -> None:
-    """training_mode says what the number of outputs said; saved statistics are computed beside the node."""
+    """training_mode replaces the number of outputs; saved statistics are computed next to the node."""
     trains = step.output(1) is not None
     step.set("training_mode", int(trains))
     if step.used(3) or step.used(4):
@@ -64,9 +64,9 @@ def batch_norm_14_up(step: Step) -> None:
 
 
 def batch_norm_14_down(step: Step) -> None:
-    """`training_mode` 0 goes away; before 14 the text does not say how a training node gets its variance."""
+    """`training_mode` 0 is dropped; the spec before 14 does not define a training node's variance."""
     if step.attr("training_mode"):
-        step.refuse("training_mode=1: the older text does not say which variance training takes")
+        step.refuse("training_mode=1: the older spec does not define the variance of a training node")
     step.drop("training_mode")
     step.drop_outputs(1)
 
@@ -84,7 +84,7 @@ def dropout_7_up(step: Step) -> None:
         return
     if step.target < 12:
         step.refuse(
-            "is_test=0 (the default) drops at random, which no version from 7 to 11 can ask for",
+            "is_test=0 (the default) drops at random, which no version from 7 to 11 can express",
             "set is_test=1 if the model is meant for inference, ask for opset 12 or higher",
         )
     step.node.meta[TRAINS] = True
@@ -96,21 +96,21 @@ def dropout_7_down(step: Step) -> None:
 
 
 def dropout_10_up(step: Step) -> None:
-    """The mask was of the data's type and is boolean now."""
+    """The mask had the data's type and became boolean."""
     if step.used(1):
         dtype = step.known_dtype(step.x())
         step.wrap_output(1, lambda mask: step.cast(mask, dtype), raw_dtype=ir.DataType.BOOL)
 
 
 def dropout_10_down(step: Step) -> None:
-    """The mask is of the data's type."""
+    """The mask has the data's type."""
     if step.used(1):
         dtype = step.known_dtype(step.x())
         step.wrap_output(1, lambda mask: step.cast(mask, ir.DataType.BOOL), raw_dtype=dtype)
 
 
 def dropout_12_up(step: Step) -> None:
-    """ratio became an input, training has to be asked for, and in inference a mask was left open."""
+    """ratio became an input, training is off by default, and the mask was undefined in inference."""
     trains = step.node.meta.pop(TRAINS, False)
     if step.used(1) and not trains:
         step.refuse(OPEN_MASK)
@@ -123,10 +123,10 @@ def dropout_12_up(step: Step) -> None:
 
 
 def dropout_12_down(step: Step) -> None:
-    """A constant ratio becomes an attribute; before 12 nothing asks for training, and a mask is left open."""
+    """A constant ratio becomes an attribute; before 12 there is no training, and the mask is undefined."""
     training = step.input(2)
     if training is not None and (step.array(training) is None or bool(step.array(training))):
-        step.refuse("it may drop at random (training_mode), which Dropout-10 cannot ask for")
+        step.refuse("it may drop at random (training_mode), which Dropout-10 cannot express")
     if step.used(1):
         step.refuse(OPEN_MASK)
     step.drop("seed")
@@ -138,7 +138,7 @@ def dropout_12_down(step: Step) -> None:
 
 
 def group_norm_21_up(step: Step) -> None:
-    """scale and bias belonged to a group and belong to a channel; the precision is an attribute."""
+    """scale and bias per group became per channel; the precision is an attribute."""
     x, groups = step.x(), step.attr("num_groups")
     step.set("stash_type", int(step.known_dtype(x)))
     channels = step.emit("Shape", x, start=1, end=2)
@@ -150,12 +150,12 @@ def group_norm_21_up(step: Step) -> None:
 
 
 def spell_out_axes(step: Step) -> None:
-    """onnx's own definition of version 13 cannot be inferred where the axes are left to their default."""
+    """onnx's own definition of version 13 cannot be inferred if the axes are left to their default."""
     step.set("axes", step.attr("axes"))
 
 
 ROWS = (
-    Row("MeanVarianceNormalization", 9, 13, "onnx's checker wants the axes written out", up=spell_out_axes),
+    Row("MeanVarianceNormalization", 9, 13, "onnx's checker needs the axes written out", up=spell_out_axes),
     Row(
         "BatchNormalization",
         1,
@@ -167,20 +167,20 @@ ROWS = (
         "BatchNormalization",
         6,
         7,
-        "is_test went away: the number of outputs says it",
+        "is_test was removed: the number of outputs replaces it",
         batch_norm_7_up,
         batch_norm_7_down,
     ),
-    Row("BatchNormalization", 7, 9, "spatial went away", up=batch_norm_9_up),
+    Row("BatchNormalization", 7, 9, "spatial was removed", up=batch_norm_9_up),
     Row(
         "BatchNormalization",
         9,
         14,
-        "training_mode is new, saved_mean and saved_var went away",
+        "training_mode is new, saved_mean and saved_var were removed",
         batch_norm_14_up,
         batch_norm_14_down,
     ),
-    Row("Dropout", 6, 7, "is_test went away", dropout_7_up, dropout_7_down),
+    Row("Dropout", 6, 7, "is_test was removed", dropout_7_up, dropout_7_down),
     Row("Dropout", 7, 10, "the mask became boolean", dropout_10_up, dropout_10_down),
     Row("Dropout", 10, 12, "ratio became an input, training_mode is new", dropout_12_up, dropout_12_down),
     Row(

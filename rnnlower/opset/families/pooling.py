@@ -5,7 +5,7 @@ from __future__ import annotations
 from rnnlower.opset.adapters import both, drop_if, refuse_unless
 from rnnlower.opset.step import Row, Step
 
-NO_DILATIONS = drop_if("dilations", 1, "the older version does not dilate its window")
+NO_DILATIONS = drop_if("dilations", 1, "the older version has no dilation")
 NO_CEIL = refuse_unless("ceil_mode", (0,), "the older version rounds output sizes down")
 
 
@@ -25,15 +25,15 @@ def float_p(step: Step) -> None:
 def column_major_unused(step: Step) -> None:
     """storage_order only matters for the indices."""
     if step.used(1):
-        step.refuse("its indices are read, MaxPool-1 does not make them")
+        step.refuse("its indices are read, which MaxPool-1 does not have")
     step.drop("storage_order")
     step.drop_outputs(1)
 
 
 def windows_in_the_pad(step: Step) -> None:
-    """Since 22 a window that ceil_mode adds is left out when it starts in the pad; the older text keeps it.
+    """Since 22 a window that ceil_mode adds is left out if it starts in the pad; the older spec keeps it
 
-    Upwards nothing is done: what runs models never made such a window, and 22 wrote that down.
+    Upwards nothing is done: runtimes never had such a window, and 22 documents that.
     """
     if not step.attr("ceil_mode") or step.attr("auto_pad") not in ("NOTSET", "VALID"):
         return
@@ -59,7 +59,7 @@ def windows_in_the_pad(step: Step) -> None:
 
 
 ROWS = (
-    Row("ConvTranspose", 1, 11, "the text had the sides of an odd automatic pad swapped, runtimes never did"),
+    Row("ConvTranspose", 1, 11, "the spec had the sides of an odd automatic pad swapped, runtimes never did"),
     Row("AveragePool", 19, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
     Row("MaxPool", 12, 22, "windows that start in the pad are left out", down=windows_in_the_pad),
     Row("LpPool GlobalLpPool", 1, 2, "p became an integer", whole_p, float_p),

@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: one scale, one for each channel (13), one for each block (21)."""
+"""QuantizeLinear and DequantizeLinear: one scale per tensor, per channel (13), or per block (21)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NO_BLOCKS = refuse_unless("block_size", (0,), "the older version has no blocks")
 def one_scale(step: Step) -> None:
     """Before 13 there is one scale."""
     if step.known_rank(step.x(1)) != 0 and step.static_shape(step.x(1)) != (1,):
-        step.refuse("it has a scale for each channel, the older version has one for the tensor")
+        step.refuse("it has one scale per channel, the older version has one per tensor")
     step.drop("axis")
 
 
 def quantized_type(step: Step) -> None:
-    """Before 21 the zero point says which type results."""
+    """Before 21 the zero point determines the output type."""
     wanted = step.attr("output_dtype")
     step.drop("output_dtype")
     if not wanted or step.input(2) is not None:
@@ -33,7 +33,7 @@ def quantized_type(step: Step) -> None:
 
 
 def dequantized_type(step: Step) -> None:
-    """Before 23 the scale says which type results."""
+    """Before 23 the scale determines the output type."""
     wanted = step.attr("output_dtype")
     if wanted and wanted != step.known_dtype(step.x(1)):
         step.refuse("output_dtype is not the type of the scale")
@@ -47,7 +47,7 @@ ROWS = (
         13,
         19,
         "saturate is new",
-        down=refuse_unless("saturate", (1,), "only float 8 types care"),
+        down=refuse_unless("saturate", (1,), "only float 8 types depend on it"),
     ),
     Row("QuantizeLinear", 19, 21, "blocks and output_dtype are new", down=both(NO_BLOCKS, quantized_type)),
     Row("DequantizeLinear", 19, 21, "blocks are new", down=NO_BLOCKS),
@@ -56,7 +56,7 @@ ROWS = (
         21,
         23,
         "precision is new",
-        down=refuse_unless("precision", (0,), "it follows the scale before"),
+        down=refuse_unless("precision", (0,), "before, it follows the scale"),
     ),
     Row("DequantizeLinear", 21, 23, "output_dtype is new", down=dequantized_type),
 )

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, all versions (1, 3 for GRU only, 7, 14, 22), both ways."""
+"""LSTM, GRU and RNN, all versions (1, 3 for GRU only, 7, 14, 22), in both directions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from rnnlower.opset.step import Row, Step
 
-# layout=1 puts the batch first; a Transpose with these permutations leads from it to layout=0 and back.
+# layout=1 puts the batch first; a Transpose with these permutations converts to layout=0 and back.
 SWAP = (1, 0, 2)
 Y_TO_BATCH_FIRST = (2, 0, 1, 3)
 
@@ -16,12 +16,12 @@ STATE_OUTPUTS = {"LSTM": (1, 2), "GRU": (1,), "RNN": (1,)}
 
 
 def drop_output_sequence(step: Step) -> None:
-    """`output_sequence` only said whether Y had to be there; an output Y that nobody reads goes away."""
+    """`output_sequence` only stated whether Y is required; an unused output Y is removed."""
     wanted = step.attr("output_sequence") or step.used(0)
     step.drop("output_sequence")
     sizes = step.static_shape(step.input(2))
     if step.attr("hidden_size") is None and sizes:
-        # The text leaves it out, onnxruntime does not.
+        # The spec leaves it out, onnxruntime does not.
         step.set("hidden_size", sizes[-1])
     y = step.output(0)
     if y is not None and not wanted:
@@ -30,7 +30,7 @@ def drop_output_sequence(step: Step) -> None:
 
 
 def set_output_sequence(step: Step) -> None:
-    """`output_sequence` says whether Y is made: it is when anybody reads it."""
+    """`output_sequence` states whether Y is computed: it is if anything reads it."""
     used = step.used(0)
     step.set("output_sequence", int(used))
     y = step.output(0)
@@ -39,13 +39,13 @@ def set_output_sequence(step: Step) -> None:
 
 
 def mend_direction(step: Step) -> None:
-    """GRU-1 spells its default direction "foward"; what is meant is forward, the default from GRU-3 on."""
+    """GRU-1 misspells its default direction as "foward"; it means forward, the default from GRU-3 on."""
     if step.attr("direction") == "foward":
         step.set("direction", "forward")
 
 
 def gru_1_down(step: Step) -> None:
-    """GRU-1 knows only linear_before_reset=0, requires Y_h and has a misspelt default direction."""
+    """GRU-1 only has linear_before_reset=0, requires Y_h and has a misspelt default direction."""
     if step.attr("linear_before_reset"):
         step.refuse("GRU-1 has no linear_before_reset")
     step.drop("linear_before_reset")
@@ -85,7 +85,7 @@ ROWS = (
         up=mend_direction,
         down=gru_1_down,
     ),
-    Row("GRU", 3, 7, "output_sequence went away", up=drop_output_sequence, down=set_output_sequence),
-    Row("LSTM RNN", 1, 7, "output_sequence went away", up=drop_output_sequence, down=set_output_sequence),
+    Row("GRU", 3, 7, "output_sequence was removed", up=drop_output_sequence, down=set_output_sequence),
+    Row("LSTM RNN", 1, 7, "output_sequence was removed", up=drop_output_sequence, down=set_output_sequence),
     Row("LSTM GRU RNN", 7, 14, "layout is new", down=batch_second),
 )

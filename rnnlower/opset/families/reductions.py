@@ -1,4 +1,4 @@
-"""ReduceSum and its kin, ArgMax and ArgMin."""
+"""ReduceSum and the other reductions, ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATER = (
 )
 ALL = f"ReduceSum {LATER}"
 
-# What a reduction over no axes does to each element.
+# The effect of a reduction over no axes on each element.
 WITHOUT_AXES = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log"}
 
 
@@ -21,7 +21,7 @@ def axes_down(step: Step) -> None:
     """Constant axes become an attribute; over no axes at all only the elementwise part is left."""
     axes = step.ints(step.input(1))
     if axes is None and step.input(1) is not None:
-        step.refuse("its axes are not constant, the older version wants an attribute")
+        step.refuse("its axes are not constant, the older version needs an attribute")
     if not axes and step.attr("noop_with_empty_axes"):
         _elementwise(step)
         return
@@ -40,7 +40,7 @@ def _elementwise(step: Step) -> None:
 
 
 def of_booleans(step: Step) -> None:
-    """The largest of booleans is the largest of their integers; of none at all it is False."""
+    """The maximum of booleans is the maximum as integers; of an empty tensor it is False."""
     if step.dtype(step.x()) == ir.DataType.BOOL:
         zero = step.const(0, ir.DataType.INT32)
         step.set_input(0, step.cast(step.x(), ir.DataType.INT32))
@@ -51,11 +51,11 @@ def not_of_integers(step: Step) -> None:
     """From 28 on only floating point has a logarithm."""
     dtype = step.known_dtype(step.x())
     if dtype.is_integer():
-        step.refuse("its input is an integer tensor, whose logarithm is not defined by the newer text")
+        step.refuse("its input is an integer tensor, whose logarithm the newer spec does not define")
 
 
 FIRST_ONLY: Adapter = refuse_unless(
-    "select_last_index", (0,), "only the first of equal elements can be asked for"
+    "select_last_index", (0,), "the older version always selects the first of equal elements"
 )
 
 ROWS = (
@@ -63,7 +63,7 @@ ROWS = (
     Row("ReduceSum", 11, 13, "the axes became an input", to_input("axes"), axes_down),
     Row(LATER, 13, 18, "the axes became an input", to_input("axes"), axes_down),
     Row("ReduceMax ReduceMin", 18, 20, "booleans are new", down=of_booleans),
-    Row("ReduceLogSum ReduceLogSumExp", 18, 28, "integers went away", up=not_of_integers),
+    Row("ReduceLogSum ReduceLogSumExp", 18, 28, "integers were removed", up=not_of_integers),
     Row("ArgMax ArgMin", 1, 11, OLD_TEXT, down=nonnegative_axis()),
     Row("ArgMax ArgMin", 11, 12, "select_last_index is new", down=FIRST_ONLY),
 )

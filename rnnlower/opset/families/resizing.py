@@ -1,7 +1,8 @@
 """Upsample (1, 7, 9) and Resize (10, 11, 13, 18, 19).
 
-Resize-10 does not say how coordinates are rounded. Its runtimes, and onnx's own tests, count from the corner
-(asymmetric) and take the pixel below when growing and above when shrinking; that is what is written for 11.
+Resize-10 does not define how coordinates are rounded. Its runtimes, and onnx's own tests, count from the
+corner (asymmetric) and take the pixel below when growing and above when shrinking; Resize-11 nodes are
+written that way.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ def resize_10_born_down(step: Step) -> None:
     """Before 10 Upsample does it, for scales of at least 1."""
     scales = step.array(step.input(1))
     if scales is None or bool((scales < 1).any()):
-        step.refuse("its scales are not known to be at least 1, which Upsample wants")
+        step.refuse("its scales are not known to be at least 1, as Upsample requires")
     step.opset = 9
     step.replace(step.emit("Upsample", step.x(0), step.x(1), mode=step.attr("mode")))
 
 
 def resize_11_up(step: Step) -> None:
-    """Says what Resize-10 does; growing and shrinking round differently, so they may need a node each."""
+    """The implicit behaviour of Resize-10 is written out; growing and shrinking round differently."""
     x, scales = step.x(0), step.x(1)
     known = step.array(scales)
     step.set("coordinate_transformation_mode", ASYMMETRIC)
@@ -106,12 +107,12 @@ def _parted(
 
 
 def resize_11_down(step: Step) -> None:
-    """Resize-10 counts from the corner and rounds by the direction; it has scales only."""
+    """Resize-10 counts from the corner and rounds by direction; it only has scales."""
     scales = _scales_of_11(step)
     mode, rounding = step.attr("mode"), step.attr("nearest_mode")
     coordinates = step.attr("coordinate_transformation_mode")
     if mode == "cubic" or step.attr("exclude_outside"):
-        step.refuse("Resize-10 knows the modes nearest and linear only, and no exclude_outside")
+        step.refuse("Resize-10 only has the modes nearest and linear, and no exclude_outside")
     if not _same_in_10(scales, mode, coordinates, rounding):
         step.refuse(
             f"Resize-10 has no coordinate_transformation_mode={coordinates!r} with nearest_mode={rounding!r}"
@@ -144,7 +145,7 @@ def _scales_of_11(step: Step) -> list[float]:
     sizes, shape = step.ints(step.input(3)), step.static_shape(step.x())
     if sizes is None or shape is None or 0 in shape:
         step.refuse(
-            "it is given sizes, Resize-10 wants scales, and those are not known before the model runs"
+            "it is given sizes, Resize-10 needs scales, and those are not known before the model runs"
         )
     scales = [float(np.float32(size / old)) for size, old in zip(sizes, shape, strict=True)]
     if [int(np.floor(np.float32(scale) * old)) for scale, old in zip(scales, shape, strict=True)] != sizes:
@@ -160,7 +161,7 @@ def _scales(step: Step, position: int) -> list[float]:
 
 
 def resize_13_up(step: Step) -> None:
-    """Either scales or sizes, not one of them empty; tf_half_pixel_for_nn went away."""
+    """Either scales or sizes, none of them empty; tf_half_pixel_for_nn was removed."""
     x, roi, scales, sizes = (step.input(position) for position in range(4))
     if sizes is not None:
         scales = None
@@ -172,13 +173,13 @@ def resize_13_up(step: Step) -> None:
     step.set_inputs(x, roi, scales, *([] if sizes is None else [sizes]))
     if step.attr("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         if step.attr("mode") != "nearest" or step.attr("nearest_mode") != "floor":
-            step.refuse("tf_half_pixel_for_nn went away, and only nearest_mode='floor' has another name")
+            step.refuse("tf_half_pixel_for_nn was removed, and only nearest_mode='floor' has another name")
         step.set("coordinate_transformation_mode", "half_pixel")
         step.set("nearest_mode", "round_prefer_ceil")
 
 
 def resize_13_down(step: Step) -> None:
-    """What is left out was an empty tensor."""
+    """An omitted input was an empty tensor."""
     x, roi, scales, sizes = (step.input(position) for position in range(4))
     roi = roi or step.const([], ir.DataType.FLOAT)
     scales = scales or step.const([], ir.DataType.FLOAT)
@@ -225,7 +226,7 @@ ROWS = (
         "Resize",
         10,
         11,
-        "coordinates and rounding can be chosen; sizes are new",
+        "coordinates and rounding can be selected; sizes are new",
         resize_11_up,
         resize_11_down,
     ),
@@ -233,7 +234,7 @@ ROWS = (
         "Resize",
         11,
         13,
-        "scales or sizes are left out instead of empty; a mode went away",
+        "scales or sizes are left out instead of empty; a mode was removed",
         resize_13_up,
         resize_13_down,
     ),
@@ -243,8 +244,8 @@ ROWS = (
         18,
         "antialias, axes and keep_aspect_ratio_policy are new",
         down=both(
-            refuse_unless("antialias", (0,), "the older version does not smooth"),
-            refuse_unless("keep_aspect_ratio_policy", ("stretch",), "the older version does not keep ratios"),
+            refuse_unless("antialias", (0,), "the older version has no antialiasing"),
+            refuse_unless("keep_aspect_ratio_policy", ("stretch",), "the older version has no such policy"),
             resize_18_axes_down,
         ),
     ),

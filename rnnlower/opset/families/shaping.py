@@ -10,11 +10,11 @@ import onnx_ir as ir
 from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, positive_axis, refuse_unless
 from rnnlower.opset.step import Adapter, Row, Step
 
-OLD_TEXT = "the older text does not know axes that count from the back"
+OLD_TEXT = "the older spec has no negative axes"
 
 
 def to_input(name: str) -> Adapter:
-    """The list attribute `name` becomes the second input."""
+    """Return an adapter that makes the list attribute `name` the second input."""
 
     def adapter(step: Step) -> None:
         attribute = step.node.attributes.get(name)
@@ -22,7 +22,7 @@ def to_input(name: str) -> Adapter:
             return
         step.drop(name)
         if attribute.is_ref():
-            # Inside a function, where the list is a parameter: a Constant can carry the reference.
+            # Inside a function the list may be a parameter: a Constant can carry the reference.
             reference = ir.RefAttr("value_ints", str(attribute.ref_attr_name), ir.AttributeType.INTS)
             step.set_input(1, step.emit_reference(reference))
         else:
@@ -33,7 +33,7 @@ def to_input(name: str) -> Adapter:
 
 
 def to_attribute(name: str, required: bool = False) -> Adapter:
-    """The second input, when it is constant, becomes the list attribute `name`."""
+    """Return an adapter that makes a constant second input the list attribute `name`."""
 
     def adapter(step: Step) -> None:
         value = step.input(1)
@@ -41,7 +41,7 @@ def to_attribute(name: str, required: bool = False) -> Adapter:
             return
         values = step.ints(value)
         if values is None:
-            step.refuse(f"its input {name!r} is not constant, the older version wants an attribute")
+            step.refuse(f"its input {name!r} is not constant, the older version needs an attribute")
         step.set(name, values)
         step.set_inputs(step.x(0))
 
@@ -57,16 +57,16 @@ def reshape_up(step: Step) -> None:
 
 
 def reshape_14_down(step: Step) -> None:
-    """allowzero=1 is the same as 0 where the shape holds no zero."""
+    """allowzero=1 equals 0 if the shape contains no zero."""
     if step.attr("allowzero"):
         values = step.ints(step.input(1))
         if values is None or 0 in values:
-            step.refuse("allowzero=1 with a shape that is computed, or has a zero in it")
+            step.refuse("allowzero=1 with a shape that is computed, or contains a zero")
     step.drop("allowzero")
 
 
 def unsqueeze_axes_down(step: Step) -> None:
-    """Axes count from the front; they count in the result."""
+    """Axes count from the front, in the shape of the result."""
     axes = step.attr("axes")
     if any(axis < 0 for axis in axes):
         rank = step.known_rank(step.x()) + len(axes)
@@ -79,7 +79,7 @@ def split_1_up(step: Step) -> None:
     if sizes is not None:
         values = step.ints(sizes)
         if values is None:
-            step.refuse("its input 'split' is not constant, Split-2 wants an attribute")
+            step.refuse("its input 'split' is not constant, Split-2 needs an attribute")
         step.set("split", values)
         step.set_inputs(step.x(0))
     if step.attr("axis") is None:
@@ -87,13 +87,13 @@ def split_1_up(step: Step) -> None:
 
 
 def split_18_up(step: Step) -> None:
-    """Split-18 wants `num_outputs` where no sizes are given."""
+    """Split-18 needs `num_outputs` if no sizes are given."""
     if step.input(1) is None:
         step.set("num_outputs", len(step.node.outputs))
 
 
 def split_18_down(step: Step) -> None:
-    """Split-18 lets the last part be smaller; before, equal parts are equal."""
+    """Split-18 lets the last part be smaller; before, all parts are equal."""
     count = step.attr("num_outputs")
     step.drop("num_outputs")
     if count is None or step.input(1) is not None:
@@ -132,11 +132,11 @@ def slice_up(step: Step) -> None:
 
 
 def slice_axes_down(step: Step) -> None:
-    """Slice-10 does not know axes that count from the back."""
+    """Slice-10 has no negative axes."""
     axes = step.ints(step.input(3))
     if axes is None:
         if step.input(3) is not None and step.target >= 10:
-            step.refuse("its axes are not constant and may count from the back")
+            step.refuse("its axes are not constant and may be negative")
         return
     if any(axis < 0 for axis in axes):
         step.set_input(3, step.const([positive_axis(step, axis) for axis in axes]))
@@ -148,7 +148,7 @@ def slice_down(step: Step) -> None:
     for position, name in enumerate(("starts", "ends", "axes", "steps"), start=1):
         values = step.ints(step.input(position))
         if values is None and step.input(position) is not None:
-            step.refuse(f"its {name} are not constant, Slice-1 wants an attribute")
+            step.refuse(f"its {name} are not constant, Slice-1 needs an attribute")
         if values is not None:
             found[name] = values
     if any(each != 1 for each in found.pop("steps", [])):
@@ -159,13 +159,13 @@ def slice_down(step: Step) -> None:
 
 
 def concat_up(step: Step) -> None:
-    """Concat-1 says in its text that the axis is 1 when it is left out."""
+    """The description of Concat-1 states that the default axis is 1."""
     if step.attr("axis") is None:
         step.set("axis", 1)
 
 
 def tile_up(step: Step) -> None:
-    """Tile-1 repeats along one axis, Tile-6 wants a number for each."""
+    """Tile-1 repeats along one axis, Tile-6 needs a number for each."""
     x, tiles, axis = step.x(0), step.x(1), step.x(2)
     tiles = step.cast(step.reshape(tiles, [1]), ir.DataType.INT64)
     known = step.ints(axis)
@@ -201,7 +201,7 @@ def tile_down(step: Step) -> None:
 
 
 def pad_2_up(step: Step) -> None:
-    """`paddings` got its name `pads`."""
+    """`paddings` was renamed `pads`."""
     step.set("pads", step.attr("paddings"))
     step.drop("paddings")
 
@@ -213,7 +213,7 @@ def pad_2_down(step: Step) -> None:
 
 
 def pad_11_up(step: Step) -> None:
-    """Pads and value became inputs; the value is of the input's type."""
+    """Pads and value became inputs; the value has the input's type."""
     pads, value = step.attr("pads"), step.attr("value")
     step.drop("pads", "value")
     inputs = [step.x(), step.const(list(pads))]
@@ -226,14 +226,14 @@ def pad_11_down(step: Step) -> None:
     """Constant pads and value become attributes; the value is a float32."""
     pads = step.ints(step.x(1))
     if pads is None:
-        step.refuse("its pads are not constant, Pad-2 wants an attribute")
+        step.refuse("its pads are not constant, Pad-2 needs an attribute")
     value = step.array(step.input(2))
     if step.input(2) is not None:
         if value is None:
-            step.refuse("its value is not constant, Pad-2 wants an attribute")
+            step.refuse("its value is not constant, Pad-2 needs an attribute")
         number = float(value.reshape(-1)[0])
         if float(np.float32(number)) != number and not np.isnan(number):
-            step.refuse(f"its value {number!r} is not a float32, which Pad-2 wants")
+            step.refuse(f"its value {number!r} is not a float32, which Pad-2 needs")
         step.set("value", number)
     step.set("pads", pads)
     step.set_inputs(step.x())
@@ -260,7 +260,7 @@ def _all_pads(step: Step, axes: Sequence[int], rank: int) -> ir.Value:
         for position, pad in zip(positions, pads, strict=True):
             full[position] = pad
         return step.const(full)
-    # pads[i] goes to positions[i]: gather from the pads with a zero put behind them.
+    # pads[i] goes to positions[i]: gather from the pads with a zero appended.
     source = step.emit("Concat", step.x(1), step.const([0]), axis=0)
     order = [positions.index(place) if place in positions else 2 * count for place in range(2 * rank)]
     return step.emit("Gather", source, step.const(order), axis=0)
@@ -286,7 +286,7 @@ def top_k_10_down(step: Step) -> None:
     """A constant k becomes an attribute."""
     k = step.ints(step.x(1))
     if k is None:
-        step.refuse("its k is not constant, TopK-1 wants an attribute")
+        step.refuse("its k is not constant, TopK-1 needs an attribute")
     step.set("k", k[0])
     step.set_inputs(step.x())
 
@@ -296,18 +296,18 @@ def top_k_11_down(step: Step) -> None:
     largest = step.attr("largest")
     step.drop("largest", "sorted")
     axis = step.attr("axis")
-    # The default of the older version is the last axis, written as -1; it knows no other from the back.
+    # The older version's default is the last axis, written as -1; it has no other negative axis.
     if axis != -1:
         step.set("axis", positive_axis(step, axis))
     if not largest:
         if step.dtype(step.x()) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
-            step.refuse("TopK-10 knows only the largest values, and these cannot be negated")
+            step.refuse("TopK-10 only selects the largest values, and these cannot be negated")
         step.set_input(0, step.emit("Neg", step.x()))
         step.wrap_output(0, lambda values: step.emit("Neg", values))
 
 
 def constant_of_shape_down(step: Step) -> None:
-    """Without ConstantOfShape: the value, expanded to the shape."""
+    """ConstantOfShape becomes an Expand of the value to the shape."""
     value = step.attr("value")
     tensor = ir.tensor([0.0], ir.DataType.FLOAT) if value is None else value
     scalar = step.const(tensor.numpy().reshape(()), tensor.dtype)
@@ -326,7 +326,7 @@ ROWS = (
     Row("Split", 1, 2, "the sizes could be an input, and the axis had no default", up=split_1_up),
     Row("Split", 2, 11, OLD_TEXT, down=nonnegative_axis()),
     Row("Split", 11, 13, "the sizes became an input", to_input("split"), to_attribute("split")),
-    Row("Split", 13, 18, "equal parts are asked for with num_outputs", split_18_up, split_18_down),
+    Row("Split", 13, 18, "equal parts need num_outputs", split_18_up, split_18_down),
     Row("Slice", 1, 10, "starts, ends and axes became inputs, steps are new", slice_up, slice_down),
     Row("Slice", 10, 11, OLD_TEXT, down=slice_axes_down),
     Row("Concat", 1, 4, "the axis had a default", up=concat_up),
@@ -346,5 +346,5 @@ ROWS = (
     Row("Shape", 13, 15, "start and end are new", down=shape_down),
     Row("TopK", 1, 10, "k became an input", top_k_10_up, top_k_10_down),
     Row("TopK", 10, 11, "largest and sorted are new", down=top_k_11_down),
-    Row("ConstantOfShape", 0, 9, "new in 9; Expand says the same", down=constant_of_shape_down),
+    Row("ConstantOfShape", 0, 9, "new in 9; Expand does the same", down=constant_of_shape_down),
 )

@@ -1,4 +1,4 @@
-"""Softmax, LogSoftmax, Hardmax: over all dimensions from `axis` on until 12, over one from 13 on."""
+"""Softmax, LogSoftmax and Hardmax: over all dimensions from `axis` on up to 12, over one from 13 on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rnnlower.opset.step import Row, Step
 
 
 def one_dimension_up(step: Step) -> None:
-    """Over the last dimension both mean the same; otherwise the tensor is made a matrix and brought back."""
+    """Over the last dimension both are the same; otherwise the tensor is reshaped to a matrix and back."""
     axis, rank, x = step.attr("axis"), step.rank(step.x()), step.x()
     if axis == -1 or (rank is not None and axis == rank - 1):
         step.set("axis", -1)
@@ -20,7 +20,7 @@ def one_dimension_up(step: Step) -> None:
 
 
 def one_dimension_down(step: Step) -> None:
-    """Over the last dimension both mean the same; another one is moved to the end and back."""
+    """Over the last dimension both are the same; another one is moved to the end and back."""
     axis, x = step.attr("axis"), step.x()
     rank = step.rank(x)
     if axis == -1:
