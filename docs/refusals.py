@@ -73,7 +73,7 @@ a missing or malformed option is not listed.
 | RUNTIME failed loading the model: REASON | 4 | a runtime of `--on` refuses it, in its own words |
 | RNNLOWER_ENGINE_SECONDS is TEXT; it must be a number of seconds above 0 | 2 | the limit of time is none |
 | RNNLOWER_ENGINE_GIGABYTES is TEXT; it must be a number above 0 | 2 | the limit of memory is none |
-| PROGRAM does not say what it has installed: REASON | 2 | RNNLOWER_PYTHON_NAME is no Python |
+| PROGRAM cannot list its packages: REASON | 2 | RNNLOWER_PYTHON_NAME is no Python |
 | the model cannot be written: REASON | 3 | what is wrong with it was not seen when it was read |
 | NODE: STEP: this step is newer than the table of steps; REMEDY | 3 | onnx is newer than this version |
 | NODE: STEP: onnx has no definition of it in older operators; REMEDY | 3 | another onnx has one |

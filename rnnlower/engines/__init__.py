@@ -1,6 +1,6 @@
-"""What runs a model: onnxruntime, the NumPy reference, other runtimes, any command.
+"""Engines that run models: onnxruntime, the NumPy reference, other runtimes, any command.
 
-Nothing here imports lowering code. The package is callable: ``rnnlower.engines()`` lists what is here.
+Nothing here imports lowering code. The package is callable: ``rnnlower.engines()`` lists the engines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class _Engines(ModuleType):
     def __call__(self) -> list[Engine]:
-        """What can run models here, and what could: see :class:`rnnlower.engines.known.Engine`."""
+        """List the engines, installed or not; see :class:`rnnlower.engines.known.Engine`."""
         from rnnlower.engines.known import engines
 
         return engines()

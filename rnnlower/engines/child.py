@@ -1,9 +1,9 @@
-"""The process in which a runtime runs a model; run as a script by the interpreter that has the runtime.
+"""The child process in which a runtime runs a model: a script for the interpreter that has the runtime.
 
-Its arguments are the file of the runtime's adapter and a limit of memory. It imports nothing but NumPy and
-what the adapter wants, so that any Python from 3.10 on can run it. Requests are lines of JSON on stdin,
-answers lines of JSON on what was stdout; arrays pass through .npz files. What the runtime prints goes to
-stderr.
+Its arguments are the file of the runtime's adapter and a memory limit. It imports nothing but NumPy and
+what the adapter needs, so that any Python from 3.10 on can run it. Requests are lines of JSON on stdin,
+answers are lines of JSON on the original stdout; arrays pass through .npz files. Output of the runtime goes
+to stderr.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Run = Callable[[Arrays], Arrays]
 
 
 class Model(SimpleNamespace):
-    """What an adapter's ``load`` is given.
+    """The argument of an adapter's ``load``.
 
     Attributes:
         path: A copy of the model, which may be changed.
-        folder: Where files may be written.
-        inputs: The graph inputs that are fed, in order, with their sizes: a number, or None where it is open.
-        outputs: The graph outputs in order, as for the inputs.
-        dtypes: The types of the outputs, as NumPy calls them.
-        threads: How many threads to run on; 0: as many as the runtime likes.
+        folder: A folder for files.
+        inputs: The graph inputs that are fed, in order, with their sizes: a number, or ``None`` if dynamic.
+        outputs: The graph outputs in order, in the same form.
+        dtypes: NumPy names of the types of the outputs.
+        threads: Number of threads; 0 leaves it to the runtime.
     """
 
     path: str
@@ -48,10 +48,10 @@ class Model(SimpleNamespace):
     threads: int
 
     def call(self, *words: str) -> str:
-        """What a program prints that is run in the folder; it is looked for beside Python first.
+        """Run a program in the folder and return its output; it is first looked up next to Python.
 
         Raises:
-            RuntimeError: It fails; the text is what it says of errors, or its last words.
+            RuntimeError: It fails; the message contains its error lines, or its last lines.
         """
         beside = os.path.join(os.path.dirname(sys.executable), words[0])
         program = beside if os.path.exists(beside) else words[0]
@@ -72,7 +72,7 @@ class Model(SimpleNamespace):
 
 
 def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
-    """Write an .npz file. ``np.savez`` would do, but for an array of the name ``file``."""
+    """Write an .npz file; ``np.savez`` cannot write an array with the name ``file``."""
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -80,10 +80,10 @@ def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
 
 
 def read_arrays(path: str) -> Arrays:
-    """The arrays of an .npz file by name.
+    """Return the arrays of an .npz file by name.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not an .npz file.
     """
     try:
         archive = np.load(path, allow_pickle=False)
@@ -92,12 +92,12 @@ def read_arrays(path: str) -> Arrays:
         with archive:
             return {name: archive[name] for name in archive.files}
     except Exception as error:
-        # NumPy, zipfile and zlib have a kind of error each for every way in which an archive can be damaged.
+        # NumPy, zipfile and zlib each have their own errors for the ways in which an archive can be damaged.
         raise ValueError(str(error) or type(error).__name__) from error
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of those of the packages that this interpreter has."""
+    """Return the versions of the packages that this interpreter has."""
     from importlib import metadata
 
     found = {}
@@ -110,7 +110,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _serve(adapter: str, gigabytes: float) -> None:
-    """Answer requests until there are no more: to load a model, or to run the one that was loaded last."""
+    """Answer requests until there are no more: to load a model, or to run the model loaded last."""
     incoming = os.fdopen(os.dup(0), "r", encoding="utf-8")
     outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -129,14 +129,14 @@ def _serve(adapter: str, gigabytes: float) -> None:
             else:
                 answer = {"latencies": _run(run, **request)}
         except BaseException as error:
-            # Runtimes have errors of their own, and what panics in Rust derives from BaseException.
+            # Runtimes have errors of their own, and a panic in Rust derives from BaseException.
             answer = {"error": f"{type(error).__name__}: {error}"}
         outgoing.write(json.dumps(answer) + "\n")
         outgoing.flush()
 
 
 def _run(run: Run, inputs: str, outputs: str, warmup: int, runs: int) -> Sequence[float]:
-    """Run on the arrays of a file, write the outputs of the last run, and tell how long each took."""
+    """Run on the arrays of a file, write the outputs of the last run, and return the time of each run."""
     feeds = read_arrays(inputs)
     latencies = []
     results: Arrays = {}
@@ -150,7 +150,7 @@ def _run(run: Run, inputs: str, outputs: str, warmup: int, runs: int) -> Sequenc
 
 
 def _limit(gigabytes: float) -> None:
-    """Limit the memory that it may write to, not its address space: some runtimes reserve far more."""
+    """Limit the process's data memory, but not its address space: some runtimes reserve far more."""
     try:
         import resource
     except ImportError:
@@ -163,14 +163,14 @@ def _limit(gigabytes: float) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End soon after the parent, whatever this process is at: a parent that is killed cannot do it."""
+    """End soon after the parent ends, whatever this process is doing: a killed parent cannot do it."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
 def _adapter(path: str) -> Any:
-    # The folder of a script is where Python looks first: openvino.py must not hide the package openvino.
+    # Python looks first in the folder of the script: openvino.py must not hide the package openvino.
     sys.path.pop(0)
     spec = importlib.util.spec_from_file_location("adapter", path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""The ``cmd:`` line: any program that reads arrays and writes arrays."""
+"""The ``cmd:`` engine: any program that reads arrays and writes arrays."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PLACES = ("{model}", "{inputs}", "{outputs}")
 
 
 def split(line: str) -> Sequence[str]:
-    """The words of ``cmd:PROGRAM {model} {inputs} {outputs}``, as a shell would split them.
+    """Split ``cmd:PROGRAM {model} {inputs} {outputs}`` into words as a shell would.
 
     Raises:
-        OptionError: It is not such a line.
+        OptionError: The line does not have this form.
     """
     example = "'cmd:./run.sh {model} {inputs} {outputs}'"
     try:
@@ -32,7 +32,7 @@ def split(line: str) -> Sequence[str]:
 
 
 def fill(words: Sequence[str], model: str, inputs: str, outputs: str) -> list[str]:
-    """The words with file names in their places."""
+    """Return the words with the file names filled in."""
     names = dict(zip(_PLACES, (model, inputs, outputs), strict=True))
     filled = list(words)
     for place, name in names.items():

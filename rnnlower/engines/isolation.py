@@ -1,4 +1,4 @@
-"""What a runtime gets to see of this machine, and how it is ended."""
+"""Isolation of runtimes from this machine, and termination of their processes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rnnlower.processes import limit_set
 
 __all__ = ["ended", "gigabytes", "guarded_environment", "kill", "last_words", "limit"]
 
-# Nothing answers there.
+# Nothing listens at this address.
 _NOWHERE = "http://127.0.0.1:9"
 _LAST_WORDS = 300
 
 
 def gigabytes() -> float:
-    """How much memory a runtime may write to: RNNLOWER_ENGINE_GIGABYTES.
+    """Return how much memory a runtime may write to: RNNLOWER_ENGINE_GIGABYTES.
 
     Raises:
-        OptionError: It is no number above 0.
+        OptionError: It is not a number above 0.
     """
     return limit_set("RNNLOWER_ENGINE_GIGABYTES", 8.0)
 
 
 def guarded_environment(folder: str, python: str) -> dict[str, str]:
-    """The environment of a runtime: its tools find no index to install from and no proxy to send through.
+    """Return a runtime's environment, without a package index to install from or a proxy to send data to.
 
-    ``folder`` is where temporary files go. Another interpreter than this one gets none of this one's paths.
+    ``folder`` is for temporary files. A different interpreter gets none of this interpreter's paths.
     """
     environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
     for name in ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy"):
@@ -54,7 +54,7 @@ def guarded_environment(folder: str, python: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def limit(process: subprocess.Popen[bytes], most: float) -> Iterator[threading.Event]:
-    """Kill the process after so many seconds; the event that is yielded tells that this was done."""
+    """Kill the process after this many seconds; the event that is yielded is set if that happened."""
     late = threading.Event()
 
     def stop() -> None:
@@ -71,7 +71,7 @@ def limit(process: subprocess.Popen[bytes], most: float) -> Iterator[threading.E
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session, and what it has started."""
+    """End a process that leads a session, and the processes it started."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -79,7 +79,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def ended(status: int) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     if status >= 0:
         return f"with exit status {status}"
     try:
@@ -89,7 +89,7 @@ def ended(status: int) -> str:
 
 
 def last_words(file: Path) -> str:
-    """What a process said last, in one line; ``""`` if nothing."""
+    """Return the last output of a process in one line, or ``""``."""
     text = file.read_bytes()[-4 * _LAST_WORDS :].decode(errors="replace") if file.exists() else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:_LAST_WORDS] if lines else ""

@@ -1,4 +1,4 @@
-"""The runtimes that can run a model here, and what would install those that cannot."""
+"""The known runtimes, and how to install those that are missing."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _SECONDS_TO_ASK = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A runtime, as the table ``ABOUT`` of its adapter describes it, and where it is.
+    """A runtime, as described by the table ``ABOUT`` of its adapter, and its installation.
 
     Attributes:
-        name: What ``--on`` calls it.
-        title: What it is called.
-        packages: Its packages on PyPI, all of which it needs; ``a|b``: one of the two. The first
+        name: Its name for ``--on``.
+        title: Its name for people.
+        packages: Its packages on PyPI, all of which it needs; ``a|b``: one of the two. The first one
             gives the version.
-        install: What installs it; left out: pip with its packages.
+        install: How to install it; by default, pip with its packages.
         needs: Programs that it needs.
-        precision: What it computes float32 in; its tolerance follows from that.
-        tried: The version with which the adapter was tried; ``""``: it was not.
-        threads: Whether it can be told how many threads to run on.
-        version: What is installed; None if it is not.
+        precision: The type in which it computes float32; its tolerance follows from it.
+        tried: The version with which the adapter was tried; ``""`` if it was not.
+        threads: Whether the number of threads can be set.
+        version: The installed version; ``None`` if it is not installed.
         python: The interpreter that has it.
-        missing: What it lacks here; ``""`` if nothing.
+        missing: What is missing to run it; ``""`` if nothing.
         command: The words of a command, for ``cmd:``.
     """
 
@@ -59,12 +59,12 @@ class Engine:
 
     @property
     def installed(self) -> bool:
-        """Whether it can be tried here."""
+        """True if it can be run."""
         return not self.missing
 
     @property
     def is_here(self) -> bool:
-        """Whether this interpreter has it."""
+        """True if this interpreter has it."""
         return self.python == sys.executable and not self.command
 
     @property
@@ -73,26 +73,26 @@ class Engine:
         return f"{self.title} {self.version}" if self.version else self.title
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``engines --json`` prints; only types that JSON knows."""
+        """Return what ``engines --json`` prints, in JSON types."""
         keys = ("name", "title", "installed", "version", "tried", "precision", "python", "missing", "install")
         return {key: getattr(self, key) for key in keys} | {"needs": list(self.needs)}
 
 
 def engine_names() -> list[str]:
-    """The names of the runtimes that are known."""
+    """Return the names of the known runtimes."""
     return sorted(path.stem.replace("_", "-") for path in _FOLDER.glob("[a-z]*.py"))
 
 
 def engines() -> list[Engine]:
-    """The runtimes that are known, those that are not installed here among them."""
+    """Return the known runtimes, including those that are not installed."""
     return [find_engine(name) for name in engine_names()]
 
 
 def find_engine(name: str) -> Engine:
-    """The runtime of this name, or the command of a ``cmd:`` line.
+    """Return the runtime of this name, or the command of a ``cmd:`` line.
 
     Raises:
-        OptionError: There is no such runtime, or the command lacks one of its places.
+        OptionError: There is no such runtime, or the command lacks one of its placeholders.
     """
     if name.startswith("cmd:"):
         words = command.split(name)
@@ -112,7 +112,7 @@ def find_engine(name: str) -> Engine:
 
 
 def adapter_file(engine: Engine) -> Path:
-    """The file from which the child loads the runtime."""
+    """Return the file from which the child loads the runtime."""
     return _FOLDER / f"{engine.name.replace('-', '_')}.py"
 
 
@@ -125,9 +125,9 @@ def _pip(packages: Sequence[str]) -> str:
 
 
 def _look(engine: Engine, variable: str) -> tuple[str | None, str]:
-    """The installed version, and what is missing."""
+    """Return the installed version, and what is missing."""
     if shutil.which(engine.python) is None:
-        return None, f"{variable} is {engine.python!r}, which is no program"
+        return None, f"{variable} is {engine.python!r}, which is not a program"
     own_way = getattr(_adapter(engine.name), "version", None)
     if own_way is not None:
         version: str | None = own_way()
@@ -144,7 +144,7 @@ def _look(engine: Engine, variable: str) -> tuple[str | None, str]:
 
 @functools.lru_cache
 def _versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
-    """The versions of those of the packages that the interpreter has."""
+    """Return the versions of the packages that the interpreter has."""
     if python == sys.executable:
         return child.versions(packages)
     try:
@@ -157,5 +157,5 @@ def _versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
         )
         found: dict[str, str] = json.loads(asked.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise OptionError(f"{python} does not say what it has installed: {error}") from error
+        raise OptionError(f"{python} cannot list its packages: {error}") from error
     return found

@@ -1,4 +1,4 @@
-"""A model opened on a runtime: an adapter in a process of its own, or a command that is run each time."""
+"""A model opened on a runtime: through an adapter in a child process, or a command that runs each time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempts", "EngineError", "Opened", "open_on"]
 
-# Below protobuf's 2 GiB, with room for what serialising adds.
+# Below protobuf's 2 GiB, with a margin for serialization.
 _LARGE = 2**31 - 2**20
 
 
@@ -47,21 +47,21 @@ class Opened(Protocol):
     """A model on a runtime."""
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """The outputs by name."""
+        """Return the outputs by name."""
 
     def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
-        """Seconds that loading took, and each of the runs after ``warmup`` others."""
+        """Return the seconds for loading, and for each of the runs after ``warmup`` others."""
 
     def close(self) -> None:
         """End the process and remove its files."""
 
 
 def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> Opened:
-    """The model on the runtime, loaded from a copy.
+    """Open a copy of the model on the runtime.
 
     Raises:
         EngineError: It is not installed or does not load the model; also from ``run`` and ``measure``.
-        OptionError: A limit is no number.
+        OptionError: A limit is not a number.
     """
     if engine.missing:
         raise EngineError(f"{engine.title} is not installed: {engine.missing}; {engine.install}")
@@ -69,7 +69,7 @@ def open_on(engine: Engine, model: onnx.ModelProto, threads: int = 0) -> Opened:
 
 
 class _Workplace:
-    """A folder with a copy of the model, and how arrays get there and back."""
+    """A folder with a copy of the model, through which arrays are exchanged."""
 
     def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
         self.engine = engine
@@ -95,15 +95,15 @@ class _Workplace:
 
     def read(self) -> dict[str, Any]:
         if not self.outputs.is_file():
-            raise EngineError(f"{self.engine.label} ended well, but wrote no outputs")
+            raise EngineError(f"{self.engine.label} succeeded, but wrote no outputs")
         try:
             arrays = child.read_arrays(str(self.outputs))
         except ValueError as error:
-            raise EngineError(f"what {self.engine.label} wrote is no .npz file: {error}") from error
+            raise EngineError(f"the output of {self.engine.label} is not an .npz file: {error}") from error
         return {name: self._as_declared(name, array) for name, array in arrays.items()}
 
     def _as_declared(self, name: str, array: Array) -> Array:
-        # How NumPy stores bfloat16 in a file.
+        # NumPy stores bfloat16 in a file like this.
         raw = array.dtype.kind == "V" and array.dtype.itemsize == 2
         return array.view(ml_dtypes.bfloat16) if raw and name in self._bfloat16 else array
 
@@ -112,7 +112,7 @@ class _Workplace:
 
 
 class _Command:
-    """A program that is run anew for every set of inputs."""
+    """A program that runs again for every set of inputs."""
 
     def __init__(self, engine: Engine, model: onnx.ModelProto) -> None:
         self._place = _Workplace(engine, model)
@@ -154,7 +154,7 @@ class _Command:
 
 
 class _Process:
-    """A child process that loads models and runs the one that it loaded last."""
+    """A child process that loads models and runs the one loaded last."""
 
     def __init__(self, engine: Engine, folder: Path, log: Path) -> None:
         self._label, self._log = engine.label, log
@@ -169,7 +169,7 @@ class _Process:
             )
 
     def load(self, place: _Workplace, model: onnx.ModelProto, threads: int) -> float:
-        """The seconds that it takes."""
+        """Load a model and return the seconds it took."""
         initialized = {tensor.name for tensor in model.graph.initializer}
         inputs = [value for value in model.graph.input if value.name not in initialized]
         answer = self._ask(
@@ -184,7 +184,7 @@ class _Process:
         return float(answer["seconds"])
 
     def run(self, place: _Workplace, feeds: Mapping[str, Array], warmup: int, runs: int) -> list[float]:
-        """The seconds of each run; the outputs of the last one are in the workplace."""
+        """Return the seconds of each run of the model; the outputs of the last one are in the workplace."""
         place.write(feeds)
         files = {"inputs": str(place.inputs), "outputs": str(place.outputs)}
         latencies: list[float] = self._ask("running", **files, warmup=warmup, runs=runs)["latencies"]
@@ -220,7 +220,7 @@ class _Process:
 
 
 class _Adapter:
-    """A model that is loaded in a child process of its own."""
+    """A model loaded in a child process of its own."""
 
     def __init__(self, engine: Engine, model: onnx.ModelProto, threads: int) -> None:
         self._place = place = _Workplace(engine, model)
@@ -244,9 +244,9 @@ class _Adapter:
 
 
 class Attempts:
-    """Small models on a runtime, one after the other in one process, which is replaced where it ends.
+    """Small models on a runtime, one after the other in one process, which is replaced if it ends.
 
-    Starting the process is what takes long with most runtimes. A context manager.
+    With most runtimes, starting the process takes longest. This is a context manager.
     """
 
     # Some runtimes keep what they have compiled.
@@ -267,11 +267,11 @@ class Attempts:
         self._home.close()
 
     def run(self, model: onnx.ModelProto, *trials: Mapping[str, Array]) -> list[dict[str, Any]]:
-        """The outputs of each trial by name; the model is loaded once.
+        """Return the outputs of each trial by name; the model is loaded once.
 
         Raises:
             EngineError: The runtime does not run it.
-            OptionError: A limit is no number.
+            OptionError: A limit is not a number.
         """
         if self._engine.missing or self._engine.command:
             opened = open_on(self._engine, model)
@@ -311,7 +311,7 @@ def _late(label: str, doing: str) -> EngineError:
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[int | None] | None:
-    """The sizes of a value's axes, None for what is open; None if not even the rank is known."""
+    """Return the sizes of a value's axes, ``None`` for a dynamic one; ``None`` if the rank is not known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None

@@ -1,7 +1,7 @@
-"""onnxruntime sessions, in a process of their own.
+"""onnxruntime sessions in a child process.
 
-Native LSTM and GRU kernels abort their process on zero-length time or batch, optimisations do over models
-that nobody can tell beforehand, and no signal is heard while onnxruntime is at work.
+Native LSTM and GRU kernels abort their process on zero-length time or batch, graph optimizations do so on
+unpredictable models, and signals are blocked while onnxruntime runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["IsolatedSession", "LacksKernelError", "LoadError", "RunError", "brie
 
 Array = NDArray[Any]
 
-# How onnxruntime says that it is not the model that is wrong.
+# onnxruntime's messages for faults that are not the model's.
 _LACKING = (
     "Could not find an implementation",
     "NOT_IMPLEMENTED",
@@ -34,10 +34,10 @@ _LACKING = (
     "is not a registered function/op",
 )
 _LONGEST, _HEAD = 500, 100
-# How it says that a value inside the model has another shape than the model records for it.
+# Its message if a value inside the model has another shape than the model declares.
 RECORDED_SHAPE = "pre-allocated output OrtValues"
 _MAX_THREADS = 4
-# It ends the process at a float16 MatMul behind a Transpose of unknown sizes (onnxruntime 1.31).
+# It aborts the process at a float16 MatMul after a Transpose of unknown sizes (onnxruntime 1.31).
 _UNSOUND_OPTIMIZERS = ["NchwcTransformer"]
 
 
@@ -46,7 +46,7 @@ class LoadError(Exception):
 
 
 class LacksKernelError(LoadError):
-    """The engine has no implementation for something in the model; the model may be right."""
+    """The engine has no implementation for something in the model; the model may be correct."""
 
 
 class RunError(Exception):
@@ -54,24 +54,24 @@ class RunError(Exception):
 
 
 def brief(error: Exception) -> str:
-    """The error's text, cut in the middle if it is long.
+    """Return the error's message, cut in the middle if it is long.
 
-    What went wrong stands last, behind every subgraph on the way and a position in onnxruntime's source.
+    The cause is at the end, after every subgraph on the way and a position in onnxruntime's source.
     """
     text = str(error)
     return text if len(text) <= _LONGEST else f"{text[:_HEAD]} ... {text[-(_LONGEST - _HEAD) :]}"
 
 
 class Session:
-    """One onnxruntime session on the CPU, quiet, with few threads.
+    """An onnxruntime session on the CPU, without log output, with few threads.
 
-    ``source`` is a path or serialized bytes; ``optimize`` is False to run the graph as it is written. Values
-    get memory of their own then: planning what can share it takes minutes for a large graph.
+    ``source`` is a path or serialized bytes; ``optimize=False`` runs the graph as it is written. Values then
+    do not share memory: planning that takes minutes for a large graph.
     ``one_thread`` is for models whose numbers depend on the threads.
 
     Raises:
-        LoadError: the model is refused; LacksKernelError if for want of an implementation.
-        RunError: at ``run``.
+        LoadError: The model is refused; LacksKernelError if an implementation is missing.
+        RunError: In ``run``.
     """
 
     def __init__(self, source: str | bytes, optimize: bool, one_thread: bool = False) -> None:
@@ -102,7 +102,7 @@ class Session:
         self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in typed)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """All graph outputs by name."""
+        """Return all graph outputs by name."""
         try:
             if self._has_bfloat16:
                 return self._run_with_values(feeds)
@@ -113,7 +113,7 @@ class Session:
             raise RunError(_first_line(error)) from None
 
     def _run_with_values(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """bfloat16 passes as raw bits: onnxruntime's NumPy bridge does not know it."""
+        """Run with bfloat16 as raw bits: onnxruntime's NumPy bridge does not support it."""
         from onnxruntime import OrtValue
 
         bfloat16_type = 16
@@ -147,28 +147,28 @@ def _load_error(error: Exception) -> LoadError:
 
 
 class IsolatedSession:
-    """A :class:`Session` in a process of its own, which all of them share.
+    """A :class:`Session` in a child process that all of them share.
 
-    onnxruntime may end that process over a model, and cannot be interrupted: here that is an error, and
-    signals are heard. The next call makes the session anew.
+    onnxruntime may abort that process, and cannot be interrupted: here that is an error, and
+    signals work. The next call creates the session again.
 
     Raises:
-        LoadError: the model is refused, or onnxruntime ends its process over it; LacksKernelError if for
-            want of an implementation or of time.
+        LoadError: The model is refused, or onnxruntime aborts its process; LacksKernelError if an
+            implementation is missing or the time is up.
     """
 
     def __init__(self, source: str | bytes, optimize: bool, one_thread: bool = False) -> None:
-        # The other process may have started in another folder.
+        # The child process may have started in another folder.
         self._source = os.path.abspath(source) if isinstance(source, str) else source
         self._settings = optimize, one_thread
         self._key = next(_KEYS)
         self._open()
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """All graph outputs by name.
+        """Return all graph outputs by name.
 
         Raises:
-            RunError: onnxruntime refuses these inputs, ends its process over them or takes too long.
+            RunError: onnxruntime refuses these inputs, aborts its process or takes too long.
         """
         if self._birth != _CHILD.start():
             self._open()
@@ -196,7 +196,7 @@ class IsolatedSession:
 _CHILD = Child()
 _KEYS = itertools.count()
 _COMPARABLE = (np.ndarray, np.generic, list, dict, str, bytes, int, float, type(None))
-# In the child: the sessions that are open.
+# In the child: the open sessions.
 _sessions: dict[int, Session] = {}
 
 

@@ -123,7 +123,7 @@ class NodeEmitter:
             self.names = outer
 
     def label(self, value: ir.Value, what: str) -> ir.Value:
-        """Return name a value that was emitted in this scope after its meaning."""
+        """Name a value that was emitted in this scope after its meaning."""
         node = value.producer()
         if node is not None and str(value.name).startswith(self.names.prefix):
             is_first = node.name == value.name

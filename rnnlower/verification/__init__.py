@@ -1,4 +1,4 @@
-"""Verification: do two models compute the same? Shares no code with the lowering it checks."""
+"""Verification that two models compute the same; it shares no code with the lowering it checks."""
 
 from __future__ import annotations
 

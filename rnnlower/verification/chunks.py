@@ -1,7 +1,7 @@
-"""The proof that a streamed model is right: the whole sequence against its chunks, with the state carried.
+"""Verification of a streamed model: the whole sequence against its chunks, with the state carried.
 
 The reference runs on whole sequences of several lengths, with values up to saturation. The candidate runs on
-their chunks. All sequences of a length go through it at once, a chunk of each in turn: if it kept anything
+their chunks. All sequences of a length run interleaved, a chunk of each in turn: if the model kept anything
 inside, one would see the state of another.
 """
 
@@ -44,7 +44,7 @@ _PRODUCT = re.compile(r"(\d+)\*(.+)")
 
 
 def stream_of(reference: HeldModel, candidate: HeldModel) -> StreamMetadata | None:
-    """What the candidate says of itself, if it is streamed and the reference is not."""
+    """Return the candidate's stream metadata, if it is streamed and the reference is not."""
     ours, theirs = (
         StreamMetadata.read({entry.key: entry.value for entry in model.proto.metadata_props})
         for model in (reference, candidate)
@@ -54,10 +54,10 @@ def stream_of(reference: HeldModel, candidate: HeldModel) -> StreamMetadata | No
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """A streamed model against one of whole sequences.
+    """The procedure that compares a streamed model with one of whole sequences.
 
     Attributes:
-        stream: How the candidate is called.
+        stream: The candidate's calling convention.
     """
 
     stream: StreamMetadata
@@ -65,9 +65,9 @@ class Chunks:
     def problems(
         self, reference: onnx.ModelProto, candidate: onnx.ModelProto, sets: Collection[str] = ()
     ) -> tuple[list[str], bool]:
-        """Differences between the interfaces: a streamed model has states beside what the reference has.
+        """Return differences between the interfaces; a streamed model may have additional states.
 
-        The candidate may lack the inputs of which `sets` are the names.
+        The candidate may lack the inputs named in `sets`.
         """
         problems = []
         for kind, theirs, wanted, states in (
@@ -86,7 +86,7 @@ class Chunks:
         ):
             problems += [f"the candidate has no {kind} {name!r}" for name in sorted(wanted - theirs)]
             more = sorted(theirs - wanted - states)
-            problems += [f"the candidate has an {kind} {name!r} more, which is no state" for name in more]
+            problems += [f"the candidate has one more {kind} {name!r}, which is not a state" for name in more]
         return problems, not problems
 
     def run_reference(
@@ -97,14 +97,14 @@ class Chunks:
         seed: int,
         progress: Callable[[str, int, int], None],
     ) -> list[Trial]:
-        """The trials on whole sequences.
+        """Run the reference on whole sequences.
 
         Args:
             runner: The two models.
-            given: Run on these; left out: on generated sequences of several lengths.
-            trials: Sequences of each length; left out: one for each pattern of magnitudes.
-            seed: The generated sequences follow from it.
-            progress: Called with the role, the lengths done and the lengths in all.
+            given: Run on these; by default on generated sequences of several lengths.
+            trials: Sequences of each length; by default one per pattern of magnitudes.
+            seed: Determines the generated sequences.
+            progress: Called with the role, the lengths done and all lengths.
 
         Raises:
             UnverifiableError: No engine runs the reference, or it runs on no sequences.
@@ -136,7 +136,7 @@ class Chunks:
             try:
                 more = self._generate(runner, run, length, trials, seed + number)
             except UnverifiableError as error:
-                # Too short for a window, maybe: other lengths tell as much.
+                # It may be too short for a window; other lengths show the same.
                 refused.append(error)
                 runner.note(f"{length} time steps: the reference does not run")
             else:
@@ -146,7 +146,7 @@ class Chunks:
         return made
 
     def _lengths(self, graph: onnx.GraphProto) -> list[int]:
-        """The lengths of the sequences: that of the model, or some numbers of chunks."""
+        """Return the lengths of the sequences: that of the model, or some multiples of the chunk."""
         for value in graph.input:
             dims = dims_of(value)
             if value.name in self.stream.inputs and dims is not None:
@@ -162,7 +162,7 @@ class Chunks:
     ) -> list[Trial]:
         model = onnx.ModelProto()
         model.CopyFrom(runner.reference.proto)
-        # What the candidate fixes beside time holds for both.
+        # Sizes other than time that the candidate fixes hold for both models.
         other = onnx.GraphProto()
         other.input.extend(runner.candidate.proto.graph.input)
         for value in (*model.graph.input, *other.input):
@@ -180,14 +180,14 @@ class Chunks:
     def run_candidate(
         self, runner: Runner, run: RunModel, finished: list[Trial]
     ) -> Iterator[tuple[Trial, dict[str, Any]]]:
-        """The candidate's outputs as the reference has them: chunks in a row, streams in turns."""
+        """Yield the candidate's outputs in the form of the reference's: chunks in a row, streams in turns."""
         groups: dict[int, list[Trial]] = {}
         for trial in finished:
             groups.setdefault(self._steps(trial), []).append(trial)
         for steps, group in groups.items():
             if steps % self.stream.chunk and set(group[0].outputs) - set(self.stream.outputs):
                 runner.note(
-                    f"{steps} time steps are no multiple of the chunk: what is as of the end was not compared"
+                    f"{steps} time steps are not a multiple of the chunk: final states were not compared"
                 )
             calls = _Calls(runner.candidate.proto.graph, self.stream, group, steps)
             yield from zip(group, calls.outputs(run), strict=True)
@@ -197,7 +197,7 @@ class Chunks:
         return int(trial.feeds[name].shape[axis])
 
     def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
-        """The first inner value that both models name and that differs, in the first sequence that does."""
+        """Describe the first inner value that differs, of those that both models name."""
         different = next((one for one in judged if not all(c.equal for c in one.comparisons.values())), None)
         names = common_values(runner.reference, runner.candidate)
         extended = [with_outputs(model, names) for model in (runner.reference, runner.candidate)]
@@ -214,7 +214,7 @@ class Chunks:
                 calls = _Calls(chunked.proto.graph, self.stream, [trial], self._steps(trial))
                 found = _rows(calls.all(run)[0], names, expected)
         except (LoadError, RunError):
-            # A help for the reader: without it the verdict stands.
+            # This only helps the reader: the verdict stands without it.
             return None
         return first_difference(
             runner.reference.proto.graph,
@@ -226,12 +226,12 @@ class Chunks:
 
 
 class _Calls:
-    """Runs sequences of one length through a streamed model, a chunk of each in turn.
+    """A run of sequences of one length through a streamed model, a chunk of each in turn.
 
     Args:
-        graph: The streamed model's.
-        stream: How it is called.
-        trials: The sequences, with what the reference makes of them.
+        graph: The graph of the streamed model.
+        stream: Its calling convention.
+        trials: The sequences, with the reference's outputs.
         steps: Their length.
     """
 
@@ -245,11 +245,11 @@ class _Calls:
         self._calls = steps // stream.chunk
 
     def outputs(self, run: RunModel) -> list[dict[str, Any]]:
-        """For each sequence the outputs as the reference has them, as far as the stream gives them."""
+        """Return the outputs of each sequence in the reference's form, as far as the stream has them."""
         return [self._joined(trial, calls) for trial, calls in zip(self._trials, self.all(run), strict=True)]
 
     def all(self, run: RunModel) -> list[list[dict[str, Any]]]:
-        """What each call gives, for each sequence."""
+        """Return the outputs of each call, for each sequence."""
         states = [self._start(trial.feeds) for trial in self._trials]
         given: list[list[dict[str, Any]]] = [[] for _ in self._trials]
         for call in range(self._calls):
@@ -274,7 +274,7 @@ class _Calls:
         return cut
 
     def _start(self, feeds: Mapping[str, Array]) -> Feeds:
-        """The states of the first call; those that the reference has too start as it does."""
+        """Return the states of the first call; those that the reference has too start as in the reference."""
         sizes: dict[str, int] = {}
         unnamed = 1
         for name, value in self._inputs.items():
@@ -296,7 +296,7 @@ class _Calls:
         return states
 
     def _joined(self, trial: Trial, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        # The states as well: a runtime is asked for every output.
+        # The states as well: all outputs of a runtime are compared.
         outputs = {name: calls[-1][name] for name in calls[-1] if name not in trial.outputs} if calls else {}
         for name, expected in trial.outputs.items():
             axis = self._stream.outputs.get(name)
@@ -307,14 +307,14 @@ class _Calls:
         return outputs
 
     def _over_time(self, expected: Array, chunks: Sequence[Array], axis: int) -> Array:
-        """The chunks in a row, without what is too late for the reference or comes before its first frame."""
+        """Join the chunks, without steps after the reference's end or before its first frame."""
         late = chunks[0].shape[axis] * self._stream.delay // self._stream.chunk
         joined = np.concatenate(chunks, axis).take(range(late, sum(c.shape[axis] for c in chunks)), axis)
         length = expected.shape[axis]
         joined = joined.take(range(min(length, joined.shape[axis])), axis)
         if self._is_complete and not late:
             return joined
-        # What the stream has not reached yet is not compared.
+        # Steps that the stream has not reached yet are not compared.
         rest = expected.take(range(joined.shape[axis], length), axis)
         return np.concatenate([joined, rest], axis).astype(joined.dtype)
 
@@ -333,7 +333,7 @@ def _size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:
 def _rows(
     calls: Sequence[Mapping[str, Any]], names: Sequence[str], whole: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Inner values of all calls in a row, on the axis on which they then are as long as the reference's."""
+    """Return inner values of all calls joined along the axis on which they are as long as the reference's."""
     found: dict[str, Any] = {}
     for name in names:
         pieces = [call[name] for call in calls]

@@ -1,4 +1,4 @@
-"""The proof by running: the same inputs through two models, and every output compared."""
+"""Verification by running: the same inputs through two models, and every output compared."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Procedure:
-    """How two models are run: on the same inputs, or the candidate on chunks of them."""
+    """The way in which two models are run: on the same inputs, or the candidate on chunks of them."""
 
     problems: Callable[[onnx.ModelProto, onnx.ModelProto, Collection[str]], tuple[list[str], bool]]
     reference: Callable[[Runner, _Options], list[Trial]]
@@ -83,38 +83,38 @@ def verify(
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs by name.
 
-    A streamed candidate (``rnnlower stream``) runs on the chunks of what the reference runs on as a whole.
+    A streamed candidate (``rnnlower stream``) runs on chunks of the reference's sequences.
 
     Args:
-        reference: the model that is right: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
-        candidate: the model in question. Its dimensions may be fixed where the reference's are not.
-        trials: how many sets of inputs to generate, where none are given; left out: 8 patterns of magnitudes,
+        reference: The model taken as correct: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
+        candidate: The model to check. Its dimensions may be fixed where the reference's are dynamic.
+        trials: Number of input sets to generate, if none are given; by default 8 patterns of magnitudes,
             times up to 4 where flags among the inputs choose branches, times 3 for a small model.
-        seed: the generated inputs follow from it; the same seed gives the same inputs.
-        atol: allow ``|a - b| <= atol + rtol * |reference|``; where one of the two is given, the other is 0 if
-            left out. Both left out: by dtype (see :mod:`.compare`).
-        rtol: as `atol` says.
-        inputs: run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
-        states: for a streaming model, the state input that each state output feeds in the next call; left
-            out: found by name and shape. Some of the generated trials go on with such states.
-        dequantize: read the reference's DynamicQuantizeLSTM nodes as LSTM with dequantized weights.
-        assume_linear_before_reset: read its GRU nodes as ``linear_before_reset=1``.
-        semantics: what the reference's recurrent operators mean where the ONNX text and onnxruntime differ.
-        engine: run both models on this one; left out, each on onnxruntime if that has kernels for it.
-        on: run the candidate on this runtime instead: a name of ``rnnlower.engines()``, or
+        seed: Determines the generated inputs; the same seed gives the same inputs.
+        atol: Allow ``|a - b| <= atol + rtol * |reference|``. If one of the two is given, the other is 0 by
+            default; without both, they depend on the dtype (see :mod:`.compare`).
+        rtol: See `atol`.
+        inputs: Run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
+        states: For a streaming model, the state input that each state output feeds in the next call; by
+            default matched by name and shape. Some of the generated trials continue with such states.
+        dequantize: Read the reference's DynamicQuantizeLSTM nodes as LSTM with dequantized weights.
+        assume_linear_before_reset: Read its GRU nodes as ``linear_before_reset=1``.
+        semantics: Whom the reference's recurrent operators follow where onnxruntime and the ONNX spec differ.
+        engine: Run both models on this one; by default each on onnxruntime if that has kernels for it.
+        on: Run the candidate on this runtime instead: a name of ``rnnlower.engines()``, or
             ``"cmd:PROGRAM {model} {inputs} {outputs}"``.
-        also_on: run the candidate on this runtime, too, and on the same inputs.
-        sets: values of inputs that the reference always gets; the candidate may lack these inputs.
-        progress: called with ``"reference"`` or ``"candidate"``, the runs done and the runs in all.
+        also_on: Run the candidate on this runtime, too, on the same inputs.
+        sets: Values of inputs that the reference always gets; the candidate may lack these inputs.
+        progress: Called with ``"reference"`` or ``"candidate"``, the runs done and all runs.
 
     Returns:
-        A result that is truthy when every output of every trial is equal.
+        A result that is truthy if every output of every trial is equal.
 
     Raises:
-        UnverifiableError: no engine runs one of the models, the runtime asked for does not run the candidate,
+        UnverifiableError: No engine runs one of the models, the requested runtime does not run the candidate,
             or no generated inputs suit the reference.
-        InvalidModelError: a model cannot be read.
-        OptionError: an option is out of range, or the given inputs do not fit.
+        InvalidModelError: A model cannot be read.
+        OptionError: An option is out of range, or the given inputs do not fit.
     """
     if trials is not None and integer("number of trials", trials) < 1:
         raise OptionError(f"trials must be at least 1, not {trials}")
@@ -218,7 +218,7 @@ def _result(
 
 
 def _tried_on(runtime: Engine, result: VerificationResult) -> VerificationResult:
-    """The result, with itself as what the runtime made of the candidate."""
+    """Return the result with itself as the result on the runtime."""
     problem = "; ".join(result.problems) or None
     trial = RuntimeTrial.of(runtime, result.trials > 0, result.equal, result.outputs, problem)
     return replace(result, on=trial, versions={**result.versions, runtime.name: runtime.version or ""})
@@ -228,12 +228,12 @@ def _version(engine: str) -> str:
     try:
         return importlib.metadata.version("rnnlower" if engine == NumpyEngine.name else engine)
     except importlib.metadata.PackageNotFoundError:
-        # Installed under another name, as onnxruntime-gpu, or not installed at all.
+        # Installed under another name, such as onnxruntime-gpu, or not installed at all.
         return ""
 
 
 def _run_reference(runner: Runner, options: _Options) -> list[Trial]:
-    """The trials: inputs, given or generated, and the reference's outputs on them."""
+    """Return the trials: inputs, given or generated, and the reference's outputs on them."""
     graph = runner.reference.proto.graph
     given = None if options.inputs is None else read_inputs(options.inputs, graph, runner.sets)
     try:
@@ -276,7 +276,7 @@ def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
         )
     runner.states = fed_back(finished, states)
     if options.states and not runner.states:
-        runner.note("no trial went on with the given states: some do among three or more trials")
+        runner.note("no trial continued with the given states: some do among three or more trials")
     runner.notes += skipped + branches.words() + empty_words(finished) + overrides.words()
     return finished
 
@@ -290,7 +290,7 @@ def _run_same(runner: Runner, run: RunModel, finished: list[Trial]) -> Iterator[
 def _run_candidate(
     runner: Runner, procedure: _Procedure, finished: list[Trial], progress: Progress
 ) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
-    """The candidate's outputs, and what is wrong with it beyond them: that it does not load, or run."""
+    """Return the candidate's outputs, and its other faults: it may not load, or not run."""
     pairs: list[tuple[Trial, dict[str, Any]]] = []
     failures = []
     if runner.runtime is not None:
@@ -316,15 +316,15 @@ def _run_candidate(
     if runner.runtime is not None:
         failures += _other_names(runner, pairs)
     if runner.engines.get("candidate") == NumpyEngine.name:
-        # What NumPy evaluates may still break the ONNX specification (the reference may do so, too).
+        # NumPy may also evaluate models that break the ONNX spec (so may the reference).
         complaints = [_checker_complaint(model) for model in (runner.reference, runner.candidate)]
         if complaints[1] and not complaints[0]:
-            failures.append(f"the candidate is no valid model: {complaints[1]}")
+            failures.append(f"the candidate is not a valid model: {complaints[1]}")
     return pairs, failures
 
 
 def _without_overrides(runner: Runner, finished: list[Trial]) -> list[Trial]:
-    """The trials that leave inputs at their default values: runtimes take those for constants."""
+    """Return the trials that leave inputs at their default values: runtimes take those as constants."""
     required = {value.name for value in required_inputs(runner.candidate.proto.graph)}
     accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
     left = [trial for trial in finished if accepted.intersection(trial.feeds) <= required]
@@ -337,7 +337,7 @@ def _without_overrides(runner: Runner, finished: list[Trial]) -> list[Trial]:
 
 
 def _other_names(runner: Runner, pairs: list[tuple[Trial, dict[str, Any]]]) -> list[str]:
-    """What a runtime calls otherwise than the model does, or leaves out."""
+    """List outputs that a runtime renames or leaves out."""
     expected = [value.name for value in runner.candidate.proto.graph.output]
     found = list(dict.fromkeys(name for _, outputs in pairs for name in outputs))
     missing = [name for name in expected if any(name not in outputs for _, outputs in pairs)]

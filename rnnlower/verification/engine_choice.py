@@ -1,4 +1,4 @@
-"""Which engine runs a model, and why: onnxruntime where it can, NumPy evaluation where it cannot."""
+"""The choice of the engine that runs a model: onnxruntime if possible, else NumPy evaluation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_KERNEL: dict[int | None, str] = {
     onnx.TensorProto.DOUBLE: "float64",
     onnx.TensorProto.BFLOAT16: "bfloat16",
 }
-# What onnx's reference evaluator raises on a model or an input that it cannot handle.
+# The errors of onnx's reference evaluator on a model or an input that it cannot handle.
 _EVALUATION_FAILURES = (
     RnnLowerError,
     RuntimeError,
@@ -55,7 +55,7 @@ _EVALUATION_FAILURES = (
 
 
 def reasons_against_onnxruntime(facts: Facts, semantics: Semantics, empty_inputs: bool = False) -> list[str]:
-    """Why onnxruntime's native kernels cannot stand for the model's recurrent nodes; empty if they can."""
+    """Return why onnxruntime's native kernels cannot run the recurrent nodes correctly; empty if they can."""
     reasons = []
     for node in facts.recurrent:
         label = f"{node.op_type} node {node.name!r}"
@@ -73,7 +73,7 @@ def reasons_against_onnxruntime(facts: Facts, semantics: Semantics, empty_inputs
 
 
 class NumpyEngine:
-    """The evaluator of :mod:`rnnlower.engines.reference`."""
+    """The evaluator of :mod:`rnnlower.engines.reference`, as an engine."""
 
     name: EngineName = "rnnlower-reference"
 
@@ -89,28 +89,28 @@ class NumpyEngine:
             raise LoadError(f"{type(error).__name__}: {error}") from error
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """All graph outputs by name."""
+        """Return all graph outputs by name."""
         try:
             return self._evaluator.run(feeds)
         except _EVALUATION_FAILURES as error:
             raise RunError(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Release nothing."""
 
 
 class OnnxRuntimeEngine:
-    """onnxruntime, in a process of its own."""
+    """onnxruntime in a child process, as an engine."""
 
     name: EngineName = "onnxruntime"
 
     def __init__(self, model: HeldModel, optimize: bool) -> None:
-        # Its kernel rounds the rows of each thread by themselves.
+        # Its kernel rounds the rows of each thread separately.
         one_thread = QUANTIZED_LSTM in op_types(model.proto)
         self._session = IsolatedSession(model.for_session(), optimize, one_thread)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """All graph outputs by name."""
+        """Return all graph outputs by name."""
         return self._session.run(feeds)
 
     def close(self) -> None:
@@ -126,9 +126,9 @@ _NAMED_NODE = re.compile(r"""In Node, \("([^"]*)"|in node \(([^)]*)\)""")
 
 
 def inherited_fault(error: LoadError, reference: HeldModel, optimize: bool) -> bool:
-    """Whether onnxruntime refuses ``reference`` in the same words, or over a node that it holds.
+    """Return whether onnxruntime refuses ``reference``, too, with the same message or over the same node.
 
-    With ``optimize`` in any words: an optimisation that fails may say so, or end the process.
+    With ``optimize``, any message will do: a failing optimization may report an error or abort the process.
     """
     found = _NAMED_NODE.search(str(error))
     name = (found.group(1) or found.group(2)) if found else ""
@@ -153,13 +153,13 @@ def open_engine(
     empty_inputs: bool,
     excuse: Callable[[LoadError, bool], bool],
 ) -> tuple[Engine, list[str]]:
-    """The engine for ``model``, and notes on what was tried before.
+    """Return the engine for ``model``, and notes on failed attempts.
 
-    ``excuse`` says whether what onnxruntime refuses, or ends its process over, may run in another way: in
-    NumPy, or without the optimisations if it is those that fail (then it is given True).
+    ``excuse`` decides whether a model that onnxruntime refuses, or aborts on, may run in another way: in
+    NumPy, or without the optimizations if those fail (then its argument is True).
 
     Raises:
-        LoadError: the engine refuses the model, or no engine has an implementation for it.
+        LoadError: The engine refuses the model, or no engine has an implementation for it.
     """
     reasons = reasons_against_onnxruntime(facts, semantics, empty_inputs)
     if forced == "rnnlower-reference" or (reasons and not forced):

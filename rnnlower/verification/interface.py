@@ -1,4 +1,4 @@
-"""What two graphs ask for and give: the differences that show before anything runs."""
+"""The interfaces of two graphs: differences that show before anything runs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import onnx
 
 __all__ = ["feedable_inputs", "interface_problems", "overridable_inputs", "required_inputs"]
 
-# Before it every initializer had to be an input too, and runtimes let nobody feed those.
+# Before it every initializer had to be an input too, and runtimes did not allow feeding those.
 _FIRST_IR_WITH_DEFAULTS = 4
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that have no initializer to stand in for them."""
+    """Return the inputs without an initializer as default."""
     initialized = {tensor.name for tensor in graph.initializer}
     return [value for value in graph.input if value.name not in initialized]
 
 
 def feedable_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller may feed: also those whose initializer is a default value."""
+    """Return the inputs that a caller may feed, including those whose initializer is a default value."""
     defaults = model.ir_version >= _FIRST_IR_WITH_DEFAULTS
     return [*model.graph.input] if defaults else required_inputs(model.graph)
 
 
 def overridable_inputs(model: onnx.ModelProto) -> list[str]:
-    """The names of the inputs that a caller may feed or leave at their default value."""
+    """Return the names of the inputs that a caller may feed or leave at their default value."""
     required = {value.name for value in required_inputs(model.graph)}
     return [value.name for value in feedable_inputs(model) if value.name not in required]
 
@@ -33,9 +33,9 @@ def overridable_inputs(model: onnx.ModelProto) -> list[str]:
 def interface_problems(
     reference: onnx.ModelProto, candidate: onnx.ModelProto, sets: Collection[str] = ()
 ) -> tuple[list[str], bool]:
-    """Differences between the models' inputs and outputs; whether both can take the same inputs at all.
+    """Return differences between the models' inputs and outputs, and whether both can take the same inputs.
 
-    The candidate may lack the inputs of which `sets` are the names.
+    The candidate may lack the inputs named in `sets`.
     """
     problems, runnable = [], True
     theirs = {value.name: value for value in candidate.graph.input}
@@ -44,7 +44,7 @@ def interface_problems(
     for value in lasting:
         other = theirs.get(value.name)
         if other is None and (value.name in defaults or value.name in sets):
-            # Who never fed it misses nothing: told, but no difference.
+            # A caller who never fed it misses nothing: a note, but not a difference.
             continue
         if other is None:
             problems.append(f"the candidate has no input {value.name!r}")
@@ -53,7 +53,7 @@ def interface_problems(
             runnable = False
     for value in required_inputs(candidate.graph):
         if value.name not in ours:
-            problems.append(f"the candidate wants an input {value.name!r} that the reference lacks")
+            problems.append(f"the candidate needs an input {value.name!r} that the reference lacks")
             runnable = False
         elif value.name in defaults:
             problems.append(f"input {value.name!r} has no default value in the candidate")
@@ -64,7 +64,7 @@ def interface_problems(
         problems.append(f"the inputs are ordered {theirs_in_order} instead of {ours_in_order}")
     expected, found = [o.name for o in reference.graph.output], [o.name for o in candidate.graph.output]
     problems += [f"the candidate has no output {name!r}" for name in expected if name not in found]
-    problems += [f"the candidate has an output {name!r} more" for name in found if name not in expected]
+    problems += [f"the candidate has an additional output {name!r}" for name in found if name not in expected]
     if sorted(expected) == sorted(found) and expected != found:
         problems.append(f"the outputs are ordered {found} instead of {expected}")
     return problems, runnable

@@ -1,4 +1,4 @@
-"""The two models as a verification holds them: parsed, without external data, and where to run them from."""
+"""The two models of a verification: parsed, without external data, and the source from which to run them."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ __all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "op_ty
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
-# Below protobuf's 2 GiB, with room for what serialising adds.
+# Below protobuf's 2 GiB, with a margin for serialization.
 _LARGE = 2**31 - 2**20
 _BIG_TENSOR = 4096
 
 
 @dataclass(frozen=True)
 class HeldModel:
-    """``proto`` may lack external data; ``path`` is set where the file rather than ``proto`` is to be run."""
+    """A parsed model. ``proto`` may lack external data; if ``path`` is set, that file must run instead."""
 
     role: str
     proto: onnx.ModelProto
     path: Path | None
 
     def for_session(self) -> str | bytes:
-        """What an onnxruntime session is made from."""
+        """Return the source of an onnxruntime session."""
         return str(self.path) if self.path else self.proto.SerializeToString()
 
     @property
     def fits_memory(self) -> bool:
-        """Whether protobuf can hold the model together with its external data."""
+        """True if protobuf can hold the model together with its external data."""
         tensors = self.proto.graph.initializer
         return sum(8 * elements(tensor.dims) for tensor in tensors if uses_external_data(tensor)) < _LARGE
 
     def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
-        """The contents of one of the model's tensors, from its data file if they are there."""
+        """Return the content of one of the model's tensors, from its data file if necessary."""
         return numpy_helper.to_array(tensor, str(self.path.parent) if self.path else "")
 
     def with_data(self) -> onnx.ModelProto:
-        """The model with its external data loaded."""
+        """Return the model with its external data loaded."""
         return onnx.load(self.path) if self.path else self.proto
 
 
 def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
-    """Take a path, ModelProto or ir.Model; what is too large for memory formats goes to a file in ``folder``.
+    """Take a path, ModelProto or ir.Model; a model too large for protobuf goes to a file in ``folder``.
 
     Raises:
-        InvalidModelError: the file is missing, unreadable or no ONNX model; or the ModelProto is broken.
-        OptionError: a ModelProto refers to external data; only a path says where that lies.
+        InvalidModelError: The file is missing, unreadable or not an ONNX model, or the ModelProto is broken.
+        OptionError: A ModelProto refers to external data, which only a path can locate.
     """
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
@@ -88,7 +88,7 @@ def _data_size(model: onnx.ModelProto) -> int:
 
 
 def op_types(model: onnx.ModelProto) -> set[str]:
-    """The operators of all graphs and functions."""
+    """Return the operators of all graphs and functions."""
     found: set[str] = set()
     pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
     while pending:
@@ -99,7 +99,7 @@ def op_types(model: onnx.ModelProto) -> set[str]:
 
 
 def slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for analysis: large initializers keep name, type and shape, but not their data."""
+    """Return a copy for analysis: large initializers keep name, type and shape, but not their data."""
     copy = onnx.ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
     copy.functions.extend(model.functions)
@@ -122,10 +122,10 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
-    """The version of the default domain; 1 where no import tells."""
+    """Return the version of the default domain; 1 without an import."""
     return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
 
 
 def elements(dims: Iterable[int]) -> int:
-    """How many elements a tensor of this shape has."""
+    """Return the number of elements of a tensor of this shape."""
     return math.prod(dims)

@@ -1,6 +1,6 @@
-"""The reference as the user wants it read, where that is not what it says.
+"""Rewriting of the reference to the meaning that the user asks for, if it differs from the spec.
 
-`dequantize`: DynamicQuantizeLSTM is LSTM with the weights that the integers stand for.
+`dequantize`: DynamicQuantizeLSTM is LSTM with the dequantized weights.
 `assume_linear_before_reset`: every GRU has linear_before_reset=1.
 """
 
@@ -21,7 +21,7 @@ _OF_LSTM = 8
 
 
 def as_read(model: HeldModel, *, dequantize: bool, assume_linear_before_reset: bool) -> HeldModel:
-    """The model with these readings written down; itself where there are none."""
+    """Return the model with these meanings written down, or itself if there are none."""
     if not (dequantize or assume_linear_before_reset):
         return model
     proto = onnx.ModelProto()
@@ -35,7 +35,7 @@ def _rewrite(graph: onnx.GraphProto | onnx.FunctionProto, dequantize: bool, line
     nodes: list[NodeProto] = []
     for node in graph.node:
         for attribute in node.attribute:
-            # Only to look at a graph that is not there would make it.
+            # Reading the field of an absent graph would create it.
             if attribute.type == onnx.AttributeProto.GRAPH:
                 _rewrite(attribute.g, dequantize, linear)
             for inner in attribute.graphs:
@@ -54,7 +54,7 @@ def _rewrite(graph: onnx.GraphProto | onnx.FunctionProto, dequantize: bool, line
 
 
 def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
-    """LSTM, and what makes its W and R of the quantized ones."""
+    """Yield an LSTM, and the nodes that dequantize its W and R."""
     inputs = list(node.input)
     scales = {"W": inputs[8:10], "R": inputs[10:12]}
     label = node.name or next(filter(None, node.output))

@@ -1,4 +1,4 @@
-"""What a verification found, as plain data."""
+"""The result of a verification, as plain data."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["OutputComparison", "RuntimeTrial", "VerificationResult"]
 
 
 def _number(value: float) -> float | None:
-    # JSON knows neither infinity nor NaN.
+    # JSON has neither infinity nor NaN.
     return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One graph output, over all trials.
+    """The comparison of one graph output over all trials.
 
     ``max_abs`` is the largest absolute difference, ``max_rel`` the largest ``|a - b| / max(|a|, |b|)`` and
     ``max_ulp`` the largest distance in units in the last place (0 for integers, booleans and strings that
     agree). They are infinite, and null in JSON, where only one side is NaN or infinite or where shapes or
-    dtypes differ. ``error`` is the difference that takes the largest share of what is ``allowed`` there, and
-    ``used`` that share: above 1 the outputs differ. ``allowed`` and ``used`` are ``None`` where nothing is
-    allowed, or where rounding decides between two right results.
+    dtypes differ. ``error`` is the difference with the largest ratio to the ``allowed`` error there, and
+    ``used`` is that ratio: above 1 the outputs differ. ``allowed`` and ``used`` are ``None`` if no error is
+    allowed, or if rounding decides between two correct results.
     ``worst_index`` is where the difference is largest against the tolerance, ``worst_step``
     its time step in an output over time. ``errors_over_time`` holds the largest absolute difference at each
     time step over all trials, for reports; it is empty without an axis of time, and JSON lacks it.
@@ -51,7 +51,7 @@ class OutputComparison:
     errors_over_time: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys that ``verify --json`` documents, and where the worst element is."""
+        """Return the keys that ``verify --json`` documents, and the position of the worst element."""
         return {
             "name": self.name,
             "max_abs": _number(self.max_abs),
@@ -81,10 +81,10 @@ class OutputComparison:
 
 @dataclass(frozen=True)
 class RuntimeTrial:
-    """The candidate on another runtime, on the same inputs.
+    """The result of the candidate on another runtime, on the same inputs.
 
-    ``engine`` is its name, ``label`` its title with its version; ``ran`` tells whether it ran the candidate,
-    ``problem`` why not, or what is wrong beside the ``outputs``.
+    ``engine`` is its name, ``label`` its title with its version; ``ran`` is whether it ran the candidate,
+    ``problem`` why not, or a fault in addition to the ``outputs``.
     """
 
     engine: str
@@ -104,11 +104,11 @@ class RuntimeTrial:
         outputs: tuple[OutputComparison, ...] = (),
         problem: str | None = None,
     ) -> RuntimeTrial:
-        """What became of the candidate on ``runtime``."""
+        """Make the result of the candidate on ``runtime``."""
         return cls(runtime.name, runtime.label, runtime.version, ran, equal, outputs, problem)
 
     def to_dict(self) -> dict[str, Any]:
-        """The value of ``on`` in JSON; only types that JSON knows."""
+        """Return the value of ``on`` in JSON, in JSON types."""
         return {
             "engine": self.engine,
             "version": self.version,
@@ -127,15 +127,15 @@ class RuntimeTrial:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """Truthy when the two models agree on every trial.
+    """The result of a verification; truthy if the two models agree on every trial.
 
-    ``engines`` says what ran the ``"reference"`` and the ``"candidate"``; ``trials`` counts the sets of
-    inputs on which both ran; ``skipped`` says what was not compared and why; ``problems`` are the
-    differences that no single output shows (an output that is missing, a model that does not run).
+    ``engines`` names the engines of ``"reference"`` and ``"candidate"``; ``trials`` counts the sets of
+    inputs on which both ran; ``skipped`` lists what was not compared and why; ``problems`` are the
+    differences beyond single outputs (a missing output, a model that does not run).
     ``first_difference`` describes the first inner value that both models name and that differs. ``states``
     are the outputs that some trials fed back, and the inputs that they went to. ``versions`` are those of
-    the engines; ``tolerances`` hold ``atol`` and ``rtol`` as given, ``None`` for those by type. ``on`` tells
-    of the runtime on which the candidate ran, where one was asked for.
+    the engines; ``tolerances`` hold ``atol`` and ``rtol`` as given, ``None`` for those by type. ``on`` is the
+    result on another runtime, if one was requested.
     """
 
     equal: bool
@@ -154,7 +154,7 @@ class VerificationResult:
         return self.equal
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``verify --json`` prints; only types that JSON knows; ``on`` only where it was asked for."""
+        """Return what ``verify --json`` prints, in JSON types; ``on`` only if it was requested."""
         on = {} if self.on is None else {"on": self.on.to_dict()}
         return {
             "equal": self.equal,

@@ -1,4 +1,4 @@
-"""Opens the two models on their engines, and remembers what had to be done otherwise."""
+"""Execution of the two models on their engines, with notes on any workaround."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = ["Runner"]
 
 Array = NDArray[Any]
 
-# Beyond this many nodes onnxruntime's optimisations take minutes.
+# Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
 
 
 def _is_quantized(*models: HeldModel) -> bool:
-    """Whether onnxruntime's optimisations compute in integers what the graph computes in floats between."""
+    """Return true if onnxruntime's optimizations compute in integers what the graph computes in floats."""
     return any({"DequantizeLinear", QUANTIZED_LSTM} & op_types(model.proto) for model in models)
 
 
 def _is_half(model: HeldModel) -> bool:
-    """Whether the model holds float16: onnxruntime's optimisations leave out roundings between operators."""
+    """Return whether the model contains float16: onnxruntime's optimizations omit some of its roundings."""
     graph = model.proto.graph
     types = {value.type.tensor_type.elem_type for value in graph.input}
     types.update(tensor.data_type for tensor in graph.initializer)
@@ -51,11 +51,11 @@ def _is_half(model: HeldModel) -> bool:
 
 
 class Runner:
-    """The two models, what is known of them, and the engines that ran them.
+    """The two models, the facts about them, and the engines that ran them.
 
-    ``empty_inputs`` is to be set before the first run if inputs are of zero length; ``notes`` collects what
-    the result should tell; ``sets`` are values of inputs that every run gets where the model still has the
-    input; ``states`` are the outputs that were fed back, and the inputs they went to.
+    ``empty_inputs`` must be set before the first run if inputs have zero length; ``notes`` collects messages
+    for the result; ``sets`` are values of inputs that every run gets if the model still has the
+    input; ``states`` are the outputs that were fed back, and their inputs.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Runner:
         )
 
     def on(self, runtime: Runtime) -> Runner:
-        """The same, but that the candidate runs on another runtime."""
+        """Return a runner whose candidate runs on another runtime."""
         other = copy.copy(self)
         other.engines, other.notes, other.runtime = dict(self.engines), [*self.notes], runtime
         return other
@@ -95,14 +95,14 @@ class Runner:
 
     @contextmanager
     def open(self, model: HeldModel) -> Iterator[RunModel]:
-        """Yield what runs ``model``; it turns to NumPy if onnxruntime finds out late that it lacks a kernel.
+        """Yield a function that runs ``model``, in NumPy if onnxruntime turns out to lack a kernel.
 
-        One graph runs as it is written, the other after onnxruntime's optimisations: the candidate's, unless
-        it is so large that optimising takes minutes (then the reference's). Quantized and float16
+        One graph runs as it is written, the other after onnxruntime's optimizations: the candidate's, unless
+        it is so large that optimizing takes minutes (then the reference's). Quantized and float16
         graphs run as they are.
 
         Raises:
-            LoadError: no engine takes the model.
+            LoadError: No engine takes the model.
         """
         accepted = {value.name for value in model.proto.graph.input}
         fixed = {name: array for name, array in self.sets.items() if name in accepted}
@@ -147,7 +147,7 @@ class Runner:
             engine.close()
 
     def second_opinion(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
-        """The reference's outputs as NumPy computes them, in another precision than its engine."""
+        """Return the reference's outputs computed by NumPy, in another precision than its engine's."""
         if len(self.reference.proto.graph.node) > _LARGE_GRAPH:
             return None
         precise = self.engines["reference"] != NumpyEngine.name
@@ -157,7 +157,7 @@ class Runner:
             return None
 
     def in_float64(self, model: HeldModel, feeds: dict[str, Array]) -> dict[str, Any] | None:
-        """The model's outputs as NumPy computes them in float64; None if it cannot, or is large."""
+        """Return the model's outputs in float64 by NumPy; ``None`` if that fails, or the model is large."""
         if len(model.proto.graph.node) > _LARGE_GRAPH or not model.fits_memory:
             return None
         wide = {
@@ -170,12 +170,12 @@ class Runner:
             return None
 
     def _is_for_numpy(self, error: Exception, model: HeldModel) -> bool:
-        """Whether NumPy may try what onnxruntime failed on."""
+        """Return whether NumPy may try what onnxruntime failed on."""
         if self.engines[model.role] == NumpyEngine.name:
             return False
         if isinstance(error, LacksKernelError):
             return True
-        # A shape recorded in the model is not the computed one. If only NumPy ran the reference, which does
-        # not look at such records, the reference may hold the same wrong record.
+        # A declared shape is not the computed one. If only NumPy ran the reference, which ignores
+        # declared shapes, the reference may have the same wrong declaration.
         only_numpy = self.engines["reference"] == NumpyEngine.name
         return model.role == "candidate" and only_numpy and RECORDED_SHAPE in str(error)

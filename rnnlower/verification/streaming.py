@@ -1,4 +1,4 @@
-"""Streaming models: which outputs are the state that the next call takes as an input."""
+"""State outputs of streaming models, matched with the inputs that take them in the next call."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rnnlower.verification.interface import required_inputs
 
 __all__ = ["state_pairs"]
 
-# What tells the new state's name from the old one's.
+# Suffixes that distinguish the new state's name from the old one's.
 _DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
 
 
 def state_pairs(
     graph: onnx.GraphProto, facts: Facts, given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Pairs of a state output and the state input that it feeds in the next call.
+    """Return pairs of a state output and the state input that it feeds in the next call.
 
     They are found among values of one type and compatible shapes, by name (``h`` and ``hn``, ``cache`` and
     ``cache_out``), and for inputs that are initial states of recurrent nodes also by order. ``given`` pairs
-    are taken as they are, and then none is searched.
+    are taken as they are, without a search.
 
     Raises:
-        OptionError: a given name is no output or no input, or the two do not fit.
+        OptionError: A given name is not an output or input, or the two do not fit.
     """
     inputs = {value.name: value for value in required_inputs(graph)}
     outputs = {value.name: value for value in graph.output}
@@ -72,7 +72,7 @@ def _stem(name: str) -> str:
 
 
 def _may_feed(output: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> bool:
-    """Whether the output looks like a state for the input: what is of rank 0 or 1 hardly is."""
+    """Return whether the output may be a state for the input; values of rank 0 or 1 hardly are."""
     theirs, own = dims_of(output), dims_of(value)
     return theirs is not None and own is not None and len(own) > 1 and _may_hold(output, value)
 

@@ -61,7 +61,7 @@ def test_an_adapter_answers(name: str) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("", "ended well, but wrote no outputs"),
+        ("", "succeeded, but wrote no outputs"),
         ("import sys; open(sys.argv[3], 'w').write('garbage')", "wrote is no .npz file"),
         (
             "import sys, numpy; numpy.save(open(sys.argv[3], 'wb'), [1])",

@@ -1,4 +1,4 @@
-"""NumPy evaluation of models, with complete LSTM, GRU and RNN. Shares no code with the lowering it checks."""
+"""NumPy evaluation of models, with complete LSTM, GRU and RNN; it shares no code with the lowering."""
 
 from __future__ import annotations
 

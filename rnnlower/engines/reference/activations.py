@@ -24,7 +24,7 @@ _EXP_OVERFLOWS = float(np.log(np.finfo(np.float32).max))
 
 
 def _sigmoid(x: Array, alpha: float, beta: float) -> Array:
-    # Written with tanh because exp(-x) overflows for large negative x.
+    # tanh instead of exp, because exp(-x) overflows for large negative x.
     return np.asarray(0.5 * (np.tanh(0.5 * x) + 1))
 
 
@@ -41,7 +41,7 @@ class Activation:
     """One activation function.
 
     ``ort`` and ``spec`` hold the default ``(alpha, beta)`` under each semantics; ``None`` in place of a value
-    says that there is none to fall back to. ``takes`` names the parameters that consume a list entry.
+    means that there is no default. ``takes`` names the parameters that consume a list entry.
     """
 
     function: Callable[[Array, float, float], Array]
@@ -66,7 +66,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def _overflowing_softplus(x: Array, alpha: float, beta: float) -> Array:
-    # The kernels take the logarithm of 1 + exp(x), in float32 at most for what is no float64.
+    # The kernels compute log(1 + exp(x)), in float32 at most unless the type is float64.
     return np.where(x > _EXP_OVERFLOWS, np.inf, _softplus(x, alpha, beta))
 
 
@@ -86,7 +86,7 @@ def _find(name: str, ignore_case: bool, where: str) -> str:
 def _parameter(
     letter: str, kind: Activation, entries: list[float], semantics: Semantics, where: str
 ) -> float:
-    """The next list entry if ``kind`` takes this parameter, else its default; as the stored float32."""
+    """Return the next list entry if ``kind`` takes this parameter, else its default, in float32 precision."""
     if letter not in kind.takes:
         return 0.0
     if entries:
@@ -115,13 +115,13 @@ def resolve_activations(
     ignore_case: bool,
     where: str,
 ) -> list[Bound]:
-    """The functions behind ``names``, their parameters bound.
+    """Return the functions of ``names`` with their parameters bound.
 
-    ``alphas`` and ``betas`` are consumed in order, by those functions only that take the parameter; what is
-    left over is ignored. ``where`` names the node in error messages.
+    ``alphas`` and ``betas`` are consumed in order, only by functions that take the parameter; entries
+    left over are ignored. ``where`` names the node in error messages.
 
     Raises:
-        UnsupportedModelError: a name is unknown, or a parameter without a default is missing.
+        UnsupportedModelError: A name is unknown, or a parameter without a default is missing.
         InvalidModelError: ``semantics`` is neither ``"ort"`` nor ``"spec"``.
     """
     if semantics not in ("ort", "spec"):

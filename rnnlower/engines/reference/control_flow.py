@@ -1,7 +1,7 @@
 """Loop and Scan for the evaluator.
 
-onnx's own versions stack scan outputs along the wrong axis when they have rank 2 or more (Loop), know neither
-axes nor directions (Scan), treat an omitted Loop condition as false, and cannot do zero iterations.
+onnx's own versions stack scan outputs along the wrong axis if they have rank 2 or more (Loop), support
+neither axes nor directions (Scan), treat an omitted Loop condition as false, and cannot do zero iterations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Loop", "Scan_8", "Scan_9"]
 
 
 def _empty_stack(body: Any, index: int) -> Array:
-    """What zero iterations stack: the body's declared type and shape, unknown dimensions taken as 0."""
+    """Return the stack of zero iterations: the body's declared type and shape, 0 for unknown dimensions."""
     tensor = body.output_types_[index].tensor_type
     shape = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
     return np.empty((0, *shape), tensor_dtype_to_np_dtype(tensor.elem_type))
@@ -31,12 +31,12 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
     return np.stack(values) if values else _empty_stack(body, index)
 
 
-# Seconds after which a Loop is given up: it may have no end.
+# Seconds after which a Loop is given up: it may never end.
 LONGEST_LOOP = 600.0
 
 
 class _Body(OpRun):  # type: ignore[misc,unused-ignore]
-    """An operator with a ``body`` that sees the enclosing scope."""
+    """An operator with a ``body`` that can read the enclosing scope."""
 
     body: Any
 
@@ -66,7 +66,7 @@ class Loop(_Body):
             condition, *outputs = self._iterate(context, inputs)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"a Loop has not ended after {LONGEST_LOOP:.0f} s and {iteration:,} steps")
-            # An omitted cond input makes the body's condition count.
+            # If the cond input is omitted, the body's condition counts.
             keep_going = bool(np.asarray(condition).item())
             state = outputs[: len(state)]
             for stack, value in zip(stacks, outputs[len(state) :], strict=True):
@@ -92,7 +92,7 @@ def _scan(op: _Body, context: dict[str, Any], states: list[Any], slices: Sequenc
 
 
 class Scan_9(_Body):  # noqa: N801 (named after the version)
-    """Scan of versions 9, 11 and later: axes and directions, zero steps included."""
+    """Scan of versions 9, 11 and later: axes and directions, including zero steps."""
 
     def _run(self, *args: Any, **attributes: Any) -> tuple[Any, ...]:
         count = attributes["num_scan_inputs"]
@@ -111,7 +111,7 @@ class Scan_9(_Body):  # noqa: N801 (named after the version)
 
 
 class Scan_8(_Body):  # noqa: N801 (named after the version)
-    """Scan of version 8: a leading batch dimension everywhere and optional sequence lengths."""
+    """Scan of version 8: a leading batch dimension on all values, and optional sequence lengths."""
 
     def _run(self, sequence_lens: Array | None, *args: Any, **attributes: Any) -> tuple[Any, ...]:
         count = attributes["num_scan_inputs"]

@@ -1,4 +1,4 @@
-"""A NumPy evaluator of whole models: onnx's, with the gaps closed that matter here.
+"""A NumPy evaluator of whole models: onnx's, with the gaps that matter here closed.
 
 Beyond the recurrent operators (:mod:`.recurrent_ops`), Loop and Scan (:mod:`.control_flow`) and older
 versions (:mod:`.old_ops`), this repairs how ``onnx.reference.ReferenceEvaluator`` treats
@@ -34,7 +34,7 @@ FunctionKey = tuple[str, str]
 def evaluate(
     model: onnx.ModelProto, inputs: Mapping[str, Array], *, semantics: Semantics = "ort"
 ) -> dict[str, Array]:
-    """Evaluate ``model`` on ``inputs`` with NumPy; returns the graph outputs by name.
+    """Evaluate ``model`` on ``inputs`` with NumPy; return the graph outputs by name.
 
     Shorthand for ``Evaluator(model, semantics=semantics).run(inputs)``; see :class:`Evaluator`.
     """
@@ -42,20 +42,20 @@ def evaluate(
 
 
 class Evaluator:
-    """Evaluates a model any number of times.
+    """An evaluator that runs a model any number of times.
 
     Args:
-        model: the model, its external data loaded. It is not changed.
+        model: The model, with its external data loaded. It is not changed.
         semantics: ``"ort"`` or ``"spec"``, for the recurrent operators (see :mod:`.recurrent_ops`).
-        precise: compute float32 data of recurrent operators in float64; else in float32.
+        precise: Compute float32 data of recurrent operators in float64, not in float32.
 
     Recurrent operators compute float64 data in float64, float16 and bfloat16 in float32, and round at the
     end. bfloat16 arrays have the dtype ``ml_dtypes.bfloat16``.
 
     Raises:
-        UnsupportedModelError: an operator, attribute or activation is unknown.
-        InvalidModelError: shapes of weights or states do not fit.
-        ValueError: ``semantics`` is neither; at ``run``: a missing input, or sequence_lens outside 0..T.
+        UnsupportedModelError: An operator, attribute or activation is unknown.
+        InvalidModelError: Shapes of weights or states do not fit.
+        ValueError: ``semantics`` is unknown; in ``run``: an input is missing, or sequence_lens outside 0..T.
     """
 
     def __init__(self, model: onnx.ModelProto, *, semantics: Semantics = "ort", precise: bool = True) -> None:
@@ -67,14 +67,14 @@ class Evaluator:
             "foreign": {("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM},
             "local_functions": {_key(f.domain, f.name): f for f in model.functions},
         }
-        # The settings travel in the class: it is all that an evaluator hands down to subgraphs.
+        # The settings are class attributes, because the evaluator only passes the class to subgraphs.
         evaluator_class = type("_GraphEvaluator", (_GraphEvaluator,), settings)
         self._evaluator = evaluator_class(model.graph, opsets)
         initialized = {i.name for i in model.graph.initializer}
         self._required = [i.name for i in model.graph.input if i.name not in initialized]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The graph outputs by name, for graph inputs by name (those with an initializer may be left out)."""
+        """Return the graph outputs by name; ``inputs`` with an initializer are optional."""
         missing = [name for name in self._required if name not in inputs]
         if missing:
             raise ValueError(f"no value for the graph input {missing[0]!r}")
@@ -133,7 +133,7 @@ class _GraphEvaluator(ReferenceEvaluator):
 
 
 def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
-    """``node``, or a copy without what the evaluator cannot cope with (see the module's docstring)."""
+    """Return ``node``, or a copy without what the evaluator cannot handle (see the module's docstring)."""
     consumed = version < 6 and any(a.name == "consumed_inputs" for a in node.attribute)
     if not (consumed or node.domain == "ai.onnx" or "" in node.output):
         return node
@@ -151,7 +151,7 @@ def _normalized(node: onnx.NodeProto, version: int) -> onnx.NodeProto:
 
 
 def _bound(function: onnx.FunctionProto, call: onnx.NodeProto) -> onnx.FunctionProto:
-    """``function`` with its attribute references replaced by the values that ``call`` gives."""
+    """Return ``function`` with its attribute references replaced by the values of ``call``."""
     values = {a.name: a for a in function.attribute_proto}
     values.update((a.name, a) for a in call.attribute)
     bound = onnx.FunctionProto()

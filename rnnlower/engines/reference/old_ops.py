@@ -1,4 +1,4 @@
-"""Operators whose older versions onnx's reference evaluator lacks or gets wrong.
+"""Older operator versions that onnx's reference evaluator lacks or computes wrong.
 
 Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis``, Gemm, PRelu, Cast,
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
@@ -33,13 +33,13 @@ __all__ = ["OLD_OPS", "find_old_op"]
 
 
 class _OldOp(OpRun):  # type: ignore[misc,unused-ignore]
-    """Takes its attribute defaults from the schema of ``version``."""
+    """An operator whose attribute defaults come from the schema of ``version``."""
 
     op_schema: ClassVar[OpSchema | None]
 
 
 def _align(a: Array, b: Array, axis: int | None) -> Array:
-    """``b`` reshaped for NumPy broadcasting: its dimensions start at ``axis`` of ``a`` (default: suffix)."""
+    """Reshape ``b`` for NumPy broadcasting: its dimensions start at ``axis`` of ``a`` (default: suffix)."""
     if axis is None or b.size == 1:
         return b.reshape(()) if b.size == 1 else b
     axis += a.ndim if axis < 0 else 0
@@ -78,7 +78,7 @@ class _PRelu(_OldOp):
     op_schema = get_schema("PRelu", 6, "")
 
     def _run(self, x: Array, slope: Array, **attributes: Any) -> tuple[Array]:
-        # One slope for all, or one for each channel (axis 1).
+        # One slope for all channels, or one per channel (axis 1).
         if slope.size != 1 and x.ndim > 1:
             slope = slope.reshape((-1,) + (1,) * (x.ndim - 2))
         return (np.where(x > 0, x, x * slope).astype(x.dtype),)
@@ -128,7 +128,7 @@ class _Split(_OldOp):
         return tuple(np.split(x, np.cumsum(split)[:-1], axis=axis))
 
     def run(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        # The sizes come as an attribute or as a second input; only one of them may reach _run.
+        # The sizes are an attribute or a second input; only one of them may reach _run.
         if len(args) > 1:
             self.attributes_names_ = self.attributes_names_ - {"split"}
         outputs: tuple[Any, ...] = super().run(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -223,7 +223,7 @@ class _BatchNormalization(_OldOp):
         epsilon = attributes.get("epsilon", np.float32(1e-5))
         momentum = attributes.get("momentum", np.float32(0.9))
         spatial = attributes.get("spatial", 1)
-        # Until opset 6 is_test says it, whose default is 0; from 7 to 13 it is the number of outputs.
+        # Up to opset 6 is_test decides, with default 0; from 7 to 13 the number of outputs.
         by_attribute = self.run_params["opsets"].get("", 1) < 7
         training = not attributes.get("is_test", 0) if by_attribute else len(self.onnx_node.output) > 1
         axes = tuple(a for a in range(x.ndim) if a == 0 or (spatial and a != 1))
@@ -248,7 +248,7 @@ class _DequantizeLinear(_OldOp):
         self, x: Array, scale: Array, zero_point: Array | None = None, axis: int = 1, **attributes: Any
     ) -> tuple[Array]:
         def spread(values: Array) -> Array:
-            # One value for the whole tensor, or one for each slice along the axis.
+            # One value for the whole tensor, or one per slice along the axis.
             shape = [-1 if a == axis % x.ndim else 1 for a in range(x.ndim)]
             return values.reshape(shape if values.size > 1 else ())
 
@@ -259,13 +259,13 @@ class _DequantizeLinear(_OldOp):
 
 
 class _AveragePool(AveragePool_7):
-    """onnx's own, which counts pads in where the attribute to leave them out does not exist yet."""
+    """onnx's own AveragePool, corrected: it counts pads even in versions that exclude them."""
 
     op_schema = get_schema("AveragePool", 7, "")
 
 
 class _RoiAlign(RoiAlign):
-    """onnx's own, which shifts by half a pixel where the attribute not to do so does not exist yet."""
+    """onnx's own RoiAlign, corrected: it shifts by half a pixel even in versions that do not."""
 
     op_schema = get_schema("RoiAlign", 16, "")
 
@@ -277,7 +277,7 @@ class _RoiAlign(RoiAlign):
 
 
 class _ConvTranspose(ConvTranspose):
-    """onnx's own, group by group: it gets groups wrong."""
+    """onnx's own ConvTranspose, applied group by group, because it computes groups wrong."""
 
     op_schema = get_schema("ConvTranspose", 11, "")
 
@@ -335,6 +335,6 @@ OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
 
 
 def find_old_op(op_type: str, version: int) -> type[OpRun] | None:
-    """The class for ``op_type`` at default-domain opset ``version``, or None if onnx's own is right."""
+    """Return the class for ``op_type`` at opset ``version``, or ``None`` if onnx's own is correct."""
     row = OLD_OPS.get(op_type)
     return row[2] if row and row[0] <= version <= row[1] else None

@@ -1,6 +1,6 @@
 """com.microsoft.DynamicQuantizeLSTM as an operator for ``onnx.reference.ReferenceEvaluator``.
 
-A product of integers times both scales is the product of what the integers stand for: X, H, W and R are
+A product of integers times both scales is the product of the values that they represent: X, H, W and R are
 rounded to 8 bits, and LSTM computes with the rounded values. X is rounded once for all steps, H in each step,
 all rows of a batch together, as onnxruntime's kernel does with one thread.
 """
@@ -17,10 +17,10 @@ from rnnlower.engines.reference.recurrent_ops import LSTM, Step
 __all__ = ["OMITTED", "DynamicQuantizeLSTM"]
 
 OMITTED = "<omitted output"
-"""How the evaluator's names of outputs begin that a node leaves out."""
+"""The prefix of the evaluator's names for omitted outputs."""
 
 _OF_LSTM = 5
-"""Inputs of LSTM behind R."""
+"""The inputs of LSTM after R."""
 
 
 class DynamicQuantizeLSTM(LSTM):
@@ -49,7 +49,7 @@ class DynamicQuantizeLSTM(LSTM):
         seen = states[0]
         for t in range(lengths.max(initial=0)):
             active = t < lengths
-            # Each row starts at its own end of the sequence.
+            # Each row starts at the end of its own sequence.
             position = np.where(active, lengths - 1 - t, t) if reverse else np.full_like(rows, t)
             new = step(X[position, rows], [_rounded(seen), *states[1:]])
             states = [np.where(active[:, np.newaxis], n, s) for n, s in zip(new, states, strict=True)]
@@ -60,7 +60,7 @@ class DynamicQuantizeLSTM(LSTM):
 
 
 def _dequantized(values: Array, scale: Array | None, zero_point: Array | None) -> Array:
-    """The weights that the integers stand for, as LSTM has them: ``[num_directions, rows, columns]``."""
+    """Return the dequantized weights in the layout of LSTM: ``[num_directions, rows, columns]``."""
     assert scale is not None
     assert zero_point is not None
     per_column = (-1, 1, scale.shape[1] if scale.ndim > 1 else 1)
@@ -69,7 +69,7 @@ def _dequantized(values: Array, scale: Array | None, zero_point: Array | None) -
 
 
 def _rounded(values: Array) -> Array:
-    """What the values are after rounding to 8 bits in a range that holds 0."""
+    """Return the values after rounding to 8 bits in a range that contains 0."""
     narrow = values.astype(np.float32)
     low, high = np.float32(narrow.min(initial=0)), np.float32(narrow.max(initial=0))
     scale = np.float32((high - low) / np.float32(255)) if high > low else np.float32(1)

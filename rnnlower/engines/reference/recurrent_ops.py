@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN of every version as operators for ``onnx.reference.ReferenceEvaluator``.
 
-Written from the ONNX operator text (LSTM-1, 7, 14, 22; GRU-1, 3, 7, 14, 22; RNN-1, 7, 14, 22). Where the
-text is silent, and with ``semantics="ort"`` also where onnxruntime's kernels depart from it, they follow
+Written from the ONNX spec (LSTM-1, 7, 14, 22; GRU-1, 3, 7, 14, 22; RNN-1, 7, 14, 22). Where the
+spec is silent, and with ``semantics="ort"`` also where onnxruntime's kernels depart from it, they follow
 those kernels:
 
 ==========================  ======================================  =====================================
@@ -13,7 +13,7 @@ ThresholdedRelu             default alpha 0; 0 at x == alpha        default alph
 Affine                      defaults 0, 0                           defaults 1, 0
 ScaledTanh                  defaults 0, 0                           none: refused without alpha and beta
 Softplus                    infinite where exp(x) overflows         does not overflow
-activation names            LSTM, GRU: case does not matter         as written in the text
+activation names            LSTM, GRU: case does not matter         as written in the spec
 clip = 0                    RNN clips to 0; LSTM, GRU: refused      clips to 0
 clip < 0                    RNN: no clip; LSTM, GRU: refused        refused
 ==========================  ======================================  =====================================
@@ -39,7 +39,7 @@ Step = Callable[[Array, Sequence[Array]], list[Array]]
 
 
 def known_attributes(op_type: str, version: int) -> frozenset[str]:
-    """The attributes that ``op_type`` has at the default-domain opset ``version``."""
+    """Return the attributes that ``op_type`` has at the default-domain opset ``version``."""
     names = {"activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size"}
     if op_type.endswith("LSTM"):
         names.add("input_forget")
@@ -55,7 +55,7 @@ def known_attributes(op_type: str, version: int) -> frozenset[str]:
 
 
 class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
-    """What the three operators share: attributes, layout, directions, time and masks."""
+    """The common part of the three operators: attributes, layout, directions, time and masks."""
 
     semantics: ClassVar[Semantics] = "ort"
     precise: ClassVar[bool] = True
@@ -76,7 +76,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         super().__init__(onnx_node, run_params, schema)
 
     def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
-        # The evaluator stores results by name, and "" must go on meaning "no value".
+        # The evaluator stores results by name, and "" must keep meaning "no value".
         names = self.onnx_node.output
         return tuple(value if name else None for name, value in zip(names, res, strict=False))
 
@@ -127,7 +127,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         clip: Bound,
         attributes: dict[str, Any],
     ) -> Step:
-        """One direction's step: ``(x [batch, input], states [batch, hidden]) -> new states``, h first."""
+        """Return one direction's step: ``(x [batch, input], states [batch, hidden]) -> states``, h first."""
         raise NotImplementedError
 
     def _unroll(
@@ -135,7 +135,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
     ) -> tuple[Array, list[Array]]:
         seq_length = X.shape[0]
         Y = np.zeros((*X.shape[:2], states[0].shape[1]), X.dtype)
-        # A reversed row starts at its own last element: until then its mask holds the state back.
+        # A reversed row starts at its own last element: until then its mask keeps the state.
         for t in range(seq_length - 1, -1, -1) if reverse else range(seq_length):
             active = (t < lengths)[:, np.newaxis]
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -158,7 +158,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         return sequence_lens
 
     def _directions(self, direction: str | None) -> list[bool]:
-        """Whether each direction runs backwards. GRU-1's schema spells its default "foward"."""
+        """Return whether each direction runs backwards. GRU-1's schema misspells its default "foward"."""
         known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
         if direction is None or (direction == "foward" and self.op_type == "GRU" and self.version < 3):
             return [False]
@@ -169,7 +169,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
     def _activations(self, attributes: dict[str, Any], num_directions: int) -> list[list[Bound]]:
         per_direction = len(self.default_activations)
         names = attributes.get("activations") or list(self.default_activations) * num_directions
-        # RNN's schema default holds two names whatever the direction.
+        # The default of RNN's schema has two names, whatever the direction.
         if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
             names = names[:1]
         if len(names) != per_direction * num_directions:
@@ -324,11 +324,11 @@ class RNN(_Recurrent):
 
 
 def recurrent_ops(semantics: Semantics = "ort", *, precise: bool = True) -> list[type[OpRun]]:
-    """The three operators for ``ReferenceEvaluator(model, new_ops=recurrent_ops())``.
+    """Return the three operators for ``ReferenceEvaluator(model, new_ops=recurrent_ops())``.
 
-    With ``precise=False`` float32 data is computed in float32, as runtimes do, and not in float64.
+    With ``precise=False`` float32 data is computed in float32, as in runtimes, and not in float64.
 
-    That evaluator does not hand ``new_ops`` on to model-local functions;
+    That evaluator does not pass ``new_ops`` on to model-local functions;
     :class:`rnnlower.engines.reference.Evaluator` does.
     """
     return [

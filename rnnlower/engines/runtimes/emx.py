@@ -1,4 +1,4 @@
-"""emx-onnx-cgen: C for microcontrollers, compiled here with gcc and called as a shared library."""
+"""emx-onnx-cgen: C code for microcontrollers, compiled here with gcc and called as a shared library."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def load(model: Model) -> Run:
     import onnx
     import onnx.shape_inference
 
-    # A result keeps the names of its outputs' sizes, also where fixed inputs make numbers of them.
+    # A result keeps the symbols of its outputs' sizes, even if fixed inputs determine them.
     inferred = onnx.shape_inference.infer_shapes(onnx.load(model.path), data_prop=True)
     for value in inferred.graph.output:
         dims = value.type.tensor_type.shape.dim
         model.outputs[value.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
     for name, sizes in {**model.inputs, **model.outputs}.items():
         if sizes is None or None in sizes:
-            raise ValueError(f"it takes static shapes only, and those of {name!r} are {sizes}")
-    # Weights stay in the C file: above the threshold they would be read from a file of their own.
+            raise ValueError(f"it needs static shapes, and that of {name!r} is {sizes}")
+    # Weights stay in the C file: above the threshold they would go to a separate file.
     options = ("--model-name", "mdl", "--large-weight-threshold", "2000000000", "--color", "never")
     model.call("emx-onnx-cgen", "compile", model.path, "mdl.c", *options)
     model.call("gcc", "-std=gnu11", "-O1", "-w", "-shared", "-fPIC", "-o", "mdl.so", "mdl.c", "-lm")

@@ -1,4 +1,4 @@
-"""IREE: compiled for this machine's CPU."""
+"""IREE, compiled for this machine's CPU."""
 
 from __future__ import annotations
 

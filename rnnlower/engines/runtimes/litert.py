@@ -1,4 +1,4 @@
-"""onnx2tf and LiteRT: TensorFlow Lite in float32."""
+"""LiteRT (TensorFlow Lite) in float32, through onnx2tf."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ABOUT = {
 def load(model: Model) -> Run:
     import numpy as np
 
-    # It would download this file, to try what it made.
+    # Without it, onnx2tf would download this file to test its result.
     sample = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
     np.save(f"{model.folder}/calibration_image_sample_data_20x128x128x3_float32.npy", sample)
-    # It writes over its input, which is a copy; -n: it is not simplified; -kat: inputs keep their layout.
+    # It overwrites its input, which is a copy. -n: no simplification; -kat: inputs keep their layout.
     model.call("onnx2tf", "-i", model.path, "-o", model.folder, "-kat", *model.inputs, "-osd", "-n")
     made = glob.glob(f"{model.folder}/*float32.tflite")
     if not made:
@@ -43,7 +43,7 @@ def load(model: Model) -> Run:
 
 
 def _matched(names: list[str], theirs: list[str]) -> dict[str, str]:
-    """The names of the graph and what became of them: letters may be replaced; else the order counts."""
+    """Map the graph's names to onnx2tf's, which may replace letters; else the order counts."""
     plain = {re.sub(r"\W", "_", name).strip("_"): name for name in theirs}
     found = [plain.get(re.sub(r"\W", "_", name).strip("_")) for name in names]
     return {name: each or theirs[index] for index, (name, each) in enumerate(zip(names, found, strict=True))}

@@ -1,6 +1,6 @@
 """MNN on the CPU.
 
-Its converter is called as a module: the console script `mnnconvert` installs a package and posts usage data.
+Its converter is called as a module, because the script `mnnconvert` installs a package and posts usage data.
 """
 
 from __future__ import annotations

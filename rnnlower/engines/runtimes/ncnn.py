@@ -28,9 +28,9 @@ def load(model: Model) -> Run:
     with open(param, encoding="utf-8") as file:
         kinds = re.findall(r"^((?:F|torch|nn|Tensor|aten|prims|pnnx)\.\S+|LSTM|GRU) ", file.read(), re.M)
     if net.load_param(param) or net.load_model(weights):
-        raise RuntimeError(f"it does not load what pnnx made; left as they were: {sorted(set(kinds))}")
+        raise RuntimeError(f"it does not load the result of pnnx; not converted: {sorted(set(kinds))}")
     with open(script, encoding="utf-8") as file:
-        # What pnnx writes beside the model to run it tells whether arrays carry a batch axis.
+        # The Python file that pnnx writes next to the model shows whether arrays have a batch axis.
         batched = "batch_index" in file.read()
 
     def run(feeds: Arrays) -> Arrays:
@@ -43,7 +43,7 @@ def load(model: Model) -> Run:
         for index, name in enumerate(model.outputs):
             status, mat = extractor.extract(f"out{index}")
             if status:
-                raise RuntimeError(f"no output {name!r}; left as they were: {sorted(set(kinds))}")
+                raise RuntimeError(f"no output {name!r}; not converted: {sorted(set(kinds))}")
             results[name] = np.array(mat.numpy(batch_index=233) if batched else mat)
         return results
 

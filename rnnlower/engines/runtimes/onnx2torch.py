@@ -1,4 +1,4 @@
-"""onnx2torch: PyTorch modules."""
+"""onnx2torch: PyTorch modules made from ONNX models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load(model: Model) -> Run:
 
     if model.threads:
         torch.set_num_threads(model.threads)
-    # As it comes, BatchNormalization and Dropout are in training.
+    # By default, BatchNormalization and Dropout are in training mode.
     module = onnx2torch.convert(model.path).eval()
     inputs, outputs = list(model.inputs), list(model.outputs)
 
@@ -40,7 +40,7 @@ def load(model: Model) -> Run:
 
 
 def _stand_in_for_torchvision() -> None:
-    """onnx2torch imports torchvision for operators on images; no recurrent model has those."""
+    """Replace torchvision, which onnx2torch imports for image operators that no recurrent model has."""
     if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
         return
     package: Any = types.ModuleType("torchvision")

@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU, with its optimisations."""
+"""onnxruntime on the CPU, with its graph optimizations."""
 
 from __future__ import annotations
 

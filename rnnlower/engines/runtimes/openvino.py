@@ -13,7 +13,7 @@ ABOUT = {"title": "OpenVINO", "packages": ("openvino",), "tried": "2026.4.1", "t
 def load(model: Model) -> Run:
     import openvino
 
-    # Left to itself it computes in bfloat16 on machines that have it.
+    # By default it computes in bfloat16 on machines that support it.
     settings: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32"}
     if model.threads:
         settings["INFERENCE_NUM_THREADS"] = model.threads

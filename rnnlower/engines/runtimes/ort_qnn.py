@@ -28,7 +28,7 @@ def load(model: Model) -> Run:
         raise RuntimeError("it finds no QNN device")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    # Or what it cannot run would run on the CPU, and look right.
+    # Otherwise, nodes that it cannot run would run on the CPU, and seem to work.
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     backend = os.path.join(os.path.dirname(onnxruntime_qnn.__file__), "libQnnHtp.so")
     options.add_provider_for_devices(devices[:1], {"backend_path": backend})

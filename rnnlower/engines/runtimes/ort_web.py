@@ -1,4 +1,4 @@
-"""onnxruntime-web, the build for browsers, in node on WebAssembly."""
+"""onnxruntime-web, the build for browsers, on WebAssembly in Node.js."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABOUT = {
 
 
 def version() -> str | None:
-    """The version that node finds."""
+    """Return the version that Node.js finds."""
     try:
         with open(os.path.join(_package(), "package.json"), encoding="utf-8") as file:
             found: str = json.load(file)["version"]

@@ -1,4 +1,4 @@
-"""Rockchip's rknn-toolkit2: its simulator of the NPU, which computes in float16."""
+"""Rockchip's rknn-toolkit2: its NPU simulator, which computes in float16."""
 
 from __future__ import annotations
 

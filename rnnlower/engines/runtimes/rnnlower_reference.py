@@ -1,4 +1,4 @@
-"""The NumPy evaluation of the operators that verification uses where onnxruntime has no kernel."""
+"""The NumPy evaluation that verification uses where onnxruntime has no kernel."""
 
 from __future__ import annotations
 

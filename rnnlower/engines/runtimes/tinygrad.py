@@ -12,7 +12,7 @@ ABOUT = {
     "title": "tinygrad",
     "packages": ("tinygrad",),
     "install": "pip install tinygrad, and clang (or DEV=PYTHON, which takes minutes)",
-    # Its CPU device compiles with clang; DEV names another device.
+    # Its CPU device compiles with clang; DEV selects another device.
     "needs": () if os.environ.get("DEV") else ("clang",),
     "tried": "0.14.0",
 }

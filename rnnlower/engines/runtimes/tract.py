@@ -1,4 +1,4 @@
-"""tract."""
+"""tract, the inference engine in Rust, through its Python package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache TVM: its Relax frontend, compiled for the CPU."""
+"""Apache TVM: the Relax frontend, compiled for the CPU."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a verification feeds: shapes, values, trials, and what the user gives."""
+"""The inputs of a verification: shapes, values, trials, and inputs given by the user."""

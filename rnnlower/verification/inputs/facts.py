@@ -1,4 +1,4 @@
-"""What verification knows about a graph: how its inputs are used, and where it holds recurrent nodes."""
+"""Facts about a graph: the use of its inputs, and its recurrent nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECURRENT = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
 
 @dataclass
 class Uses:
-    """How consumers use one graph input. Limits are exclusive sizes: an int, a dimension's name or None."""
+    """The uses of a graph input. Limits are exclusive sizes: an int, a dimension's name or ``None``."""
 
     lengths: list[Dim] = field(default_factory=list)
     indices: list[Dim] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Uses:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A native recurrent node: where it is, and what decides whether an engine runs it.
+    """A native recurrent node: its place, and the properties that decide whether an engine runs it.
 
     ``state_dims`` are the sizes that its sequence_lens and initial states are known to have, ``input_size``
     the features of X by the shape of W.
@@ -59,9 +59,9 @@ class Recurrent:
 
 @dataclass
 class Facts:
-    """What a graph says.
+    """Facts about a graph.
 
-    ``uses`` by graph input; the recurrent nodes; the outputs left to chance or to the runtime; dimensions
+    ``uses`` by graph input; the recurrent nodes; the random or undefined outputs; dimensions
     that recurrent nodes need to be equal; the names of dimensions that are a node's batch or sequence length;
     the axis of time of the values that have one; by inputs that give a Reshape its shape, the inputs that it
     reshapes; the largest magnitude at which something clips or bends; whether sizes, counts or indices are
@@ -81,7 +81,7 @@ class Facts:
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
-    """The dimensions of a value: sizes, names, or None for unknown (also -1). None without a shape."""
+    """Return a value's dimensions: sizes, names, or ``None`` if unknown (or -1); ``None`` without a shape."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -95,5 +95,5 @@ def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
 
 
 def unnamed_dim(name: str, axis: int) -> str:
-    """The name by which a nameless dimension of input ``name`` goes here."""
+    """Return the name used here for a nameless dimension of input ``name``."""
     return f"?{name}:{axis}"

@@ -1,4 +1,4 @@
-"""Inputs made up for a model: values of several magnitudes, within what the consumers accept.
+"""Generated inputs for a model: values of several magnitudes, within what the consumers accept.
 
 Everything follows from the seed, the trial and the input's name.
 """
@@ -31,17 +31,17 @@ Array = NDArray[Any]
 # From rounding level to saturation; "mixed" draws a magnitude for every element.
 _PATTERNS = ("ordinary", "large", "tiny", "mixed", "small", "huge", "sparse", "positive")
 _FACTORS = {"large": 10.0, "small": 0.1, "tiny": 1e-3, "huge": 100.0}
-# A model with thresholds above what "huge" reaches gets one pattern more, which straddles them.
+# A model with thresholds above the values of "huge" gets one more pattern, which straddles them.
 _BEYOND = "beyond"
 _REACHED = 30.0
-# Weights that come as inputs: strong ones saturate, weak ones leave the other inputs to decide.
+# Weights that are inputs: strong ones saturate, weak ones leave the result to the other inputs.
 _WEIGHT_FACTORS = {"large": 1.0, "small": 0.1, "tiny": 0.05}
 _MAX_VARIANTS = 4
-# A small model takes no time: more draws find what only shows in a narrow range of values.
+# A small model takes no time: more draws find faults that only show in a narrow range of values.
 _SMALL_MODEL = 20_000
 _ROUNDS_OF_A_SMALL_MODEL = 3
 _UNKNOWN_LIMIT = 2
-# Magnitudes of integers that nothing makes a size or an index of, in turns; 0: the few that may be one.
+# Magnitudes of integers that are never a size or an index, in turns; 0: small values that may be one.
 _WIDE = (0, 9, 1000)
 
 
@@ -59,7 +59,7 @@ class _Turn:
 
 @dataclass(frozen=True)
 class InputMaker:
-    """Makes values for the inputs ``elem_types``, which ``uses`` describes and ``plan`` gives shapes.
+    """A generator of values for the inputs ``elem_types``, described by ``uses``, with shapes from ``plan``.
 
     A switch is an input of one element that may choose a branch: a boolean, or an integer that is compared
     with constants. Every float pattern meets up to four combinations of the switches' values.
@@ -85,23 +85,23 @@ class InputMaker:
 
     @property
     def natural_trials(self) -> int:
-        """How many trials meet every pattern with every variant of the switches, several times if cheap."""
+        """The number of trials for every pattern with every variant of the switches, repeated if cheap."""
         rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
         return len(self._patterns) * self._variants * rounds
 
     @property
     def has_discrete_inputs(self) -> bool:
-        """Whether another draw of values may make the difference between running and failing."""
+        """True if another draw of values may decide between running and failing."""
         names = [name for name in self.elem_types if name not in self._switches]
         exact = any(not is_inexact(self._dtype(name)) for name in names)
         return exact or any(use.lengths or use.indices for use in self.uses.values())
 
     def round_of(self, trial: int) -> int:
-        """How often the trial's variant of the switches came before: what else varies, varies with this."""
+        """Return how often the trial's variant of the switches came before; all else varies with that."""
         return trial // self._variants
 
     def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:
-        """The inputs of one trial. A later attempt draws other discrete values and narrower limits."""
+        """Return the inputs of one trial. A later attempt draws other discrete values and narrower limits."""
         count = self.round_of(trial)
         pattern = self._patterns[count % len(self._patterns)]
         targets = self._targets(recipe, shapes)
@@ -113,7 +113,7 @@ class InputMaker:
         return values | {name: np.array(target, self._dtype(name)) for name, target in targets.items()}
 
     def _targets(self, recipe: Recipe, shapes: Sizes) -> dict[str, tuple[int, ...]]:
-        """For inputs that are the shape into which a flat input goes, that shape."""
+        """Return the value of each input that is the target shape of a flat input."""
         targets = {}
         for name, data in self.reshapes.items():
             flat = [isinstance(d, str) for d in self.plan.dims[data]] == [True]
@@ -149,7 +149,7 @@ class InputMaker:
         return min(math.prod(map(len, self._switches.values())), _MAX_VARIANTS)
 
     def switch_values(self, trial: int) -> dict[str, Any]:
-        """One value for each switch: the first of all, the last of all, then mixtures."""
+        """Return one value per switch: the first of all, the last of all, then mixtures."""
         options = list(self._switches.values())
         variant = trial % self._variants
         if variant < 2:
@@ -194,14 +194,14 @@ class InputMaker:
         size = self.plan.size_of(dim, turn.recipe)
         if size is not None:
             return size
-        # Unknown where X comes from: no sequence is longer than the shortest of these.
+        # The source of X is unknown: no sequence is longer than the shortest of these.
         leading = [size for shape in turn.shapes.values() if len(shape) >= 2 for size in shape[:2]]
         leading += [size for shape in turn.reshaped for size in shape[-3:-1]]
         return min(leading, default=1)
 
 
 def _choices(use: Uses) -> list[int]:
-    """The constants that a value is compared with, and their neighbours, so that both outcomes occur."""
+    """Return the constants that a value is compared with, and their neighbours for both outcomes."""
     choices = {int(v) for v in use.equal_to} | {
         int(v) + step for v in use.ordered_with for step in (0, 1, -1)
     }
@@ -212,7 +212,7 @@ def _choices(use: Uses) -> list[int]:
 
 
 def _lengths(rng: np.random.Generator, shape: tuple[int, ...], limit: int, turn: int) -> Array:
-    """Sequence lengths within 0..limit: full, empty, 1 and others, not all full."""
+    """Return sequence lengths within 0..limit: full, empty, 1 and others, not all full."""
     lengths = rng.integers(0, limit + 1, shape)
     flat = lengths.reshape(-1)
     special = [limit, 0, 1, max(limit - 1, 0)]
@@ -241,7 +241,7 @@ def _floats(
         normal = np.where(rng.random(shape) < 0.5, 0.0, 3 * normal)
     factor = 10.0 * threshold if pattern == _BEYOND else _FACTORS.get(pattern, 1.0)
     if dtype == np.float16:
-        # It ends at 65504: larger inputs would test little but its overflow.
+        # The type ends at 65504: larger inputs would test little but its overflow.
         factor = min(factor, max(10.0, min(2.0 * threshold, 6000.0)))
     return np.asarray(normal * factor).astype(dtype)
 
@@ -262,5 +262,5 @@ def _integers(
     if wide:
         last = min(_WIDE[wide], np.iinfo(dtype).max)
         return np.asarray(rng.integers(-last if dtype.kind == "i" else 0, last + 1, shape))
-    # What the model computes from them may be an index into something small.
+    # The model may compute an index into something small from them.
     return np.asarray(rng.integers(0, max(1, top >> attempt), shape))

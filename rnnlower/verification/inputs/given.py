@@ -1,4 +1,4 @@
-"""Inputs that the user gives: a dictionary, an .npz file, or a test-data folder of the ONNX standard."""
+"""Inputs given by the user: a dictionary, an .npz file, or a test-data folder of the ONNX standard."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ GivenInputs: TypeAlias = "Mapping[str, Array] | str | os.PathLike[str]"
 def read_inputs(
     given: GivenInputs, graph: onnx.GraphProto, sets: Mapping[str, Array] | None = None
 ) -> list[dict[str, Array]]:
-    """The sets of inputs in ``given``, checked against the inputs of ``graph``.
+    """Read the sets of inputs in ``given``, and check them against the inputs of ``graph``.
 
     A dictionary and an .npz file hold one set: arrays under the inputs' names, or under ``in::NAME``;
-    entries ``out::NAME`` are left aside. A folder holds ``input_0.pb``, ``input_1.pb`` ... in the order of
-    the inputs, or several folders ``test_data_set_N`` that do. Inputs that are in ``sets`` may be left out.
+    entries ``out::NAME`` are ignored. A folder holds ``input_0.pb``, ``input_1.pb`` ... in the order of
+    the inputs, or several such folders ``test_data_set_N``. Inputs that are in ``sets`` may be left out.
 
     Raises:
-        OptionError: unreadable, an unknown or missing name, a wrong dtype or rank, another value than the one
-            that is set.
+        OptionError: Unreadable, an unknown or missing name, a wrong dtype or rank, or a value other than the
+            one that is set.
     """
     fixed = sets or {}
     initialized = {tensor.name for tensor in graph.initializer}
@@ -58,10 +58,10 @@ def read_inputs(
 
 
 def read_sets(sets: Mapping[str, Any], graph: onnx.GraphProto) -> dict[str, Array]:
-    """The values of inputs that are set, in the inputs' types; a number fills a shape that is static.
+    """Return the values of inputs that are set, in the inputs' types; a number fills a static shape.
 
     Raises:
-        OptionError: an unknown name, a wrong dtype or rank.
+        OptionError: An unknown name, or a wrong dtype or rank.
     """
     types = {value.name: value.type.tensor_type for value in graph.input}
     arrays = {}
@@ -78,7 +78,7 @@ def read_sets(sets: Mapping[str, Any], graph: onnx.GraphProto) -> dict[str, Arra
 
 
 def brief_value(array: Array) -> str:
-    """A value in a message."""
+    """Return a value as messages write it."""
     text = repr(array.tolist())
     return text if len(text) <= 60 else f"{array.dtype}{list(array.shape)}"
 
@@ -91,7 +91,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
         with archive:
             entries = {name: archive[name] for name in archive.files}
     except Exception as error:
-        # NumPy, zipfile and zlib have a kind of error each for every way in which an archive can be damaged.
+        # NumPy, zipfile and zlib each have their own errors for the ways in which an archive can be damaged.
         raise OptionError(f"cannot read inputs from {path}: {error or type(error).__name__}") from error
     entries = {name: array for name, array in entries.items() if not name.startswith("out::")}
     return {name.removeprefix("in::"): array for name, array in entries.items()}
@@ -124,7 +124,7 @@ def _read_tensor(file: Path) -> Array:
         tensor = onnx.TensorProto.FromString(file.read_bytes())
         return numpy_helper.to_array(tensor)
     except (OSError, DecodeError, TypeError, ValueError) as error:
-        raise OptionError(f"{file} holds no tensor: {error}") from error
+        raise OptionError(f"{file} does not hold a tensor: {error}") from error
 
 
 def _checked(entries: dict[str, Array], graph: onnx.GraphProto, required: set[str]) -> dict[str, Array]:
@@ -143,14 +143,14 @@ def _checked(entries: dict[str, Array], graph: onnx.GraphProto, required: set[st
             and array.dtype.kind == "V"
             and array.dtype.itemsize == 2
         ):
-            # How NumPy stores bfloat16 in a file.
+            # NumPy stores bfloat16 in a file like this.
             array = array.view(ml_dtypes.bfloat16)
         wanted = np.dtype(tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else array.dtype
         if array.dtype != wanted and not (wanted.kind == "O" and array.dtype.kind in "US"):
-            raise OptionError(f"input {name!r} has dtype {array.dtype}, the model wants {wanted}")
+            raise OptionError(f"input {name!r} has dtype {array.dtype}, the model needs {wanted}")
         if tensor.HasField("shape") and len(tensor.shape.dim) != array.ndim:
             raise OptionError(
-                f"input {name!r} has rank {array.ndim}, the model wants {len(tensor.shape.dim)}"
+                f"input {name!r} has rank {array.ndim}, the model needs {len(tensor.shape.dim)}"
             )
         checked[name] = array
     return checked

@@ -1,4 +1,4 @@
-"""What a graph says: which values its inputs are to have, and where it holds recurrent nodes."""
+"""Collection of facts about a graph: the values that its inputs need, and its recurrent nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["facts_of_candidate", "gather_facts"]
 def gather_facts(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None
 ) -> Facts:
-    """Facts about ``model``; with ``shapes``, under these sizes, or names of sizes, of its inputs."""
+    """Collect facts about ``model``; with ``shapes``, under these sizes, or names of sizes, of its inputs."""
     inferred = _for_inference(model)
     for value in inferred.graph.input:
         if shapes and value.name in shapes:
@@ -33,8 +33,8 @@ def gather_facts(
         _name_dims(value)
     if shapes:
         _forget_shapes(inferred.graph)
-    # Shape inference is a help here, not a judge: without it fewer limits are known.
-    # That it would end the process counts against the model, but not against sizes that are only tried.
+    # Shape inference is only a help here: without it fewer limits are known.
+    # An abort counts against the model, but not against sizes that are only tried.
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
     with suppress(*help_only):
         inferred = guarded(op_types(model), _infer, inferred)
@@ -49,7 +49,7 @@ def _infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def facts_of_candidate(model: onnx.ModelProto) -> Facts:
-    """Facts about recurrent nodes only; at no cost for a graph that has none, however large it is."""
+    """Collect facts about recurrent nodes only; at no cost for a graph without any, however large it is."""
     nodes = [model.graph.node, *(function.node for function in model.functions)]
     return gather_facts(model) if any(map(_holds_recurrent, nodes)) else Facts()
 
@@ -61,7 +61,7 @@ def _holds_recurrent(nodes: Iterable[onnx.NodeProto]) -> bool:
 
 
 def _name_dims(value: onnx.ValueInfoProto) -> None:
-    """Name the nameless dimensions of an input, so that shape inference tells where they turn up."""
+    """Name the nameless dimensions of an input, so that shape inference shows where they reappear."""
     dims = dims_of(value) or ()
     for axis, (dim, proto) in enumerate(zip(dims, value.type.tensor_type.shape.dim, strict=False)):
         if dim is None:
@@ -87,7 +87,7 @@ def _for_inference(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _forget_negative_sizes(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Take -1 for unknown: the shape inference of onnx ends the process over it."""
+    """Replace the size -1 by unknown: onnx's shape inference aborts the process on it."""
     ends = () if isinstance(graph, onnx.FunctionProto) else (*graph.input, *graph.output)
     for value in (*graph.value_info, *ends):
         for dim in value.type.tensor_type.shape.dim:

@@ -1,4 +1,4 @@
-"""Other values for inputs that have a default: what ignores a value that is fed shows only when one is."""
+"""Other values for inputs that have a default: only they show that a candidate ignores a fed value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Overrides"]
 
 Array = NDArray[Any]
 
-# In all: a trial holds them beside the model.
+# In total: a trial holds them in addition to the model.
 _MOST_ELEMENTS = 2**26
 _SIZE_AMONG_ZEROS = 0.5
 _SAMPLE = 1000
@@ -47,7 +47,7 @@ class Overrides:
             if tensor.name not in inputs:
                 reason = "the candidate has no such input"
             elif tensor.name not in feedable:
-                reason = f"nobody may feed the candidate's, at IR version {candidate.ir_version}"
+                reason = f"the candidate's cannot be fed at IR version {candidate.ir_version}"
             elif not is_inexact(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)):
                 reason = "only floats get other values"
             elif size > room:
@@ -62,9 +62,9 @@ class Overrides:
     def run(
         self, run: Callable[[dict[str, Array]], dict[str, Any]], feeds: Mapping[str, Array]
     ) -> tuple[dict[str, Array], dict[str, Any]] | None:
-        """``feeds`` with other values beside them, and what ``run`` makes of that; None where it refuses.
+        """Return ``feeds`` with other values added, and the outputs of ``run``; ``None`` if it refuses them.
 
-        It ran on ``feeds`` alone. What it refuses by itself the first time is not tried again.
+        It ran on ``feeds`` alone. A value that it refuses the first time is not tried again.
         """
         if self._values is None:
             self._values = {tensor.name: self._other_than(tensor) for tensor in self._left}
@@ -82,7 +82,7 @@ class Overrides:
         return changed, outputs
 
     def words(self) -> list[str]:
-        """A sentence for each reason for which inputs kept their default in every trial."""
+        """Return a sentence for each reason for which inputs kept their default in every trial."""
         reasons = dict(self._reasons)
         if not self._ran:
             tried = self._values is not None
@@ -102,7 +102,7 @@ class Overrides:
         feeds: Mapping[str, Array],
         names: list[str],
     ) -> None:
-        """Find, by halves, the inputs that ``run`` takes no other value for, and leave them out."""
+        """Find, by bisection, the inputs for which ``run`` accepts no other value, and leave them out."""
         assert self._values is not None
         try:
             run({**feeds, **{name: self._values[name] for name in names}})
@@ -120,7 +120,7 @@ class Overrides:
 
 
 def _other_values(default: Array, rng: np.random.Generator) -> Array:
-    """Values of the default's magnitudes and signs: a variance stays one, and so does a mask."""
+    """Return values with the default's magnitudes and signs: a variance stays one, and so does a mask."""
     working = np.float64 if default.dtype == np.float64 else np.float32
     values = default.astype(working)
     sizes = np.abs(values)

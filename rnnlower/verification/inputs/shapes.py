@@ -1,8 +1,8 @@
-"""Which sizes to give dynamic dimensions: named ones consistently, several batches and lengths.
+"""Sizes for dynamic dimensions: named ones consistently, several batches and lengths.
 
-Not every size suits a model: a convolution needs a minimum, a reshape a multiple, and dimensions without a
-name may have to agree. So sizes are proposed one after the other until the reference runs; what ran steers
-the next.
+Not every size suits a model: a convolution needs a minimum, a reshape a multiple, and unnamed dimensions
+may have to agree. Sizes are therefore proposed one after the other until the reference runs; success guides
+the next proposals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sizes = dict[str, tuple[int, ...]]
 
 _BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$|^bsz$", re.IGNORECASE)
 _BATCHES = (2, 3, 1, 4, 2, 5)
-# The long one is more than the steps that a lowered loop may take at once.
+# The long one exceeds the steps that a lowered loop may process at once.
 _LENGTHS = (5, 8, 1, 11, 3, 67)
 # Tried in this order until the reference runs.
 _SCALES = (5, 64, 512, 16, 256, 33, 1024, 128, 7, 576, 100, 160, 257, 1600, 4096, 9, 16000)
@@ -35,9 +35,9 @@ _MAX_STATIC_ELEMENTS = 2**28
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to size the dynamic dimensions.
+    """A choice of sizes for the dynamic dimensions.
 
-    ``tie`` says which unnamed dimensions agree: none beyond what is known, the first (or the last) of every
+    ``tie`` states which unnamed dimensions agree: none beyond what is known, the first (or the last) of every
     input with one another, or all.
     """
 
@@ -50,8 +50,8 @@ class Recipe:
 class ShapePlan:
     """The dimensions of all inputs, merged from both models, and a search for sizes.
 
-    Every dimension of ``dims`` is a size or a name; those that have none in the model are named after their
-    place. ``batches`` and ``lengths`` are the names that are known to be one or the other.
+    Every dimension of ``dims`` is a size or a name; unnamed dimensions of the model are named after their
+    position. ``batches`` and ``lengths`` are the names that are known to be one or the other.
     """
 
     dims: Mapping[str, Dims]
@@ -71,11 +71,11 @@ class ShapePlan:
         lengths: Iterable[str] = (),
         hints: Sequence[int] = (),
     ) -> ShapePlan:
-        """Dimensions that hold for both models: a size in one fixes the name that the other gives it.
+        """Merge the dimensions of both models: a size in one fixes the name that the other has there.
 
         Raises:
-            VerificationError: the models fix a dimension to different sizes, or an input's rank differs.
-            UnverifiableError: neither model says what rank an input has.
+            VerificationError: The models fix a dimension to different sizes, or an input's rank differs.
+            UnverifiableError: Neither model declares the rank of an input.
         """
         dims: dict[str, Dims] = {}
         same: dict[str, Dim] = {}
@@ -104,18 +104,18 @@ class ShapePlan:
 
     @property
     def has_empty_inputs(self) -> bool:
-        """Whether the models fix a dimension to zero."""
+        """True if the models fix a dimension to zero."""
         return any(d == 0 for dims in self.dims.values() for d in dims)
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether any dimension is left to choose."""
+        """True if any dimension is left to choose."""
         return bool(self._names)
 
     def proposals(self, trial: int, variant: Hashable = None) -> Iterator[Recipe]:
-        """Recipes for one trial, the most varied first, those known to work last.
+        """Yield recipes for one trial, the most varied first, those known to work last.
 
-        What works may depend on the branches taken; ``variant`` tells those apart.
+        Which sizes work may depend on the branches taken; ``variant`` distinguishes those.
         """
         varied = Recipe("named", _BATCHES[trial % len(_BATCHES)], _LENGTHS[trial % len(_LENGTHS)])
         if variant in self._good:
@@ -145,11 +145,11 @@ class ShapePlan:
             yield from (Recipe(tie, batch, length) for tie in ties)
 
     def worked(self, recipe: Recipe, variant: Hashable = None) -> None:
-        """Remember that the reference ran with ``recipe``; the first one that did is kept."""
+        """Remember that the reference ran with ``recipe``; the first such recipe is kept."""
         self._good.setdefault(variant, recipe)
 
     def sizes(self, recipe: Recipe) -> Sizes | None:
-        """A shape for every input, or None if that would be too large to try."""
+        """Return a shape for every input, or ``None`` if that would be too large to try."""
         shapes: Sizes = {}
         for name, dims in self.dims.items():
             shapes[name] = tuple(d if isinstance(d, int) else self.size_of(d, recipe) or 0 for d in dims)
@@ -162,7 +162,7 @@ class ShapePlan:
         return shapes
 
     def size_of(self, dim: Dim, recipe: Recipe) -> int | None:
-        """The size that ``recipe`` gives a dimension, of any value; None if no input decides it."""
+        """Return the size of any value's dimension under ``recipe``; ``None`` if no input determines it."""
         found = _find(dim, self._same)
         if not isinstance(found, str):
             return found
@@ -174,7 +174,7 @@ class ShapePlan:
             return recipe.batch if found in self._ends[recipe.tie == "last"] else recipe.length
         if self._is_batch(found):
             return recipe.batch
-        # Lengths differ from one another, so that a mix-up shows.
+        # Lengths differ from each other, so that a mix-up shows.
         return recipe.length + (self._length_order.index(found) if recipe.tie == "named" else 0)
 
     @cached_property
@@ -205,7 +205,7 @@ def _is_unnamed(name: str) -> bool:
 
 
 def _adopt_sizes(name: str, own: Dims, other: Dims, same: dict[str, Dim]) -> None:
-    """Let the candidate's sizes hold for the reference's names."""
+    """Apply the candidate's sizes to the reference's names."""
     if len(own) != len(other):
         raise VerificationError(f"input {name!r} has rank {len(own)} in one model, {len(other)} in the other")
     for axis, (a, b) in enumerate(zip(own, other, strict=True)):
@@ -224,10 +224,10 @@ def _find(dim: Dim, same: Mapping[str, Dim]) -> Dim:
 
 
 def _equate(first: Dim, second: Dim, same: dict[str, Dim]) -> None:
-    """Make two dimensions one; what contradicts is left alone, the model will tell."""
+    """Unify two dimensions; contradictions are left to the model."""
     a, b = _find(first, same), _find(second, same)
     if isinstance(a, str) and isinstance(b, str) and a != b:
-        # The name that the model gives wins over one made up for a place.
+        # A name from the model takes precedence over one made up for a position.
         loser, winner = (a, b) if _is_unnamed(a) else (b, a)
         same[loser] = winner
     elif isinstance(a, str) and isinstance(b, int):

@@ -1,4 +1,4 @@
-"""How large values must be to reach everything that a model does at some magnitude."""
+"""The magnitude of values needed to reach everything that a model does at some threshold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 __all__ = ["largest_threshold"]
 
-# What lies beyond is no threshold of values but the end of a type's range.
+# Larger numbers are not thresholds of values but the end of a type's range.
 _LARGEST = 1e8
 _ATTRIBUTES = ("clip", "activation_alpha", "activation_beta", "alpha", "min", "max")
 _COMPARING = ("Clip", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where", "Max", "Min")
@@ -19,7 +19,7 @@ _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DO
 
 
 def largest_threshold(model: onnx.ModelProto) -> float:
-    """The largest magnitude at which a clip, an activation's bend or a comparison with a constant lies."""
+    """Return the largest magnitude of a clip, of an activation's bend, or of a comparison with a constant."""
     found = [0.0]
     constants: dict[str, float] = {}
     for graph in _graphs(model):

@@ -1,7 +1,7 @@
-"""Follows the inputs of a graph forward to what they are used for.
+"""Tracing of a graph's inputs forward to their uses.
 
-Through operators that only move or convert values (Cast, Slice, Gather's data ...), into If, Loop and Scan
-bodies and model-local functions, to the operators that put them to use.
+It goes through operators that only move or convert values (Cast, Slice, Gather's data ...), into If, Loop and
+Scan bodies and model-local functions, to the operators that use them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Scope:
     bound: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
 
     def attributes(self, node: onnx.NodeProto) -> dict[str, onnx.AttributeProto]:
-        """The attributes of ``node``, those that refer to a function's replaced by what the call gives."""
+        """Return the attributes of ``node``, with references to function attributes resolved."""
         given = {a.name: self.bound.get(a.ref_attr_name) if a.ref_attr_name else a for a in node.attribute}
         return {name: attribute for name, attribute in given.items() if attribute is not None}
 
@@ -83,7 +83,7 @@ Taint = MutableMapping[str, Origins]
 
 
 def trace(model: onnx.ModelProto) -> Facts:
-    """What the nodes of a model say, of which shapes are inferred."""
+    """Collect the facts from the nodes of a model with inferred shapes."""
     tracer = _Tracer(model)
     tracer.run()
     return tracer.facts
@@ -104,7 +104,7 @@ class _Tracer:
         scope = _Scope(opset, {}, {}, {})
         self._graph(self._model.graph, scope, taint)
         if self.facts.recurrent:
-            # What is reshaped at run time is most likely X.
+            # The value that is reshaped at run time is most likely X.
             sizes = [dim for name in self.facts.reshapes for dim in scope.dims.get(name, ())]
             self.facts.equal_dims += [(dim, _RANK_OF_X) for dim in sizes if isinstance(dim, str)]
         for output in self._model.graph.output:
@@ -162,7 +162,7 @@ class _Tracer:
                 taint[name] = origins
 
     def _fold(self, node: onnx.NodeProto, scope: _Scope) -> None:
-        """Know the values of constants, also behind a Cast or a reshape."""
+        """Record the values of constants, also after a Cast or a reshape."""
         if node.op_type == "Constant":
             attribute = node.attribute[0]
             if attribute.name == "value":
@@ -177,7 +177,7 @@ class _Tracer:
     def _record(self, node: onnx.NodeProto, scope: _Scope) -> None:
         attributes = scope.attributes(node)
         elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
-        # sequence_lens is the one input of another type.
+        # sequence_lens is the only input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
         self._relate(node, attributes, scope)
         if node.output and node.output[0]:
@@ -198,7 +198,7 @@ class _Tracer:
         )
 
     def _relate(self, node: onnx.NodeProto, attributes: Mapping[str, Any], scope: _Scope) -> None:
-        """Note which dimensions of the node's inputs are the same."""
+        """Record which dimensions of the node's inputs are equal."""
         batch_first = "layout" in attributes and attributes["layout"].i
         state = "NDH" if batch_first else "DNH"
         weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
@@ -286,7 +286,7 @@ class _Tracer:
 
 
 def _dims_on_entry(node: onnx.NodeProto, index: int, scope: _Scope) -> Dims | None:
-    """The dimensions with which an input of a Loop or Scan enters its body's first iteration."""
+    """Return the dimensions with which an input of a Loop or Scan enters its body's first iteration."""
     dims = scope.dims.get(node.input[index])
     if dims is None or (node.op_type == "Loop" and index < 2) or node.op_type not in ("Loop", "Scan"):
         return None

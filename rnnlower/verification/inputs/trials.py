@@ -31,15 +31,15 @@ RunModel = Callable[[dict[str, Array]], dict[str, Any]]
 LONGEST_SEARCH = 120.0
 _DRAWS = 2
 _DRAWS_OF_FIXED_SHAPE = 4
-# Every how many rounds a streaming model gets its own state back.
+# The period, in rounds, in which a streaming model gets its own state back.
 _CONTINUED = 3
-# ... and every how many, beginning with the second, overridable inputs get other values.
+# ... and the period, beginning with the second round, of other values for overridable inputs.
 _OVERRIDDEN = 3
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One set of inputs and what the reference makes of it."""
+    """One set of inputs and the reference's outputs."""
 
     number: int
     feeds: dict[str, Array]
@@ -53,23 +53,23 @@ def input_maker(
     seed: int,
     sets: Collection[str] = (),
 ) -> InputMaker:
-    """What makes inputs that both graphs declare; ``facts`` are the reference's.
+    """Make the generator of inputs that both graphs declare; ``facts`` are the reference's.
 
-    Inputs of which `sets` are the names get their values elsewhere.
+    Inputs named in `sets` get their values elsewhere.
 
     Raises:
-        VerificationError: the declared shapes contradict each other.
-        UnverifiableError: an input's rank is unknown, or it is no tensor.
+        VerificationError: The declared shapes contradict each other.
+        UnverifiableError: An input's rank is unknown, or it is not a tensor.
     """
     values = [value for value in required_inputs(reference) if value.name not in sets]
     for value in values:
         if value.type.WhichOneof("value") not in (None, "tensor_type"):
             raise UnverifiableError(
-                f"input {value.name!r} is no tensor: nothing else can be generated or given",
+                f"input {value.name!r} is not a tensor: nothing else can be generated or given",
                 remedy=f"leave out the verification ({wording.option('no-verify')})",
             )
     others = {value.name: dims_of(value) for value in candidate.input}
-    # Sizes that the graph itself mentions are good guesses where arbitrary ones fail.
+    # Sizes that occur in the graph are good guesses if arbitrary ones fail.
     hints = [d for value in reference.output for d in dims_of(value) or () if isinstance(d, int)]
     hints += [d for node in facts.recurrent for d in node.x_dims or () if isinstance(d, int)]
     hints += [d for node in facts.recurrent for d in node.state_dims]
@@ -94,7 +94,7 @@ def input_maker(
 
 
 def _sizes_of_branches(graph: onnx.GraphProto) -> Iterator[int]:
-    """The sizes of constants that subgraphs give: what comes in their place may have to be as large."""
+    """Yield the sizes of constants that subgraphs return: values in their place may need the same size."""
     for node in graph.node:
         for attribute in node.attribute:
             given = {output.name for output in attribute.g.output}
@@ -105,7 +105,7 @@ def _sizes_of_branches(graph: onnx.GraphProto) -> Iterator[int]:
 
 
 def _weight_count(graph: onnx.GraphProto) -> int:
-    """The elements of all initializers and constants, those of subgraphs included."""
+    """Return the number of elements of all initializers and constants, including subgraphs."""
     count = sum(elements(tensor.dims) for tensor in graph.initializer)
     for node in graph.node:
         for attribute in node.attribute:
@@ -121,14 +121,14 @@ def generate_trials(
     progress: Callable[[int], None] = lambda done: None,
     overrides: Overrides | None = None,
 ) -> tuple[list[Trial], list[str]]:
-    """Up to ``count`` trials on which ``run`` (the reference) runs, and the reasons for those left out.
+    """Return up to ``count`` trials on which ``run`` (the reference) runs, and reasons for missing ones.
 
-    ``states`` are pairs of a state output and the state input that it feeds: every third time, a trial goes
-    on where the one before it ended. ``overrides`` are values for inputs that have defaults, for every third
-    time, too.
+    ``states`` are pairs of a state output and the state input that it feeds: every third trial continues
+    where the previous one ended. ``overrides`` are values for inputs that have defaults, for every third
+    trial, too.
 
     Raises:
-        UnverifiableError: it ran on none.
+        UnverifiableError: It ran on none.
     """
     finished: list[Trial] = []
     skipped: dict[str, list[int]] = {}
@@ -169,7 +169,7 @@ def generate_trials(
 
 
 def fed_back(trials: Sequence[Trial], states: Mapping[str, str]) -> dict[str, str]:
-    """Those of the pairs whose output some trial took over from another."""
+    """Return those pairs whose output some trial took over from another."""
     return {
         output: name
         for output, name in states.items()
@@ -184,7 +184,7 @@ def _continued(
     states: Mapping[str, str],
     before: tuple[Recipe, Sizes, Trial],
 ) -> Trial | None:
-    """The next call of a streaming model: other inputs of the same sizes, its own outputs as states."""
+    """Return the next call of a streaming model: new inputs of the same sizes, its own outputs as states."""
     recipe, shapes, previous = before
     feeds = maker.make(number, 0, recipe, shapes)
     fed = 0
@@ -214,9 +214,9 @@ def _first_that_runs(
     variant: Variant,
     last: dict[Variant, tuple[Recipe, Sizes, Trial]],
 ) -> tuple[Trial | None, str]:
-    """The first proposal of sizes and values on which the reference runs; or None and the last reason.
+    """Return the first proposed trial on which the reference runs, or ``None`` and the last reason.
 
-    ``last`` gets what ran.
+    ``last`` stores the proposal that ran.
     """
     reason = "the inputs would be too large"
     attempt = 0

@@ -1,1 +1,1 @@
-"""What counts as equal: comparison, tolerance for rounding, and where a difference begins."""
+"""The verdict: comparison, tolerance for rounding, and the place where a difference begins."""

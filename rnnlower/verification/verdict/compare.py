@@ -10,17 +10,17 @@ float32   1e-5 max(scale, 0.1) + 1e-4 |reference|      as above (1e-7): fused an
 float16   5e-3 max(scale, 0.1) + 5e-3 |reference|      a lowered graph rounds every step (1e-3), a native
                                                        kernel rounds once
 bfloat16  2e-2 max(scale, 0.1) + 2e-2 |reference|      as above (8e-3)
-others    exact                                        integers, booleans and strings have no rounding; what
-                                                       rounding decides before them, :mod:`.doubt` knows
+others    exact                                        integers, booleans and strings have no rounding; for
+                                                       decisions by rounding see :mod:`.doubt`
 ========  ===========================================  ==================================================
 
-Rounding adds up over the time steps of a recurrent node, as errors of either sign do: with the square root of
+Rounding errors of either sign add up over the time steps of a recurrent node, with the square root of
 their number. The table holds for up to 64 steps; for T steps, both terms are sqrt(T / 64) times as large.
 
-The scale is in it because an element near zero may be the difference of large ones; its floor of 0.1 because
-gate values are of order one whatever the inputs are. Where a recurrent node computes in a coarser type than
-the output's, the coarser type's row holds. What exceeds this is set against :mod:`.conditioning` before it
-counts. A tolerance that the caller gives is taken as it is, unscaled, and is the last word; where only one of
+The scale is included because an element near zero may be the difference of large ones; its floor is 0.1
+because gate values are of order one whatever the inputs are. If a recurrent node computes in a coarser type
+than the output's, the coarser type's row applies. A larger difference is checked against :mod:`.conditioning`
+before it counts. A tolerance given by the caller is used as it is, unscaled, and is final; if only one of
 the two is given, the other is 0.
 """
 
@@ -62,9 +62,9 @@ class Tolerance:
     scaled: bool
 
     def allowed(self, reference: Array, differs: Array) -> Array:
-        """The allowed absolute difference, element by element; ``reference`` is float64.
+        """Return the allowed absolute difference, element by element; ``reference`` is float64.
 
-        The scale is that of the elements that differ: a mask of -1e38 beside them must not hide them.
+        The scale is that of the elements that differ: a mask of -1e38 next to them must not hide them.
         """
         magnitude = np.abs(reference)
         finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
@@ -79,7 +79,7 @@ def tolerance_for(
     rtol: float | None = None,
     steps: int = 1,
 ) -> Tolerance:
-    """The tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times."""
+    """Return the tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times."""
     wanted = (dtype, *coarse_dtypes)
     row = next((r for r in _DEFAULTS if r[0] in wanted), (None, 0.0, 0.0))
     if atol is None and rtol is None:
@@ -89,7 +89,7 @@ def tolerance_for(
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether ``dtype`` is a float, the small ones of ml_dtypes included."""
+    """Return whether ``dtype`` is a float, including the small ones of ml_dtypes."""
     return np.issubdtype(dtype, np.floating) or np.dtype(dtype) in _small_floats()
 
 
@@ -124,7 +124,7 @@ def compare_values(
 
 
 def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> OutputComparison:
-    """Keep the largest errors over the trials, and the place of the first failure (else of the largest)."""
+    """Merge comparisons: the largest errors, at the place of the first failure (or largest error)."""
     new = replace(new, worst_trial=trial)
     if worst is None:
         return new
@@ -146,9 +146,9 @@ def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> 
 
 
 def errors_over_time(pairs: Sequence[tuple[Any, Any]], axis: int) -> tuple[float, ...]:
-    """The largest absolute difference at each index of the axis, over pairs of arrays of any length there.
+    """Return the largest absolute difference at each index of the axis, over pairs of arrays of any length.
 
-    Pairs that are no numbers, or of two shapes, are left out. Infinite where only one side is finite or NaN.
+    Pairs that are not numbers, or differ in shape, are left out. Infinite if only one side is finite or NaN.
     """
     found: list[Array] = []
     for reference, candidate in pairs:
@@ -245,14 +245,14 @@ def _compare_floats(
 
 
 def _max_ulp(a: Array, b: Array, finite: Array) -> float:
-    """The largest number of representable values between ``a`` and ``b``."""
+    """Return the largest number of representable values between ``a`` and ``b``."""
     if not finite.any():
         return 0
     bits = np.dtype(f"i{a.dtype.itemsize}")
     ordered = []
     for values in (a[finite], b[finite]):
         raw = np.ascontiguousarray(values).view(bits).astype(np.int64)
-        # Sign and magnitude to a number line: -0.0 and 0.0 both land on 0.
+        # Sign and magnitude to a number line: -0.0 and 0.0 both map to 0.
         ordered.append(np.where(raw < 0, np.int64(np.iinfo(bits).min) - raw, raw))
     # Unsigned, as the distance of two float64 of opposite sign does not fit an int64.
     high, low = np.maximum(*ordered).astype(np.uint64), np.minimum(*ordered).astype(np.uint64)

@@ -1,9 +1,9 @@
-"""How far rounding alone moves the reference's outputs.
+"""The sensitivity of the reference's outputs to rounding.
 
 Some graphs amplify rounding (deep ones, divisions by small norms): two correct evaluations then differ by
-more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs that are
-moved by a few units in the last place, and once in another precision. What that moves, no comparison can
-resolve; real faults are larger.
+more than any fixed tolerance. Before such a difference counts, the reference runs again on inputs
+moved by a few units in the last place, and once in another precision. No comparison can resolve changes
+of that size; real faults are larger.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DRAWS = 4
 _FACTOR = 4.0
 # Rounding inside a graph adds up to more than one unit of its inputs.
 _ULPS = 8.0
-# Beyond this share of an output's scale, the output says nothing.
+# Beyond this share of an output's scale, the output carries no information.
 _LARGEST_SHARE = 1e-2
 _LARGEST_SHARE_OF_SMALL = 1e-1
 _NEAR_OVERFLOW = 1e-3
@@ -40,13 +40,13 @@ def rounding_noise(
     seed: int,
     second_opinion: Mapping[str, Any] | None = None,
 ) -> dict[str, Array | None]:
-    """For each float output, element by element, the difference to allow for rounding; float64.
+    """Return the difference to allow for rounding: float64, for each element of each float output.
 
-    None where the inputs do not determine the output: where rounding moves it by more than 1% of its scale
+    ``None`` if the inputs do not determine the output: rounding moves it by more than 1% of its scale
     (10% for types of two bytes).
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``second_opinion`` are those of an
-    evaluation in another precision, which is heard where it is near.
+    evaluation in another precision, which counts where it is close.
     """
     floats = {
         name: value
@@ -78,20 +78,20 @@ def outputs_beside(
     *,
     evenly: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """What the reference gives on inputs moved by some units in the last place, or `evenly` up to that."""
+    """Yield the reference's outputs on inputs moved by some units in the last place, or `evenly` up to it."""
     for draw in range(draws):
         rng = np.random.default_rng([seed, draw])
         try:
             yield run({name: _moved(array, rng, evenly) for name, array in feeds.items()})
         except RunError:
-            # Right at the edge of what the model accepts; the other draws tell enough.
+            # At the edge of what the model accepts; the other draws are enough.
             continue
 
 
 def overflowing(values: Any, dtype: Any) -> Array:
-    """Where values are NaN or reach the end of the type's range; what comes out depends on the order then."""
+    """Return where values are NaN or at the end of the type's range; the result then depends on the order."""
     largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
-    # The product of two such values, somewhere inside, may be beyond the range.
+    # The product of two such values, somewhere inside, may exceed the range.
     bound = min(_NEAR_OVERFLOW * largest, math.sqrt(largest))
     return ~np.asarray(np.abs(values.astype(np.float64)) < bound)
 
@@ -99,7 +99,7 @@ def overflowing(values: Any, dtype: Any) -> Array:
 def _moved(array: Array, rng: np.random.Generator, evenly: bool) -> Array:
     if not is_inexact(array.dtype):
         return array
-    # In a small type one unit is much already.
+    # In a small type one unit is already much.
     ulps = _ULPS if array.dtype.itemsize >= 4 else 1.0
     step = ulps * float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
     moves = rng.uniform(-1, 1, array.shape) if evenly else rng.integers(0, 2, array.shape) * 2 - 1
@@ -118,6 +118,6 @@ def _scale(output: Array) -> float:
 
 
 def _if_determined(noise: Array, output: Array) -> Array | None:
-    # One unit of a small type may itself be more than the share of a large one.
+    # One unit of a small type may itself exceed the share of a large one.
     share = _LARGEST_SHARE if output.dtype.itemsize >= 4 else _LARGEST_SHARE_OF_SMALL
     return noise if float(noise.max(initial=0.0)) <= share * _scale(output) else None

@@ -1,4 +1,4 @@
-"""What the trials did not reach: branches that never ran, outputs that held nothing to compare."""
+"""Gaps of the trials: branches that never ran, outputs that held nothing to compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Branch:
-    """A branch of an If: where it is, and the conditions of all Ifs on the way, its own last."""
+    """A branch of an If: its place, and the conditions of all enclosing Ifs, its own last."""
 
     node: onnx.NodeProto
     name: str
@@ -31,13 +31,13 @@ class _Branch:
 
     def __str__(self) -> str:
         label = self.node.name or self.node.output[0]
-        return f"If node {label!r}: its {self.name} ran on no inputs, and was not compared"
+        return f"If node {label!r}: its {self.name} never ran, and was not compared"
 
 
 def _branches(
     graph: onnx.GraphProto, conditions: frozenset[str], way: tuple[tuple[str, bool], ...] = ()
 ) -> Iterator[_Branch]:
-    """The branches of Ifs that these values decide, those inside of others too."""
+    """Yield the branches of Ifs that these values decide, including nested ones."""
     for node in graph.node:
         if node.op_type != "If" or node.domain or node.input[0] not in conditions:
             continue
@@ -48,9 +48,9 @@ def _branches(
 
 
 class BranchWatch:
-    """Sees which branches the Ifs take that values of the main graph decide.
+    """A record of the branches that the Ifs take, as far as values of the main graph decide.
 
-    ``model`` is the model with these conditions as outputs, which `watched` takes away again; ``sets`` are
+    ``model`` is the model with these conditions as outputs, which `watched` removes again; ``sets`` are
     values of inputs that every run gets.
     """
 
@@ -63,7 +63,7 @@ class BranchWatch:
         self._branches = list(_branches(graph, frozenset(values)))
         self._added = list(dict.fromkeys(b.way[-1][0] for b in self._branches if b.way[-1][0] not in given))
         self._ran: set[tuple[tuple[str, bool], ...]] = set()
-        # Not worth a second copy of data that is kept outside.
+        # Not worth a second copy of external data.
         external = any(uses_external_data(tensor) for tensor in graph.initializer)
         extended = with_outputs(model, self._added) if self._added and not external else None
         self.model = extended or model
@@ -71,7 +71,7 @@ class BranchWatch:
             self._branches = []
 
     def watched(self, run: RunModel) -> RunModel:
-        """``run``, which runs ``model``, with the conditions noted and taken out of the outputs."""
+        """Wrap ``run``, which runs ``model``: record the conditions and remove them from the outputs."""
 
         def noting(feeds: dict[str, Array]) -> dict[str, Any]:
             outputs = run(feeds)
@@ -84,13 +84,13 @@ class BranchWatch:
         return noting
 
     def words(self) -> list[str]:
-        """A sentence for each branch that never ran, though what it is in did."""
+        """Return a sentence for each branch that never ran although its enclosing branch did."""
         reached = self._ran | {()} if self._ran else set()
         return [str(b) for b in self._branches if b.way not in self._ran and b.way[:-1] in reached]
 
 
 def empty_words(trials: Sequence[Trial]) -> list[str]:
-    """A sentence for each output of the reference that never held a number."""
+    """Return a sentence for each output of the reference that never held a number."""
     words = []
     for name in trials[0].outputs if trials else ():
         values = [trial.outputs[name] for trial in trials]

@@ -1,4 +1,4 @@
-"""What may excuse a difference: rounding, values beyond the range of their type, decisions by a hair."""
+"""Excuses for a difference: rounding, values beyond the range of their type, near ties."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DRAWS_OF_TIES = 16
 
 
 class Doubt:
-    """A second look at what the reference makes of one trial's inputs.
+    """A second look at the reference's outputs on one trial's inputs.
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``, ``opinion`` those of an evaluation
-    in another precision. ``noise`` is by float output the difference that rounding explains, element by
-    element; None where it explains any.
+    in another precision. ``noise`` is, for each float output, the difference that rounding explains, element
+    by element; ``None`` if it explains any.
     """
 
     def __init__(
@@ -42,32 +42,32 @@ class Doubt:
         self.noise = rounding_noise(run, feeds, outputs, seed, opinion)
 
     def is_open(self, name: str) -> bool:
-        """Whether the inputs do not determine an output, for all that rounding does to it."""
+        """Return whether the inputs do not determine an output, because of rounding."""
         return name in self.noise and self.noise[name] is None
 
     @cached_property
     def overflowing_outputs(self) -> set[str]:
-        """The outputs that overflow, by the reference or by the second opinion.
+        """The outputs that overflow, in the reference or in the second opinion.
 
-        A kernel may turn what has overflowed inside of it into a number.
+        A kernel may turn an internal overflow into a number.
         """
         return overflowing_outputs(self._outputs) | overflowing_outputs(self._opinion, self._outputs)
 
     def overflows(self, name: str, found: Array) -> Array:
-        """The elements of an output, of which the candidate makes ``found``, that are beyond the range."""
+        """Return the elements of an output, ``found`` in the candidate, that are beyond the range."""
         expected = self._outputs[name]
         places = self._reaches_the_end(name) | overflowing(found, expected.dtype)
         if not self._has_large_numbers:
-            # A NaN or infinity is what the model says there, as of a root or a mask. Only which of them it is
-            # may be left open by what grew beyond every range inside of a node.
+            # A NaN or infinity is the model's result there, as of a root or a mask. Only which of the two it
+            # is may be undetermined, if a value inside a node exceeded every range.
             either = ~_is_number(expected) & ~_is_number(found)
             places &= (either & self._is_number_for_less(name)) | ~self._is_meant(name)
         return places
 
     def reference_overflows(self, name: str) -> Array:
-        """The elements of an output that are beyond the range by the reference, in one precision or another.
+        """Return the elements of an output beyond the range in the reference, in one precision or another.
 
-        What it gives in both as NaN or infinity is meant, if no number is large.
+        A NaN or infinity in both precisions is intended, if no number is large.
         """
         places = self._reaches_the_end(name)
         return places if self._has_large_numbers else places & ~self._is_meant(name)
@@ -80,9 +80,9 @@ class Doubt:
         return places
 
     def is_decided_by_a_hair(self, name: str, found: Any) -> bool:
-        """Whether a discrete output, such as an ArgMax, differs only where rounding decides.
+        """Return whether a discrete output, such as an ArgMax, differs only where rounding decides.
 
-        Each element has to be what the reference gives on the inputs, on inputs moved by rounding, or in
+        Each element must equal the reference's on the inputs, on inputs moved by rounding, or in
         another precision.
         """
         expected = self._outputs[name]
@@ -100,7 +100,7 @@ class Doubt:
 
     @cached_property
     def _has_large_numbers(self) -> bool:
-        """Whether a number, the reference's or the second opinion's, is near the end of its type's range."""
+        """True if the reference or the second opinion has a number near the end of its type's range."""
         return any(
             bool((overflowing(values[name], self._outputs[name].dtype) & _is_number(values[name])).any())
             for values in (self._outputs, self._opinion)
@@ -108,7 +108,7 @@ class Doubt:
         )
 
     def _is_meant(self, name: str) -> Array:
-        """Where the reference gives the same NaN or infinity in another precision, if it runs in one."""
+        """Return where the reference has the same NaN or infinity in another precision, if there is one."""
         expected, other = self._outputs[name], self._opinion.get(name)
         if other is None or other.shape != expected.shape:
             return ~_is_number(expected)
@@ -116,7 +116,7 @@ class Doubt:
         return np.asarray((np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion)))
 
     def _is_number_for_less(self, name: str) -> Array:
-        """Where the reference gives a number once its inputs are a thousandth."""
+        """Return where the reference has a number once its inputs are divided by a thousand."""
         expected = self._outputs[name]
         less = {
             key: (value / 1000).astype(value.dtype) if is_inexact(value.dtype) else value
@@ -130,7 +130,7 @@ class Doubt:
 
 
 def overflowing_outputs(values: Mapping[str, Any], typed: Mapping[str, Any] | None = None) -> set[str]:
-    """The float outputs that overflow somewhere, in the types that ``typed`` has."""
+    """Return the float outputs that overflow somewhere, in the types that ``typed`` has."""
     types = {
         name: value.dtype
         for name, value in (typed or values).items()
@@ -142,9 +142,9 @@ def overflowing_outputs(values: Mapping[str, Any], typed: Mapping[str, Any] | No
 
 
 def masked_outputs(trials: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The outputs that overflow in every trial, and to the same few values, as a mask of -inf does.
+    """Return the outputs that overflow in every trial to the same few values, as a mask of -inf does.
 
-    What grows beyond the range does so by other numbers in every trial.
+    A value that grows beyond the range has other numbers in every trial.
     """
     names = set.intersection(*map(overflowing_outputs, trials))
     return {name for name in names if len({_overflowing_values(each[name]) for each in trials}) == 1}

@@ -1,4 +1,4 @@
-"""From outputs to a verdict: comparison, a second look at what differs, and where a difference begins."""
+"""The verdict on outputs: comparison, a second look at differences, and where a difference begins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Comparisons = dict[str, OutputComparison]
 
 @dataclass(frozen=True)
 class Judged:
-    """A trial, what the candidate made of it, and how that compares."""
+    """A trial, the candidate's outputs, and their comparison."""
 
     trial: Trial
     outputs: dict[str, Any]
@@ -45,7 +45,7 @@ class Judged:
 
 
 class Judge:
-    """Compares the outputs of the runner's two models; without given tolerances, by dtype."""
+    """A comparer of the outputs of the runner's two models; without given tolerances, by dtype."""
 
     def __init__(self, runner: Runner, atol: float | None, rtol: float | None) -> None:
         self._runner = runner
@@ -60,11 +60,11 @@ class Judge:
             self._coarse.append(np.dtype(runner.runtime.precision))
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
-        """The tolerance for values of ``dtype`` (None for what is no array) that ``feeds`` lead to."""
+        """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
         return tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
-        """The time steps of the longest recurrent node, as far as the shapes of the inputs tell."""
+        """Return the time steps of the longest recurrent node, as far as the inputs determine them."""
         sizes: dict[Any, int] = {}
         for value in self._runner.reference.proto.graph.input:
             shape = np.shape(feeds.get(value.name, ()))
@@ -89,7 +89,7 @@ class Judge:
             found = outputs[name]
             if name in self._runner.reference_facts.random_outputs:
                 self._runner.note(
-                    f"output {name!r} is left to chance or to the runtime: only shape and dtype compared"
+                    f"output {name!r} is random or undefined: only shape and dtype were compared"
                 )
                 expected, found = _shape_only(expected), _shape_only(found)
             tolerance = self.tolerance(getattr(expected, "dtype", None), trial.feeds)
@@ -98,10 +98,10 @@ class Judge:
         return comparisons
 
     def look_again(self, judged: list[Judged], seed: int) -> list[Judged]:
-        """Look again at what differs, allowing for how much the reference amplifies rounding.
+        """Check differences again, allowing for how much the reference amplifies rounding.
 
-        An output that a trial's inputs do not determine is left out of that trial, if other trials judge it.
-        Given tolerances are the last word: then nothing is excused.
+        An output that a trial's inputs do not determine is left out of that trial, if other trials compare
+        it. Given tolerances are final: then nothing is excused.
         """
         differs = any(not c.equal for one in judged for c in one.comparisons.values())
         if not differs or self.atol is not None or self.rtol is not None:
@@ -136,7 +136,7 @@ class Judge:
                             f"trial {one.trial.number}, output {name!r}: differs only as far as rounding goes"
                         )
                     else:
-                        # One difference decides; the other trials need no second look.
+                        # One difference is enough; the other trials need no second look.
                         return again + judged[len(again) :]
         self._settle(again, undetermined)
         return again
@@ -144,11 +144,11 @@ class Judge:
     def _within_range(
         self, name: str, one: Judged, doubt: Doubt, masks: Collection[str]
     ) -> OutputComparison | None:
-        """The comparison of what neither overflows in the reference nor is equal in float64; None if unequal.
+        """Compare values that neither overflow in the reference nor equal it in float64; ``None`` if unequal.
 
-        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is right in
-        float64 alone, as one that overflows where the reference does not, is wrong. None, too, where nothing
-        is left that either comparison finds equal.
+        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is correct in
+        float64 alone, such as one that overflows where the reference does not, is wrong. ``None``, too, if
+        nothing is left that either comparison finds equal.
         """
         expected, found = one.trial.outputs[name], one.outputs[name]
         may_differ = doubt.is_open(name) or bool(doubt.overflowing_outputs - {*masks})
@@ -169,7 +169,7 @@ class Judge:
         return replace(comparison, note="") if comparison.equal else None
 
     def _in_float64(self, one: Judged) -> list[dict[str, Any]]:
-        """What the two models give in float64; empty where that cannot be told."""
+        """Return what the two models compute in float64; empty if that is not possible."""
         runner = self._runner
         accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
         feeds = {k: v for k, v in one.trial.feeds.items() if k in accepted}
@@ -179,9 +179,9 @@ class Judge:
         ]
 
     def _is_overflow(self, name: str, one: Judged, doubt: Doubt, masks: Collection[str]) -> bool:
-        """Whether an output differs only in elements that overflow, in a trial in which something does.
+        """Return whether an output differs only in overflowing elements, in a trial with an overflow.
 
-        A mask, as of -inf, says nothing of a trial.
+        A mask, such as -inf, does not count as an overflow of the trial.
         """
         expected, found = one.trial.outputs[name], one.outputs[name]
         if not doubt.overflowing_outputs - {*masks}:
@@ -194,7 +194,7 @@ class Judge:
         return compare_values(name, expected, found, tolerance, doubt.noise[name]).equal
 
     def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
-        """Leave out undetermined outputs that other trials judge; the others count as they are."""
+        """Leave out undetermined outputs that other trials compare; the others count as they are."""
         names = {name for one in judged for name in one.comparisons}
         for comparisons, comparison in undetermined:
             if comparison.name in names:
@@ -205,7 +205,7 @@ class Judge:
                 comparisons[comparison.name] = comparison
 
     def merged(self, judged: list[Judged]) -> Comparisons:
-        """One comparison for each output, over all trials."""
+        """Return one comparison for each output, over all trials."""
         self._note_small_outputs([one.trial for one in judged])
         merged: Comparisons = {}
         for one in judged:
@@ -226,7 +226,7 @@ class Judge:
         return merged
 
     def _note_small_outputs(self, trials: Sequence[Trial]) -> None:
-        """Say which outputs are so small that the tolerance takes 0 for them."""
+        """Note which outputs are so small that the tolerance cannot distinguish them from 0."""
         sizes: dict[str, float] = {}
         limits: dict[str, float] = {}
         for trial in trials:
@@ -247,7 +247,7 @@ class Judge:
                 )
 
     def _time_axes(self) -> dict[str, int]:
-        """The axes of time that show once the sizes of the inputs are forgotten."""
+        """Return the time axes, which show once the sizes of the inputs are removed."""
         proto = self._runner.reference.proto
         named = {
             value.name: [unnamed_dim(value.name, axis) for axis in range(len(dims))]
@@ -257,7 +257,7 @@ class Judge:
         return gather_facts(proto, named).time_axes
 
     def where_it_begins(self, judged: list[Judged]) -> str | None:
-        """The first inner value that both models name and that differs, on the first trial that shows any."""
+        """Describe the first inner value that both models name and that differs, in the first such trial."""
         trial = next((o.trial for o in judged if not all(c.equal for c in o.comparisons.values())), None)
         if trial is None:
             return None
@@ -272,7 +272,7 @@ class Judge:
                 with self._runner.open(extended) as run:
                     values.append(run({k: v for k, v in trial.feeds.items() if k in accepted}))
             except (LoadError, RunError):
-                # A help for the reader: without it the verdict stands.
+                # This only helps the reader: the verdict stands without it.
                 return None
         graph = self._runner.reference.proto.graph
         return first_difference(

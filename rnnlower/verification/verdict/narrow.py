@@ -1,4 +1,4 @@
-"""Where a difference begins: the first value in the reference that both models name and that differs."""
+"""The place where a difference begins: the first value that both models name and that differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_VALUES = 300
 
 
 def common_values(reference: HeldModel, candidate: HeldModel) -> list[str]:
-    """The names of inner values of the main graphs that both models have, in the reference's order."""
+    """Return the names of inner values of the main graphs that both models have, in the reference's order."""
     theirs = set(_made(candidate.proto.graph))
     outputs = {value.name for value in reference.proto.graph.output}
     names = [name for name in _made(reference.proto.graph) if name in theirs and name not in outputs]
@@ -31,7 +31,7 @@ def _made(graph: onnx.GraphProto) -> Iterable[str]:
 
 
 def with_outputs(model: HeldModel, names: Iterable[str]) -> HeldModel | None:
-    """``model`` with inner values as outputs; None where it is too large to hold with its data."""
+    """Return ``model`` with inner values as outputs; ``None`` if it is too large to hold with its data."""
     external = any(uses_external_data(tensor) for tensor in model.proto.graph.initializer)
     if external and not model.fits_memory:
         return None

@@ -1,4 +1,4 @@
-"""Which graph outputs no comparison of values can judge, because a random operator decides them."""
+"""Graph outputs that depend on random operators, so that their values cannot be compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RANDOM = (
 
 
 def random_outputs(model: onnx.ModelProto) -> set[str]:
-    """The graph outputs whose values the operators leave to chance, or to the runtime."""
+    """Return the graph outputs whose values are random or undefined."""
     opset = default_opset(model.opset_import)
     functions = {(f.domain, f.name): f for f in model.functions}
     random: set[str] = set()
@@ -38,6 +38,6 @@ def random_outputs(model: onnx.ModelProto) -> set[str]:
         if any(name in random for name in node.input) or draws(node):
             random.update(name for name in node.output if name)
         if node.op_type == "BatchNormalization" and opset < 14:
-            # saved_mean and saved_var: "to speed up gradient computation", in whatever form does that.
+            # saved_mean and saved_var: "to speed up gradient computation", in any form that does so.
             random.update(name for name in node.output[3:] if name)
     return {o.name for o in model.graph.output if o.name in random}

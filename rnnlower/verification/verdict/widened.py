@@ -1,4 +1,4 @@
-"""Models in float64: what two graphs compute where neither rounding nor the range of a type matters much."""
+"""Models in float64, where neither rounding nor the range of a type matters much."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rnnlower.verification.models import HeldModel
 __all__ = ["widened"]
 
 _NARROW = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
-# Attributes by which a node says which type it gives.
+# Attributes by which a node states its output type.
 _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 
 def widened(model: HeldModel) -> HeldModel:
-    """The model with float64 in the place of every smaller float: inputs, weights, constants and casts."""
+    """Return the model with float64 in place of every smaller float: inputs, weights, constants and casts."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model.with_data())
     for graph in _graphs(wide.graph):
