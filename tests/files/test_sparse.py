@@ -51,7 +51,7 @@ def test_both_kinds_of_indices(given: list[int] | list[list[int]]) -> None:
         (indices([0, 0], [0, 7], [1, 0]), r"index \[1, 0\], outside"),
         (indices([0, 0], [0, 7], [0, -1]), r"index \[0, -1\], outside"),
         (indices(0, 23, 7), "index 7 after one that is not below it"),
-        (indices(0, 7, 7), "each is given once"),
+        (indices(0, 7, 7), "must ascend without duplicates"),
         (indices([0, 7], [0, 0], [0, 23]), r"index \[0, 0\] after"),
         (indices(0, 7), r"shape \[2\]"),
         (indices([0], [7], [23]), r"shape \[3, 1\]"),
