@@ -32,8 +32,8 @@ Reason = tuple[str, Claim]
 
 _VERDICTS = {
     "refused": "{target} refuses {what}",
-    "wrong": "{target} computes {what} wrong without an error",
-    "unknown": "whether {target} computes {what} correctly is not known",
+    "wrong": "{target} gets {what} silently wrong",
+    "unknown": "whether {target} gets {what} right is not known",
 }
 
 
