@@ -11,7 +11,8 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -21,11 +22,17 @@ from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
+from rnnlower.passes.contracts import Condition, has_node
 
 __all__ = ["AdaptNodesPass"]
 
 _PAD_MODES = ("reflect", "edge", "wrap")
 """As the standard calls them, and NumPy too."""
+
+
+def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
+    gone = [(op_type, name) for op_type, names in adapting.adapted.items() for name in names]
+    return not any(has_node(model, op_type, name) for op_type, name in gone)
 
 
 class AdaptNodesPass(ir.passes.InPlacePass):
@@ -40,6 +47,8 @@ class AdaptNodesPass(ir.passes.InPlacePass):
     Attributes:
         adapted: The names of the nodes that are gone, by operator.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_adapted_nodes_are_gone,)
 
     def __init__(self, refused: Callable[[ir.Node], bool]) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +28,7 @@ from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
+from rnnlower.passes.contracts import Condition, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -40,6 +42,10 @@ __all__ = ["AdaptRecurrentPass"]
 
 _TURN_BACK = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
 _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}
+
+
+def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:
+    return all(located.node.graph is None for located in adapting.gone)
 
 
 class AdaptRecurrentPass(ir.passes.InPlacePass):
@@ -57,6 +63,9 @@ class AdaptRecurrentPass(ir.passes.InPlacePass):
         adapted: What became of the nodes that were adapted.
         gone: Those nodes, which are no longer in the model.
     """
+
+    REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
+    ENSURES: ClassVar[Sequence[Condition]] = (_adapted_nodes_are_gone,)
 
     def __init__(
         self, target: Target, nodes: Sequence[Located] | None = None, semantics: Semantics = "ort"

@@ -13,9 +13,13 @@ torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pyto
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import find_recurrent
 
 __all__ = ["AssumeLinearBeforeResetPass"]
@@ -24,12 +28,19 @@ _FIRST_OPSET = 3
 _NAME = "linear_before_reset"
 
 
+def _every_gru_is_linear(model: ir.Model, assuming: AssumeLinearBeforeResetPass) -> bool:
+    nodes = [located.node for located in find_recurrent(model) if located.node.op_type == "GRU"]
+    return all(node.attributes.get_int(_NAME, 0) == 1 for node in nodes)
+
+
 class AssumeLinearBeforeResetPass(ir.passes.InPlacePass):
     """Gives linear_before_reset=1 to every GRU of the model, functions included.
 
     Attributes:
         mended: How many had another form.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_every_gru_is_linear,)
 
     mended = 0
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -29,12 +30,19 @@ from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import LoweredNode, replace_node
+from rnnlower.passes.contracts import Condition, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
 
 __all__ = ["ConformSonnxPass"]
+
+
+def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
+    nodes = find_recurrent(model) if conforming._nodes is None else conforming._nodes
+    there = [located for located in nodes if located.node.graph is not None]
+    return not any(departure.level == "error" for located in there for departure in departures(located))
 
 
 class ConformSonnxPass(ir.passes.InPlacePass):
@@ -50,6 +58,9 @@ class ConformSonnxPass(ir.passes.InPlacePass):
     Attributes:
         conformed: What became of the nodes that departed from the profile.
     """
+
+    REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
+    ENSURES: ClassVar[Sequence[Condition]] = (_nodes_conform,)
 
     def __init__(self, nodes: Sequence[Located] | None = None) -> None:
         super().__init__()

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from rnnlower.arguments import integer
+from rnnlower.graph.walk import default_opset
 from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
+from rnnlower.passes.contracts import Condition
 
 __all__ = ["ConvertOpsetPass"]
+
+
+def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
+    return default_opset(model) == converting.target
 
 
 class ConvertOpsetPass(ir.passes.InPlacePass):
@@ -27,6 +36,8 @@ class ConvertOpsetPass(ir.passes.InPlacePass):
         keep: Nodes for which it holds stay as they are; the caller replaces them.
         report: What the last run did.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_opset_is_target,)
 
     def __init__(self, target: int, keep: NodePredicate | None = None) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ X and H are not rounded to 8 bits any more, so the numbers are those of a finer 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +28,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.passes.contracts import Condition, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import MOST_INPUTS
@@ -38,6 +40,11 @@ _PER_AXIS = 13
 """The first DequantizeLinear with a scale for each row."""
 
 
+def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) -> bool:
+    nodes = find_recurrent(model) if dequantizing._nodes is None else dequantizing._nodes
+    return all(not located.node.domain for located in nodes)
+
+
 class DequantizeRecurrentPass(ir.passes.InPlacePass):
     """Makes DynamicQuantizeLSTM nodes of the main graph and its subgraphs LSTM nodes.
 
@@ -45,6 +52,9 @@ class DequantizeRecurrentPass(ir.passes.InPlacePass):
         nodes: The nodes; those that are not quantized stay. ``None``: every recurrent node.
         keep_integers: Whether constant weights stay integers behind DequantizeLinear.
     """
+
+    REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
+    ENSURES: ClassVar[Sequence[Condition]] = (_nodes_are_floats,)
 
     def __init__(self, nodes: Sequence[Located] | None = None, *, keep_integers: bool = True) -> None:
         super().__init__()

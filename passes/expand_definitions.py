@@ -12,8 +12,8 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import onnx
 import onnx_ir as ir
@@ -22,6 +22,7 @@ from rnnlower.graph.inlining import inline_functions
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.passes.contracts import Condition, has_node
 
 __all__ = ["ExpandDefinitionsPass"]
 
@@ -29,6 +30,11 @@ _DOMAIN = "rnnlower.definition"
 _SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
 """What definitions compute sizes with, which is folded, or what has another form."""
 _ROUNDS = 8
+
+
+def _expanded_nodes_are_gone(model: ir.Model, expanding: ExpandDefinitionsPass) -> bool:
+    gone = [(op_type, name) for op_type, names in expanding.expanded.items() for name in names]
+    return not any(has_node(model, op_type, name) for op_type, name in gone)
 
 
 class ExpandDefinitionsPass(ir.passes.InPlacePass):
@@ -41,6 +47,8 @@ class ExpandDefinitionsPass(ir.passes.InPlacePass):
     Attributes:
         expanded: The operators that were written out, with the names of their nodes.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_expanded_nodes_are_gone,)
 
     def __init__(self, unwanted: Callable[[ir.Node], bool]) -> None:
         super().__init__()

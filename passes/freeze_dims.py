@@ -16,13 +16,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import dim_name, forget_negative_sizes
+from rnnlower.passes.contracts import Condition
 
 __all__ = ["FreezeDimsPass"]
+
+
+def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
+    inputs = {value.name: value.shape for value in model.graph.inputs}
+    names = {dim_name(dim) for shape in inputs.values() if shape is not None for dim in shape}
+    given = freezing._input_shapes.items()
+    return names.isdisjoint(freezing._dims) and all(inputs[name] == list(shape) for name, shape in given)
 
 
 class FreezeDimsPass(ir.passes.InPlacePass):
@@ -36,6 +45,8 @@ class FreezeDimsPass(ir.passes.InPlacePass):
     Raises:
         OptionError: What is given has another form.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_sizes_are_frozen,)
 
     def __init__(
         self, dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None

@@ -14,14 +14,20 @@ Only a call knows the attributes, the shapes and the constants that a lowering n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import is_recurrent
 
 __all__ = ["InlineFunctionsPass"]
+
+
+def _no_function_is_wanted(model: ir.Model, inlining: InlineFunctionsPass) -> bool:
+    return not functions_with(model, inlining._wanted)
 
 
 class InlineFunctionsPass(ir.passes.InPlacePass):
@@ -33,6 +39,8 @@ class InlineFunctionsPass(ir.passes.InPlacePass):
     Attributes:
         uncalled: The functions that went without having been inlined, for want of a call.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_no_function_is_wanted,)
 
     def __init__(self, wanted: Callable[[ir.Node], bool] = is_recurrent) -> None:
         super().__init__()

@@ -16,20 +16,26 @@ from constants into defaults that a caller may override, and keep runtimes from 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["LegacyConstantsPass"]
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.passes.contracts import Condition, initializers_suit_ir_version
 
-_FIRST_IR_VERSION = 4
+__all__ = ["LegacyConstantsPass"]
 
 
 class LegacyConstantsPass(ir.passes.InPlacePass):
     """Turns initializers that are not graph inputs into Constant nodes where the IR version demands it."""
 
+    ENSURES: ClassVar[Sequence[Condition]] = (initializers_suit_ir_version,)
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         graph = model.graph
-        if model.ir_version >= _FIRST_IR_VERSION:
+        if model.ir_version >= FREE_INITIALIZERS_IR:
             return ir.passes.PassResult(model, modified=False)
         values = [value for value in graph.initializers.values() if not value.is_graph_input()]
         nodes = [node for value in values for node in _replace(value, model.opset_imports.get("", 1))]

@@ -19,6 +19,7 @@ After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -26,7 +27,7 @@ from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, Unsup
 from rnnlower.files import unmodelled
 from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.deciders import branch_decided_by
-from rnnlower.graph.initializers import InitializerPool, move_next_to_readers
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, InitializerPool, move_next_to_readers
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.quiet import paused_collection
 from rnnlower.graph.walk import Located, default_opset
@@ -37,7 +38,7 @@ from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.sketching import Wishes, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic, private_weights
-from rnnlower.opset.convert import FREE_INITIALIZERS_IR
+from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -45,6 +46,11 @@ from rnnlower.targets.plan import dialect as dialect_of
 from rnnlower.targets.reading import find_target
 
 __all__ = ["LowerRecurrentPass", "dtype_of"]
+
+
+def _nodes_are_replaced(model: ir.Model, lowering: LowerRecurrentPass) -> bool:
+    nodes = find_recurrent(model) if lowering._located is None else lowering._located
+    return all(located.node.graph is None for located in (*nodes, *lowering._impossible))
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
@@ -73,6 +79,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         lowered: What became of the nodes.
         notes: What a user should know about the forms that were chosen.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_nodes_are_replaced,)
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ def _assumes_linear(options: LoweringOptions) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An entry of the pipeline.
+    """An entry of the pipeline. The contract of what it does stands with the function.
 
     Attributes:
         run: What it does.

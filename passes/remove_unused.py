@@ -18,11 +18,15 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from rnnlower.files import unmodelled
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.walk import walk
+from rnnlower.passes.contracts import Condition, nothing_is_dead
 
 __all__ = ["RemoveUnusedPass"]
 
@@ -33,6 +37,8 @@ class RemoveUnusedPass(ir.passes.InPlacePass):
     Inputs that are left out at the end of a node's list go, too. Inputs and outputs of the graph stay, and so
     does what the model's training reads.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (nothing_is_dead,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         trained = unmodelled.names_in_training(model)

@@ -12,8 +12,8 @@ After ``SetInputsPass({"sr": 16000})``::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -22,9 +22,15 @@ from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import unmodelled
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 
 __all__ = ["SetInputsPass"]
+
+
+def _inputs_are_constants(model: ir.Model, setting: SetInputsPass) -> bool:
+    inputs = {value.name for value in model.graph.inputs}
+    return inputs.isdisjoint(setting.values) and setting.values.keys() <= model.graph.initializers.keys()
 
 
 class SetInputsPass(ir.passes.InPlacePass):
@@ -41,6 +47,8 @@ class SetInputsPass(ir.passes.InPlacePass):
     Raises:
         OptionError: `sets` is no dictionary.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_inputs_are_constants,)
 
     def __init__(self, sets: Mapping[str, Any]) -> None:
         super().__init__()

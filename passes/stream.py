@@ -18,20 +18,28 @@ operators that need them. The metadata tells which output feeds which input (``r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset
+from rnnlower.passes.contracts import Condition
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.rewriting import StreamRewriter
 from rnnlower.streaming.analysis import Analysis, analyse, find_axes
 
 __all__ = ["StreamPass"]
 
-_FREE_INITIALIZERS_IR = 4
 _FIRST_OPSET = 7
+
+
+def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
+    inputs = {value.name for value in model.graph.inputs}
+    outputs = {value.name for value in model.graph.outputs}
+    return outputs >= streaming.states.keys() and inputs >= {*streaming.states.values()}
 
 
 class StreamPass(ir.passes.InPlacePass):
@@ -49,6 +57,8 @@ class StreamPass(ir.passes.InPlacePass):
     Raises:
         OptionError: The chunk has no step.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_states_are_outside,)
 
     def __init__(
         self, chunk: int = 1, time_axes: Mapping[str, int] | None = None, allow_delay: bool = False
@@ -79,9 +89,9 @@ class StreamPass(ir.passes.InPlacePass):
 
 def _free_initializers(model: ir.Model) -> None:
     """Before version 4 each initializer was an input as well, which nobody could feed."""
-    if model.ir_version >= _FREE_INITIALIZERS_IR:
+    if model.ir_version >= FREE_INITIALIZERS_IR:
         return
     kept = [value for value in model.graph.inputs if not value.is_initializer()]
     model.graph.inputs.clear()
     model.graph.inputs.extend(kept)
-    model.ir_version = _FREE_INITIALIZERS_IR
+    model.ir_version = FREE_INITIALIZERS_IR

@@ -12,13 +12,21 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.splicing import splice
 from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.passes.contracts import Condition, has_node
 
 __all__ = ["TakeBranchesPass"]
+
+
+def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:
+    return not any(has_node(model, "If", name) for name in taking.taken)
 
 
 class TakeBranchesPass(ir.passes.InPlacePass):
@@ -27,6 +35,8 @@ class TakeBranchesPass(ir.passes.InPlacePass):
     Attributes:
         taken: The branch of each such If, by the If's name or that of its first output.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_decided_ifs_are_gone,)
 
     def __init__(self) -> None:
         super().__init__()

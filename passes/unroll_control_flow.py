@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -31,6 +32,7 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.passes.contracts import Condition
 from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.resolve_sequences import ResolveSequencesPass
 from rnnlower.passes.take_branches import TakeBranchesPass
@@ -40,6 +42,11 @@ __all__ = ["UnrollControlFlowPass"]
 _KINDS = ("Loop", "Scan")
 _MOST_NODES = 200_000
 _FIRST_SCAN = 9
+
+
+def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) -> bool:
+    left = [node.name for node, _ in walk(model.graph) if unrolling._is_wanted(node)]
+    return not (unrolling._strict and left) and not any(name in unrolling.unrolled for name in left if name)
 
 
 class UnrollControlFlowPass(ir.passes.InPlacePass):
@@ -55,6 +62,8 @@ class UnrollControlFlowPass(ir.passes.InPlacePass):
     Attributes:
         unrolled: The number of iterations of each node that is gone, by its name.
     """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_unrolled_nodes_are_gone,)
 
     def __init__(self, kinds: Sequence[str] = _KINDS, *, strict: bool = False) -> None:
         super().__init__()

@@ -14,6 +14,15 @@ from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lower_recurrent import dtype_of
+from rnnlower.passes.steps.contracts import (
+    contract,
+    lengths_are_numbers,
+    nodes_are_outside_functions,
+    nodes_are_planned,
+    nodes_are_there,
+    nodes_can_be_read,
+    nodes_have_one_fate,
+)
 from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.passes.steps.profile import conform
 from rnnlower.passes.steps.work import Work, leave_out
@@ -30,6 +39,7 @@ from rnnlower.targets.plan import (
 )
 
 
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
 def keep_native(work: Work) -> None:
     InferTypesPass()(work.model)
     options = work.options
@@ -40,6 +50,7 @@ def keep_native(work: Work) -> None:
     work.nodes = wanted
 
 
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_there])
 def adapt_recurrent(work: Work) -> None:
     options = work.options
     native = [
@@ -59,11 +70,13 @@ def warn_of_other_recurrences(work: Work) -> None:
     work.warnings += other_recurrences(work.model)
 
 
+@contract(ensures=[nodes_can_be_read])
 def read_nodes(work: Work) -> None:
     for located in work.nodes:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
+@contract(requires=[nodes_can_be_read])
 def conform_to_profile(work: Work) -> None:
     work.lowered, notes = conform(work.model, work.nodes)
     work.notes += notes
@@ -71,11 +84,13 @@ def conform_to_profile(work: Work) -> None:
     work.nodes = [each for each in find_recurrent(work.model) if (each.path, each.name) in conformed]
 
 
+@contract(requires=[nodes_can_be_read], ensures=[nodes_are_there])
 def fold_weights(work: Work) -> None:
     FoldWeightsPass([located.node for located in work.nodes])(work.model)
     InferTypesPass()(work.model)
 
 
+@contract(requires=[nodes_can_be_read], ensures=[lengths_are_numbers])
 def fix_lengths(work: Work) -> None:
     work.nodes, unreachable, impossible = with_static_lengths(
         work.model, work.nodes, work.options.target, work.options.semantics
@@ -92,6 +107,7 @@ def warn_of_forgotten_states(work: Work) -> None:
     work.warnings += forgotten_states(lengths)
 
 
+@contract(requires=[nodes_can_be_read, nodes_are_outside_functions], ensures=[nodes_are_planned])
 def plan_nodes(work: Work) -> None:
     options, nodes = work.options, []
     opset = work.opset or default_opset(work.model)

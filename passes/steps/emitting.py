@@ -11,6 +11,16 @@ from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+from rnnlower.passes.steps.contracts import (
+    contract,
+    emitted_nodes_fit,
+    forms_exist,
+    nodes_are_planned,
+    nodes_are_replaced,
+    nodes_are_there,
+    opset_can_be_written,
+    opset_is_asked,
+)
 from rnnlower.passes.steps.opset_moves import move, reach
 from rnnlower.passes.steps.work import Work, is_selected
 from rnnlower.targets.fit import find_misfits
@@ -18,6 +28,7 @@ from rnnlower.targets.misfits import grouped
 from rnnlower.targets.plan import KeptNode, dialect, require_emitted_fit
 
 
+@contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])
 def reach_forms(work: Work) -> None:
     model, asked = work.model, work.opset or default_opset(work.model)
     written = max([asked, *(opset for each in work.needs.values() for opset in each.values())])
@@ -28,6 +39,10 @@ def reach_forms(work: Work) -> None:
         work.notes += move(model, [written], keep=is_selected)
 
 
+@contract(
+    requires=[nodes_are_planned, forms_exist, nodes_are_there, opset_can_be_written],
+    ensures=[nodes_are_replaced],
+)
 def lower_nodes(work: Work) -> None:
     target = work.options.target
     lowering = LowerRecurrentPass(
@@ -57,11 +72,13 @@ def legacy_constants(work: Work) -> None:
     LegacyConstantsPass()(work.model)
 
 
+@contract(requires=[nodes_are_replaced], ensures=[opset_is_asked])
 def return_to_asked(work: Work) -> None:
     if work.opset is not None and work.opset < default_opset(work.model):
         work.notes += reach(work.model, work.opset, work.needs)
 
 
+@contract(requires=[nodes_are_replaced, opset_is_asked], ensures=[emitted_nodes_fit])
 def require_fit(work: Work) -> None:
     require_emitted_fit(work.model, work.target)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 
 from rnnlower.errors import OptionError
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import Located, default_opset, op_types
 from rnnlower.lowering.sketching import FIRST_OPSET
 from rnnlower.passes.adapt_nodes import AdaptNodesPass
@@ -18,6 +19,14 @@ from rnnlower.passes.resolve_sequences import SEQUENCE_OPS, ResolveSequencesPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
 from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.passes.steps.contracts import (
+    contract,
+    nodes_are_floats,
+    nodes_are_outside_functions,
+    nodes_are_there,
+    nodes_have_one_fate,
+    opset_can_be_written,
+)
 from rnnlower.passes.steps.opset_moves import inline, move
 from rnnlower.passes.steps.work import Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
@@ -26,9 +35,8 @@ from rnnlower.recurrent.suspicions import find_suspicions
 from rnnlower.targets.fit import refuses, runs_op
 from rnnlower.targets.plan import require_static_inputs
 
-_FREE_INITIALIZERS_IR = 4
 
-
+@contract(ensures=[nodes_are_there])
 def select_nodes(work: Work) -> None:
     work.tell("preparing", 0, 0)
     found, patterns = find_recurrent(work.model), work.options.nodes
@@ -71,10 +79,11 @@ def set_inputs(work: Work) -> None:
 
 def open_to_target(work: Work) -> None:
     # Before, integer constants have to be written in ways that a target need not have.
-    work.model.ir_version = max(work.model.ir_version, _FREE_INITIALIZERS_IR)
+    work.model.ir_version = max(work.model.ir_version, FREE_INITIALIZERS_IR)
     require_static_inputs(work.model, work.target)
 
 
+@contract(ensures=[opset_can_be_written])
 def raise_opset(work: Work) -> None:
     target, last = work.options.target, work.opset or LAST_OPSET
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
@@ -83,6 +92,7 @@ def raise_opset(work: Work) -> None:
         work.notes += move(work.model, range(first, last + 1))
 
 
+@contract(requires=[nodes_are_there], ensures=[nodes_are_there, nodes_are_outside_functions])
 def inline_functions(work: Work) -> None:
     target = work.options.target
     in_the_way = work.options.folds and target is not None and not target.ops.functions
@@ -99,6 +109,7 @@ def expand_definitions(work: Work) -> None:
     ]
 
 
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
 def unroll_control_flow(work: Work) -> None:
     kinds = work.options.unrolls
     if kinds:
@@ -117,6 +128,7 @@ def resolve_sequences(work: Work) -> None:
         ResolveSequencesPass()(work.model)
 
 
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
 def simplify_model(work: Work) -> None:
     target = work.options.target
     work.notes += simplify(work.model, lambda node: target is not None and not runs_op(target, node))
@@ -126,6 +138,7 @@ def simplify_model(work: Work) -> None:
     work.unreachable += [located for located in before if located.name not in here]
 
 
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_floats])
 def dequantize_recurrent(work: Work) -> None:
     target = work.options.target
     keep_integers = target is None or "DequantizeLinear" in target.op_types
@@ -143,6 +156,7 @@ def adapt_nodes(work: Work) -> None:
     ]
 
 
+@contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
 def set_impossible_aside(work: Work) -> None:
     analysis = StaticShapesPass(work.nodes)
     analysis(work.model)

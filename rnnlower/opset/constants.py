@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.opset.types import ValueTypes, all_graphs
 
 __all__ = ["Constants"]
@@ -61,7 +62,7 @@ class Constants:
         self._types = types
         self._opset = model.graph.opset_imports.get("", 1)
         # Up to IR 3 every initializer had to be an input too, although nobody was expected to feed it.
-        self._inputs_are_constant = model.ir_version < 4
+        self._inputs_are_constant = model.ir_version < FREE_INITIALIZERS_IR
         self._folded: dict[ir.Value, np.ndarray] = {}
         if not fold:
             return

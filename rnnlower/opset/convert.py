@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
 from rnnlower.files import unmodelled
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import Adaptation, OpsetReport
@@ -38,8 +39,6 @@ __all__ = ["convert_opset"]
 
 # Models below this opset have no functions.
 FIRST_OPSET_WITH_FUNCTIONS = 15
-# The first IR version in which an initializer need not be an input.
-FREE_INITIALIZERS_IR = 4
 # An attribute of the first opsets that never had an effect.
 LEGACY_ATTRIBUTE = "consumed_inputs"
 # Below this opset, onnx infers shapes for almost no operator version.

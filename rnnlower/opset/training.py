@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
 from rnnlower.files import unmodelled
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.opset.types import ValueTypes, all_values
 
 __all__ = ["convert_training"]
@@ -39,7 +40,7 @@ def _convert(
     # The training graphs read values of the model; here those become inputs.
     from rnnlower.opset.convert import convert_opset
 
-    proto = onnx.ModelProto(ir_version=max(model.ir_version, 4))
+    proto = onnx.ModelProto(ir_version=max(model.ir_version, FREE_INITIALIZERS_IR))
     proto.opset_import.extend(
         onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()
     )

@@ -6,10 +6,9 @@ from collections.abc import Collection
 
 import onnx
 
-__all__ = ["feedable_inputs", "interface_problems", "overridable_inputs", "required_inputs"]
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 
-# Before it every initializer had to be an input too, and runtimes did not allow feeding those.
-_FIRST_IR_WITH_DEFAULTS = 4
+__all__ = ["feedable_inputs", "interface_problems", "overridable_inputs", "required_inputs"]
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -20,7 +19,7 @@ def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 def feedable_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller may feed, including those whose initializer is a default value."""
-    defaults = model.ir_version >= _FIRST_IR_WITH_DEFAULTS
+    defaults = model.ir_version >= FREE_INITIALIZERS_IR
     return [*model.graph.input] if defaults else required_inputs(model.graph)
 
 

@@ -1,0 +1,51 @@
+"""What passes and steps require of a model, and what they ensure: conditions as data.
+
+A condition is a function whose name says it. It is given the model, and the pass or the `Work` that states
+it. Lowering checks none of them: `tests/passes/test_contracts.py` does, before and after every pass and step
+of many lowerings. Beside its own conditions, every pass keeps the graph's inputs and outputs, and the model
+sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.walk import walk
+from rnnlower.recurrent.finding import find_recurrent
+
+__all__ = [
+    "Condition",
+    "has_node",
+    "initializers_suit_ir_version",
+    "no_function_is_recurrent",
+    "nothing_is_dead",
+]
+
+Condition = Callable[[ir.Model, Any], bool]
+
+
+def no_function_is_recurrent(model: ir.Model, owner: object) -> bool:
+    """No function of the model holds a recurrent node."""
+    return not any(located.path.startswith("function:") for located in find_recurrent(model))
+
+
+def initializers_suit_ir_version(model: ir.Model, owner: object) -> bool:
+    """Initializers that are no graph inputs stand only in models whose IR version has them."""
+    values = model.graph.initializers.values()
+    return model.ir_version >= FREE_INITIALIZERS_IR or all(value.is_graph_input() for value in values)
+
+
+def has_node(model: ir.Model, op_type: str, name: str) -> bool:
+    """Return whether the main graph or a subgraph has such a node."""
+    return any(node.op_type == op_type and node.name == name for node, _ in walk(model.graph))
+
+
+def nothing_is_dead(model: ir.Model, owner: object) -> bool:
+    """Something needs an output of every node."""
+    return all(
+        any(out.uses() or out.is_graph_output() for out in node.outputs) for node, _ in walk(model.graph)
+    )
