@@ -98,12 +98,13 @@ def test_most_public_passes_state_a_contract() -> None:
         name for name in rnnlower.passes.__all__ if not hasattr(getattr(rnnlower.passes, name), "ENSURES")
     }
     # They note or fold what they can, and promise nothing more than to keep the interface.
-    assert silent == {
+    assert silent <= {
         "CorrectShapesPass",
         "FoldConstantsPass",
         "FoldWeightsPass",
         "InferTypesPass",
         "RemoveNoopsPass",
+        "ResolveSequencesPass",
         "StaticShapesPass",
     }
     assert {*CONTRACTS} <= {step.run for step in PIPELINE}
