@@ -14,6 +14,7 @@ The functions:
     convert              move a model to another opset
     verify               compare the numbers that two models compute
     inspect              list the recurrent nodes
+    engines              list what can run models on this machine
     probe                find out what a runtime computes correctly, and write it as a target
     bench                time a model as it is and lowered
 
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rnnlower.api import check, convert, inspect, loop, lower, scan, stream, unroll
     from rnnlower.benchmarking import BenchResult, BenchVariant, bench
+    from rnnlower.engines.known import engines
     from rnnlower.errors import (
         InvalidModelError,
         OpsetError,
@@ -63,6 +65,7 @@ __all__ = [
     "bench",
     "check",
     "convert",
+    "engines",
     "inspect",
     "loop",
     "lower",

@@ -25,7 +25,13 @@ def use(proto: onnx.ModelProto, model: ir.Model) -> None:
     assert_type(rnnlower.loop(model), ir.Model)
     assert_type(rnnlower.lower(model, target="tinygrad"), ir.Model)
     assert_type(rnnlower.convert(proto, opset=13), onnx.ModelProto)
+    assert_type(rnnlower.stream("model.onnx", chunk=1), onnx.ModelProto)
     assert_type(rnnlower.unroll.with_report(model), tuple[ir.Model, rnnlower.Report])
+    assert_type(rnnlower.check(model, target="tinygrad"), list[rnnlower.Misfit])
+    assert_type(rnnlower.inspect(proto), list[rnnlower.RecurrentNode])
+    assert_type(rnnlower.verify("model.onnx", model), rnnlower.VerificationResult)
+    assert_type(rnnlower.bench("model.onnx"), rnnlower.BenchResult)
+    assert_type([engine.name for engine in rnnlower.engines()], list[str])
     rnnlower.unroll(model, unroll_factor=2)  # wrong
     rnnlower.convert(model)  # wrong
 """
