@@ -2,11 +2,15 @@
 
 Before::
 
-    y = Pad<mode = "reflect">(x, [0, 2, 0, 2])     # float[1, 4] x
+    (float[2, 1] x) => (float[2] y) <int64[1] axes = {1}> {
+        y = Squeeze (x, axes)
+    }
 
-After::
+After ``AdaptNodesPass(lambda node: node.op_type == "Squeeze")``::
 
-    y = Gather<axis = 1>(x, [2, 1, 0, 1, 2, 3, 2, 1])
+    (float[2, 1] x) => (float[2] y) <int64[1] shape = {2}> {
+        y = Reshape (x, shape)
+    }
 """
 
 from __future__ import annotations

@@ -2,13 +2,20 @@
 
 Before::
 
-    Y, Y_h = LSTM<direction = "reverse">(X, W, R)      # float[T, 2, I] X
+    (float[5, 1, 1] X) => (float[5, 1, 1, 1] Y)
+    <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {4, 3, 2, 1}> {
+        Y = LSTM <hidden_size = 1, direction = "reverse"> (X, W, R)
+    }
 
-After, where the runtime wants initial states and runs forward nodes only::
+After ``AdaptRecurrentPass(find_target("opencv"))``::
 
-    turned = Gather<axis = 0>(X, [T - 1, ..., 1, 0])
-    y, Y_h = LSTM<hidden_size = H>(turned, W, R, "", "", zeros, zeros)
-    Y = Gather<axis = 0>(y, [T - 1, ..., 1, 0])
+    (float[5, 1, 1] X) => (float[5, 1, 1, 1] Y)
+    <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {4, 3, 2, 1},
+     int64[5] last_first = {4, 3, 2, 1, 0}> {
+        turned = Gather <axis = 0> (X, last_first)
+        y = LSTM <hidden_size = 1> (turned, W, R)
+        Y = Gather <axis = 0> (y, last_first)
+    }
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
 """GRU nodes read as the form that PyTorch computes.
 
+torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pytorch/pytorch#189225).
+
 Before::
 
-    Y = GRU<hidden_size=H>(X, W, R, B)
+    (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
+        Y = GRU <hidden_size = 1> (X, W, R)
+    }
 
-After::
+After ``AssumeLinearBeforeResetPass()``::
 
-    Y = GRU<hidden_size=H, linear_before_reset=1>(X, W, R, B)
-
-torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pytorch/pytorch#189225).
+    (float[5, 1, 2] X, float[1, 3, 2] W, float[1, 3, 1] R) => (float[5, 1, 1, 1] Y) {
+        Y = GRU <hidden_size = 1, linear_before_reset = 1> (X, W, R)
+    }
 """
 
 from __future__ import annotations

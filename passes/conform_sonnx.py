@@ -2,16 +2,21 @@
 
 Before::
 
-    Y, Y_h = LSTM<hidden_size=4, layout=1>(X, W, R)
+    (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+    <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {1, 2, 3, 4}> {
+        Y = LSTM <hidden_size = 1> (X, W, R)
+    }
 
-After::
+After ``ConformSonnxPass()``::
 
-    x = Transpose<perm=[1, 0, 2]>(X)
-    y = LSTM<hidden_size=4, layout=0, input_forget=0, activations=["Sigmoid", "Tanh", "Tanh"]>(
-        x, W, R, B=zeros, sequence_lens=[T, T], initial_h=zeros, initial_c=zeros, P=zeros)
-    Y = Transpose<perm=[2, 0, 1, 3]>(y)
-    h = Squeeze(Slice(y, T - 1, T))
-    Y_h = Transpose<perm=[1, 0, 2]>(h)
+    (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+    <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {1, 2, 3, 4},
+     float[1, 8] B = {0, 0, 0, 0, 0, 0, 0, 0}, float[1, 3] P = {0, 0, 0},
+     float[1, 1, 1] zero = {0}, int32[1] lens = {3}> {
+        Y = LSTM <
+            hidden_size = 1, activations = ["Sigmoid", "Tanh", "Tanh"], input_forget = 0, layout = 0
+        > (X, W, R, B, lens, zero, zero, P)
+    }
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""The pass that moves a model to another opset."""
+"""The pass that moves a model to another opset.
+
+Before, at opset 12::
+
+    (float[1, 3] x) => (float[3] y) {
+        y = Squeeze <axes = [0]> (x)
+    }
+
+After ``ConvertOpsetPass(13)``::
+
+    (float[1, 3] x) => (float[3] y) {
+        axes = Constant <value = int64[1] {0}> ()
+        y = Squeeze (x, axes)
+    }
+"""
 
 from __future__ import annotations
 
@@ -21,15 +35,6 @@ def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
 
 class ConvertOpsetPass(ir.passes.InPlacePass):
     """Moves the model to the opset `target` of the default domain.
-
-    Before, at opset 12::
-
-        y = Squeeze<axes = [0]>(x)
-
-    After, at opset 13::
-
-        axes = Constant<value = [0]>()
-        y = Squeeze(x, axes)
 
     Attributes:
         target: The opset of the result.

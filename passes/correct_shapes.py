@@ -1,12 +1,18 @@
 """Declared shapes that the model's inputs contradict.
 
-Before (an exporter's note of the branch that it did not trace)::
+Before::
 
-    s = Squeeze(x, [1])           # float[1, 1, 12], of float[1, 1, 12] x
+    (float[3] x) => (float[3] y) <float[9] h> {
+        h = Neg (x)
+        y = Abs (h)
+    }
 
-After::
+After ``CorrectShapesPass()``::
 
-    s = Squeeze(x, [1])           # float[1, 12]
+    (float[3] x) => (float[3] y) <float[3] h> {
+        h = Neg (x)
+        y = Abs (h)
+    }
 """
 
 from __future__ import annotations

@@ -1,17 +1,22 @@
 """Quantized recurrent operators as float ones, whose weights are what the integers stand for.
 
+X and H are not rounded to 8 bits any more, so the numbers are those of a finer model.
+
 Before::
 
-    Y = com.microsoft.DynamicQuantizeLSTM<hidden_size=H>(
-        X, W, R, B, , , , , W_scale, W_zero_point, R_scale, R_zero_point)
+    (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+    <int8[1, 1, 4] W = {1, 2, 3, 4}, int8[1, 1, 4] R = {4, 3, 2, 1}, float[1] s = {0.5}, int8[1] z = {0}> {
+        Y = com.microsoft.DynamicQuantizeLSTM <hidden_size = 1> (X, W, R, , , , , , s, z, s, z)
+    }
 
-After (W stays int8; ``keep_integers=False`` writes it as float)::
+After ``DequantizeRecurrentPass()``::
 
-    W_float = DequantizeLinear<axis=1>(W_transposed, W_scale, W_zero_point)
-    R_float = DequantizeLinear<axis=1>(R_transposed, R_scale, R_zero_point)
-    Y = LSTM<hidden_size=H>(X, W_float, R_float, B)
-
-X and H are not rounded to 8 bits any more, so the numbers are those of a finer model.
+    (float[3, 1, 1] X) => (float[3, 1, 1, 1] Y)
+    <int8[1, 4, 1] Wq = {1, 2, 3, 4}, float scale = {0.5}, int8[1, 4, 1] Rq = {4, 3, 2, 1}> {
+        W = DequantizeLinear (Wq, scale)
+        R = DequantizeLinear (Rq, scale)
+        Y = LSTM <hidden_size = 1> (X, W, R)
+    }
 """
 
 from __future__ import annotations

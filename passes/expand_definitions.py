@@ -2,12 +2,16 @@
 
 Before::
 
-    y = HardSwish(x)
+    (float[3] x) => (float[3] y) {
+        y = HardSwish (x)
+    }
 
-After::
+After ``ExpandDefinitionsPass(lambda node: node.op_type == "HardSwish")``::
 
-    HardSwish_0.HS_X = HardSigmoid<alpha = 0.16667, beta = 0.5>(x)
-    y = Mul(x, HardSwish_0.HS_X)
+    (float[3] x) => (float[3] y) {
+        h = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x)
+        y = Mul (x, h)
+    }
 """
 
 from __future__ import annotations

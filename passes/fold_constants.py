@@ -1,15 +1,17 @@
 """What is the same in every run becomes an initializer.
 
-Before (with ``X`` of a static shape)::
+Before::
 
-    s = Shape(X)                  # float[2, 12] X
-    n = Gather(s, 0)
-    t = Concat(n, [3], [4])
-    y = Reshape(X, t)
+    (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> {
+        c = Add (a, b)
+        y = Mul (x, c)
+    }
 
-After::
+After ``FoldConstantsPass()``::
 
-    y = Reshape(X, t)             # int64[3] t = {2, 3, 4}, an initializer
+    (float[2] x) => (float[2] y) <float[2] c = {4, 6}> {
+        y = Mul (x, c)
+    }
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 Before::
 
-    c = Concat<axis=0>(Slice(weight, ...), Slice(weight, ...))
-    W = Unsqueeze(c, 0)
-    Y = LSTM(X, W, ...)
+    (float[3, 1, 1] X, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) <float[1, 1] w = {2}, int64[1] axes = {0}> {
+        W = Unsqueeze (w, axes)
+        Y = RNN <hidden_size = 1> (X, W, R)
+    }
 
-After::
+After ``FoldWeightsPass()``::
 
-    W = <initializer of the main graph>
-    Y = LSTM(X, W, ...)
+    (float[3, 1, 1] X, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) <float[1, 1, 1] W = {2}> {
+        Y = RNN <hidden_size = 1> (X, W, R)
+    }
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
 """Symbolic dimensions and shapes of inputs, fixed by the user.
 
-Before::
-
-    main(float[T, B, 4] X) => (float[T, 1, B, 8] Y)
-
-After ``FreezeDimsPass(dims={"T": 16})``::
-
-    main(float[16, B, 4] X) => (float[16, 1, B, 8] Y)
-
 What lies between inputs and outputs loses a shape that names the dimension: the sizes there follow from the
     inputs. A declared size of -1, which some exporters write for one they do not know, becomes unknown.
+
+Before::
+
+    (float[T, N] x) => (float[T, N] y) {
+        y = Neg (x)
+    }
+
+After ``FreezeDimsPass({"T": 16})``::
+
+    (float[16, N] x) => (float[16, N] y) {
+        y = Neg (x)
+    }
 """
 
 from __future__ import annotations

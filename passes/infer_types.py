@@ -2,13 +2,17 @@
 
 Before::
 
-    t = Transpose(x)              # no type, no shape
-    Y = LSTM(t, W, R)
+    (float[3, 1, 1] x, float[1, 1, 1] W, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) {
+        X = Neg (x)
+        Y = RNN <hidden_size = 1> (X, W, R)
+    }
 
-After::
+After ``InferTypesPass()``::
 
-    t = Transpose(x)              # float[4, N, 128]
-    Y = LSTM(t, W, R)
+    (float[3, 1, 1] x, float[1, 1, 1] W, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) <float[3, 1, 1] X> {
+        X = Neg (x)
+        Y = RNN <hidden_size = 1> (X, W, R)
+    }
 """
 
 from __future__ import annotations

@@ -1,15 +1,24 @@
 """Inlining of the model-local functions that hold the nodes to be lowered.
 
+Only a call knows the attributes, the shapes and the constants that a lowering needs.
+
 Before::
 
-    domain.encoder<hidden_size>(x, w, r) => (y) { y, _ = LSTM<hidden_size=@hidden_size>(x, w, r) }
-    Y = domain.encoder<hidden_size=8>(X, W, R)
+    (float[3, 1, 1] X, float[1, 1, 1] W, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) {
+        Y = own.Layer (X, W, R)
+    }
+    <domain: "own", opset_import: ["" : 17]>
+    Layer (x, w, r) => (y) {
+        h = Neg (x)
+        y = RNN <hidden_size = 1> (h, w, r)
+    }
 
-After::
+After ``InlineFunctionsPass()``::
 
-    Y, _ = LSTM<hidden_size=8>(X, W, R)
-
-Only a call knows the attributes, the shapes and the constants that a lowering needs.
+    (float[3, 1, 1] X, float[1, 1, 1] W, float[1, 1, 1] R) => (float[3, 1, 1, 1] Y) {
+        h = Neg (X)
+        Y = RNN <hidden_size = 1> (h, W, R)
+    }
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """Constants of models in an IR version that has no initializers but those of graph inputs.
 
-Before, with ``ir_version < 4``::
-
-    <initializer c, not an input>
-    y = Add(x, c)
-
-After::
-
-    c = Constant()
-    y = Add(x, c)
-
 Raising the IR version instead would turn the model's own weights, which then have to be listed as inputs,
 from constants into defaults that a caller may override, and keep runtimes from folding them.
+
+Before, at opset 7 and IR version 3::
+
+    (float[2] x) => (float[2] y) <float[2] c = {1, 2}> {
+        y = Add (x, c)
+    }
+
+After ``LegacyConstantsPass()``::
+
+    (float[2] x) => (float[2] y) {
+        c = Constant <value = float[2] {1, 2}> ()
+        y = Add (x, c)
+    }
 """
 
 from __future__ import annotations

@@ -2,18 +2,23 @@
 
 Before::
 
-    Y, Y_h = GRU<hidden_size=H>(X, W, R, B)
+    (float[2, 1, 1] X) => (float[2, 1, 1, 1] Y) <float[1, 1, 1] W = {1}, float[1, 1, 1] R = {0.5}> {
+        Y = RNN <hidden_size = 1> (X, W, R)
+    }
 
-After (unrolled, one direction; `scan` and `loop` put the steps into one body)::
+After ``LowerRecurrentPass("unroll")``::
 
-    x2d = Reshape(X, [-1, I])
-    x_zr = Gemm<transB=1>(x2d, W_zr, Wb_zr + Rb_zr)
-    x_h = Gemm<transB=1>(x2d, W_h, Wb_h + Rb_h)
-    x_zr_0, x_zr_1, ... = Split(x_zr)
-    ...
-    y = Concat(h_0, h_1, ...)
-    Y = Reshape(y, [T, 1, B, H])
-    Y_h = Unsqueeze(h_last, 0)
+    (float[2, 1, 1] X) => (float[2, 1, 1, 1] Y)
+    <float[1, 1] w = {1}, int64[2] rows = {-1, 1}, float[1, 1] r = {0.5}, int64[4] shape = {2, 1, 1, 1}> {
+        x = Reshape (X, rows)
+        wx = Gemm <transB = 1> (x, w)
+        x_0, x_1 = Split <axis = 0> (wx)
+        h_0 = Tanh (x_0)
+        a_1 = Gemm (h_0, r, x_1)
+        h_1 = Tanh (a_1)
+        h = Concat <axis = 0> (h_0, h_1)
+        Y = Reshape (h, shape)
+    }
 """
 
 from __future__ import annotations

@@ -2,14 +2,17 @@
 
 Before::
 
-    a = Cast<to = FLOAT>(x)       # float[2, 3] x
-    b = Reshape(a, [2, 3])
-    c = Identity(b)
-    y = Abs(c)
+    (float[2] x) => (float[2] y) {
+        a = Cast <to = 1> (x)
+        b = Identity (a)
+        y = Abs (b)
+    }
 
-After::
+After ``RemoveNoopsPass()``::
 
-    y = Abs(x)
+    (float[2] x) => (float[2] y) {
+        y = Abs (x)
+    }
 """
 
 from __future__ import annotations

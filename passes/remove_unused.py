@@ -2,17 +2,15 @@
 
 Before::
 
-    <opset_import: ["" : 17, "com.microsoft" : 1]>
-    main(float[2] x) => (float[2] y) <float[9] old> {
-        a = Neg(x)
-        y = Abs(x)
+    (float[2] x) => (float[2] y) <float[2] c = {1, 2}> {
+        a = Add (x, c)
+        y = Clip (x, , )
     }
 
-After::
+After ``RemoveUnusedPass()``::
 
-    <opset_import: ["" : 17]>
-    main(float[2] x) => (float[2] y) {
-        y = Abs(x)
+    (float[2] x) => (float[2] y) {
+        y = Clip (x)
     }
 """
 

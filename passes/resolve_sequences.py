@@ -2,16 +2,20 @@
 
 Before::
 
-    none = SequenceEmpty()
-    one = SequenceInsert(none, a)
-    two = SequenceInsert(one, b)
-    y = ConcatFromSequence<axis = 0, new_axis = 1>(two)
+    (float[2] a, float[2] b) => (float[2, 2] y) {
+        none = SequenceEmpty ()
+        one = SequenceInsert (none, a)
+        two = SequenceInsert (one, b)
+        y = ConcatFromSequence <axis = 0, new_axis = 1> (two)
+    }
 
-After::
+After ``ResolveSequencesPass()``::
 
-    y/Unsqueeze = Unsqueeze(a, [0])
-    y/Unsqueeze_1 = Unsqueeze(b, [0])
-    y = Concat<axis = 0>(y/Unsqueeze, y/Unsqueeze_1)
+    (float[2] a, float[2] b) => (float[2, 2] y) <int64[1] axes = {0}> {
+        a_0 = Unsqueeze (a, axes)
+        b_0 = Unsqueeze (b, axes)
+        y = Concat <axis = 0> (a_0, b_0)
+    }
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 Before::
 
-    main(float[1, 512] x, int64 sr) => (float[1, 1] y)
+    (float[2] x, float scale) => (float[2] y) {
+        y = Mul (x, scale)
+    }
 
-After ``SetInputsPass({"sr": 16000})``::
+After ``SetInputsPass({"scale": 0.5})``::
 
-    main(float[1, 512] x) => (float[1, 1] y)
-    <int64 sr = {16000}>
+    (float[2] x) => (float[2] y) <float scale = {0.5}> {
+        y = Mul (x, scale)
+    }
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
 """Static lengths for the nodes that are to be unrolled, where shapes have to be computed to know them.
 
-Before (with ``X`` fixed at ``[1, 576]``)::
+Before::
 
-    x = Conv(Reshape(X, Concat(Shape(X), ...)), ...)   # float[?, ?, ?]
-    Y = LSTM(Transpose(x), W, R)
+    (float[2, 3] x, float[1, 1, 3] W, float[1, 1, 1] R) => (float[2, 1, 1, 1] Y) <int64[1] axes = {1}> {
+        X = Unsqueeze (x, axes)
+        Y = RNN <hidden_size = 1> (X, W, R)
+    }
 
-After::
+After ``StaticShapesPass()``::
 
-    x = Conv(Reshape(X, Concat(Shape(X), ...)), ...)
-    Y = LSTM(Transpose(x), W, R)                       # its X is float[4, 1, 128]
+    (float[2, 3] x, float[1, 1, 3] W, float[1, 1, 1] R) => (float[2, 1, 1, 1] Y)
+    <int64[1] axes = {1}, float[2, 1, 3] X> {
+        X = Unsqueeze (x, axes)
+        Y = RNN <hidden_size = 1> (X, W, R)
+    }
 """
 
 from __future__ import annotations

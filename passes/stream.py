@@ -1,19 +1,20 @@
 """A model of whole sequences becomes one of a chunk a call, with every state an input and an output.
 
+A convolution over time gets the last frames of the chunk before in front of its own, and so do the other
+operators that need them. The metadata tells which output feeds which input (``rnnlower.state``).
+
 Before::
 
-    main(float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) {
-        Y = GRU <hidden_size = 8> (X, W, R)          # named gru
+    (float[T, 1, 4] X, float[1, 6, 4] W, float[1, 6, 2] R) => (float[T, 1, 1, 2] Y) {
+        [gru] Y = GRU <hidden_size = 2> (X, W, R)
     }
 
 After ``StreamPass(chunk=1)``::
 
-    main(float[1, 1, 4] X, float[1, 1, 8] gru_h_in) => (float[1, 1, 1, 8] Y, float[1, 1, 8] gru_h_out) {
-        Y, gru_h_out = GRU <hidden_size = 8> (X, W, R, , , gru_h_in)
+    (float[1, 1, 4] X, float[1, 6, 4] W, float[1, 6, 2] R, float[1, 1, 2] gru_h_in)
+    => (float[1, 1, 1, 2] Y, float[1, 1, 2] gru_h_out) {
+        Y, gru_h_out = GRU <hidden_size = 2> (X, W, R, , , gru_h_in)
     }
-
-A convolution over time gets the last frames of the chunk before in front of its own, and so do the other
-operators that need them. The metadata tells which output feeds which input (``rnnlower.state``).
 """
 
 from __future__ import annotations

@@ -2,12 +2,18 @@
 
 Before::
 
-    <bool yes = {1}>
-    y = If (yes) <then_branch = p () => (a) { a = Neg(x) }, else_branch = q () => (b) { b = Abs(x) }>
+    (float[2] x) => (float[2] y) <bool yes = {1}> {
+        y = If (yes) <
+            then_branch = p () => (a) { a = Neg (x) },
+            else_branch = q () => (b) { b = Abs (x) }
+        >
+    }
 
-After::
+After ``TakeBranchesPass()``::
 
-    y = Neg(x)
+    (float[2] x) => (float[2] y) {
+        y = Neg (x)
+    }
 """
 
 from __future__ import annotations

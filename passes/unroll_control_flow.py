@@ -2,16 +2,23 @@
 
 Before::
 
-    <int64 n = {2}, bool on = {1}>
-    y = Loop (n, on, x) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
-        d = Identity(c)
-        g = Add(h, x)
-    }>
+    (float[2] x) => (float[2] y) <int64 n = {2}> {
+        y = Loop (n, , x) <
+            body = b (int64 i, bool more, float[2] h) => (bool again, float[2] g) {
+                again = Identity (more)
+                g = Tanh (h)
+            }
+        >
+    }
 
-After::
+After ``UnrollControlFlowPass()``::
 
-    loop/0/g = Add(x, x)
-    y = Add(loop/0/g, x)
+    (float[2] x) => (float[2] y) <int64 zero = {0}, bool true = {1}, int64 one = {1}> {
+        again_0 = Identity (true)
+        g = Tanh (x)
+        again_1 = Identity (true)
+        y = Tanh (g)
+    }
 """
 
 from __future__ import annotations
