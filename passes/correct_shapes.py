@@ -29,7 +29,14 @@ class CorrectShapesPass(ir.passes.InPlacePass):
     """Writes the shapes that follow from the inputs in the place of others, and none where there is none.
 
     What the graph gives keeps its declared shape.
+
+    Args:
+        outputs: Whether the graph's outputs that declare no shape get theirs: some runtimes ask for it.
     """
+
+    def __init__(self, *, outputs: bool = False) -> None:
+        super().__init__()
+        self._outputs = outputs
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         knowledge = Knowledge(model)
@@ -46,5 +53,10 @@ class CorrectShapesPass(ir.passes.InPlacePass):
             ]
             if known != declared:
                 out.shape = ir.Shape(known)
+                modified = True
+        for out in model.graph.outputs if self._outputs else ():
+            shape = knowledge.shape(out)
+            if out.shape is None and shape is not None and None not in shape:
+                out.shape = ir.Shape(shape)
                 modified = True
         return ir.passes.PassResult(model, modified)

@@ -214,6 +214,7 @@ PIPELINE: Sequence[Step] = (
         when=_emits,
     ),
     Step(emitting.require_fit, "The target's data and the forms must agree.", when=_emits_for_target),
+    Step(emitting.declare_outputs, "What gives the outputs is final.", when=_folds_for_target),
     Step(emitting.tell_unused_factor, "An option that changed nothing is no secret.", when=_may_waste_factor),
     Step(emitting.tell_misfits, "What is left is judged in its final form.", when=_has_target),
 )

@@ -9,6 +9,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.passes.steps.contracts import (
@@ -81,6 +82,10 @@ def return_to_asked(work: Work) -> None:
 @contract(requires=[nodes_are_replaced, opset_is_asked], ensures=[emitted_nodes_fit])
 def require_fit(work: Work) -> None:
     require_emitted_fit(work.model, work.target)
+
+
+def declare_outputs(work: Work) -> None:
+    CorrectShapesPass(outputs=True)(work.model)
 
 
 def tell_unused_factor(work: Work) -> None:
