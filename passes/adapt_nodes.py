@@ -43,7 +43,8 @@ class AdaptNodesPass(ir.passes.InPlacePass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
     Flatten, Squeeze and Unsqueeze become a Reshape, a Split Slices; a Pad that repeats what is there becomes
-    Gathers; a Gather by a constant of several axes becomes one by a vector, and a Reshape.
+    Gathers; a Gather by a constant of several axes becomes one by a vector, and a Reshape; a Tanh the Sigmoid
+    of twice its input, stretched.
 
     Args:
         refused: Which nodes are to go, and which may not come.
@@ -94,6 +95,11 @@ class _Writer:
         constant = self._pool.of(ir.Tensor(numbers), f"{name}/constant")
         return self._named(ir.node(op_type, [value, constant], more, name=name), value)
 
+    def unary(self, like: ir.Node, op_type: str, value: ir.Value) -> ir.Node:
+        """A node that reads a value."""
+        name = self._names.fresh(f"{like.name or like.outputs[0].name}/{op_type}")
+        return self._named(ir.node(op_type, [value], name=name), value)
+
     def slice(self, like: ir.Node, value: ir.Value, axis: int, start: int, end: int) -> ir.Node:
         """A Slice of one axis: bounds are inputs from opset 10 on, attributes before."""
         name = self._names.fresh(f"{like.name or like.outputs[0].name}/Slice")
@@ -107,6 +113,18 @@ class _Writer:
         made.outputs[0].name = self._names.fresh(str(made.name))
         made.outputs[0].type = value.type
         return made
+
+
+def _as_sigmoid(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    value = node.inputs[0]
+    type_ = writer.knowledge.type(value)
+    if value is None or not isinstance(type_, ir.TensorType):
+        return []
+    two, one = np.array(2, type_.dtype.numpy()), np.array(1, type_.dtype.numpy())
+    doubled = writer.node(node, "Mul", value, two)
+    sigmoid = writer.unary(node, "Sigmoid", doubled.outputs[0])
+    stretched = writer.node(node, "Mul", sigmoid.outputs[0], two)
+    return [doubled, sigmoid, stretched, writer.node(node, "Sub", stretched.outputs[0], one)]
 
 
 def _as_reshape(writer: _Writer, node: ir.Node) -> list[ir.Node]:
@@ -174,5 +192,6 @@ _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Pad": _as_gathers,
     "Split": _as_slices,
     "Squeeze": _as_reshape,
+    "Tanh": _as_sigmoid,
     "Unsqueeze": _as_reshape,
 }

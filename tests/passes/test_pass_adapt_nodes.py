@@ -78,3 +78,17 @@ def test_a_wrong_shape_is_corrected() -> None:
     assert CorrectShapesPass()(own).modified
     assert own.graph.node(0).outputs[0].shape == [1, 12]
     assert not CorrectShapesPass()(own).modified
+
+
+def test_outputs_without_a_shape_get_theirs_where_that_is_asked_for() -> None:
+    own = ir.from_onnx_text(f"{HEADER} main (float[2, 3] x) => (float[2, 3] y) {{ y = Neg (x) }}")
+    own.graph.outputs[0].shape = None
+    assert not CorrectShapesPass()(own).modified
+    assert CorrectShapesPass(outputs=True)(own).modified
+    assert own.graph.outputs[0].shape == [2, 3]
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_a_tanh_becomes_a_sigmoid(dtype: str) -> None:
+    text = f"main ({dtype}[2, 3] x) => ({dtype}[2, 3] y) {{ y = Tanh (x) }}"
+    assert adapted(text, "Tanh") == ["Mul", "Sigmoid", "Mul", "Sub"]
