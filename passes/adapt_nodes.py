@@ -44,7 +44,7 @@ class AdaptNodesPass(ir.passes.InPlacePass):
 
     Flatten, Squeeze and Unsqueeze become a Reshape, a Split Slices; a Pad that repeats what is there becomes
     Gathers; a Gather by a constant of several axes becomes one by a vector, and a Reshape; a Tanh the Sigmoid
-    of twice its input, stretched.
+    of twice its input, stretched. A ScatterND into a constant box becomes Slices and Concats around the box.
 
     Args:
         refused: Which nodes are to go, and which may not come.
@@ -109,6 +109,11 @@ class _Writer:
         inputs = [value, *(self._pool.integers((number,)) for number in (start, end, axis))]
         return self._named(ir.node("Slice", inputs, name=name), value)
 
+    def concat(self, like: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Node:
+        """The parts one after the other along an axis."""
+        name = self._names.fresh(f"{like.name or like.outputs[0].name}/Concat")
+        return self._named(ir.node("Concat", parts, {"axis": axis}, name=name), parts[0])
+
     def _named(self, made: ir.Node, value: ir.Value) -> ir.Node:
         made.outputs[0].name = self._names.fresh(str(made.name))
         made.outputs[0].type = value.type
@@ -125,6 +130,48 @@ def _as_sigmoid(writer: _Writer, node: ir.Node) -> list[ir.Node]:
     sigmoid = writer.unary(node, "Sigmoid", doubled.outputs[0])
     stretched = writer.node(node, "Mul", sigmoid.outputs[0], two)
     return [doubled, sigmoid, stretched, writer.node(node, "Sub", stretched.outputs[0], one)]
+
+
+def _around_box(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    value, _, updates = node.inputs
+    known, indices = writer.knowledge.shape(value), writer.knowledge.constant(node.inputs[1])
+    if value is None or updates is None or known is None or None in known or indices is None:
+        return []
+    shape = [size for size in known if size is not None]
+    box = _box(indices, shape)
+    if box is None or node.attributes.get_string("reduction", "none") != "none":
+        return []
+    sizes = [end - start for start, end in box]
+    made = [writer.node(node, "Reshape", updates, np.array([*sizes, *shape[len(box) :]], np.int64))]
+    # From outside inwards: what lies before and behind the box on each axis that it does not fill.
+    around = []
+    for axis, (start, end) in enumerate(box):
+        before, behind = [(0, start)] if start else [], [(end, shape[axis])] if end != shape[axis] else []
+        if before or behind:
+            parts = [writer.slice(node, value, axis, *each) for each in (*before, (start, end), *behind)]
+            made += parts
+            outs = [part.outputs[0] for part in parts]
+            value = outs[len(before)]
+            around.append((axis, outs[: len(before)], outs[len(before) + 1 :]))
+    inner = made[0].outputs[0]
+    for axis, first, last in reversed(around):
+        made.append(writer.concat(node, [*first, inner, *last], axis))
+        inner = made[-1].outputs[0]
+    return made
+
+
+def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | None:
+    """First and end of a box on each axis, if its places are the indices, each once and in their order."""
+    depth = indices.shape[-1]
+    places = indices.reshape(-1, depth)
+    if not places.size or depth > len(shape):
+        return None
+    places = np.where(places < 0, places + np.array(shape[:depth]), places)
+    first, end = places.min(axis=0), places.max(axis=0) + 1
+    whole = np.indices(tuple(end - first)).reshape(depth, -1).T + first
+    if places.shape != whole.shape or not np.array_equal(places, whole):
+        return None
+    return [(int(start), int(stop)) for start, stop in zip(first, end, strict=True)]
 
 
 def _as_reshape(writer: _Writer, node: ir.Node) -> list[ir.Node]:
@@ -190,6 +237,7 @@ _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Flatten": _as_reshape,
     "Gather": _by_vector,
     "Pad": _as_gathers,
+    "ScatterND": _around_box,
     "Split": _as_slices,
     "Squeeze": _as_reshape,
     "Tanh": _as_sigmoid,

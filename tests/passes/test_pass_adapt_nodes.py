@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -92,3 +93,26 @@ def test_outputs_without_a_shape_get_theirs_where_that_is_asked_for() -> None:
 def test_a_tanh_becomes_a_sigmoid(dtype: str) -> None:
     text = f"main ({dtype}[2, 3] x) => ({dtype}[2, 3] y) {{ y = Tanh (x) }}"
     assert adapted(text, "Tanh") == ["Mul", "Sigmoid", "Mul", "Sub"]
+
+
+@pytest.mark.parametrize("box", ["0:1, 0:4, 0:3", "0:2, 1:3, 0:3", "1:2, 2:4, 1:2", "0:2, 0:4, 0:3"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_scatter_into_a_box(box: str, depth: int, turned: bool) -> None:
+    shape, bounds = (2, 4, 3), [tuple(map(int, part.split(":"))) for part in box.split(",")][:depth]
+    ranges = [np.arange(*each) for each in bounds]
+    indices = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).astype(np.int64)
+    indices = indices[::-1].copy() if turned else indices
+    updates = [*indices.shape[:-1], *shape[depth:]]
+    text = f"main (float[2, 4, 3] x, float{updates} u) => (float[2, 4, 3] y) {{ y = ScatterND (x, i, u) }}"
+    model = onnx.parser.parse_model(HEADER + text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(indices, "i"))
+    own = ir.from_proto(model)
+    AdaptNodesPass(lambda node: node.op_type == "ScatterND")(own)
+    result = ir.to_proto(own)
+    onnx.checker.check_model(result, full_check=True)
+    assert rnnlower.verify(model, result)
+    ops = {node.op_type for node in result.graph.node}
+    # The other way round it is no box, unless it is one slice thick.
+    is_box = not turned or len(ranges[0]) == 1
+    assert ops <= ({"Reshape", "Slice", "Concat"} if is_box else {"ScatterND"})
