@@ -77,6 +77,8 @@ class AdaptNodesPass(ir.passes.InPlacePass):
             return
         self.adapted.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
         graph.insert_before(node, made)
+        for each, old in zip(results, node.outputs, strict=True):
+            writer.knowledge.inherit(each.outputs[0], old)
         replace_outputs(node, [each.outputs[0] for each in results])
 
 

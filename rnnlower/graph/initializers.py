@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Collection, Iterable
 
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["FREE_INITIALIZERS_IR", "InitializerPool", "ScratchPool", "move_next_to_readers"]
+__all__ = ["FREE_INITIALIZERS_IR", "InitializerPool", "ScratchPool", "move_next_to_readers", "named"]
 
 FREE_INITIALIZERS_IR = 4
 """The first IR version in which an initializer need not be a graph input; an input with one has a default."""
@@ -37,13 +38,13 @@ class InitializerPool:
         """Return an initializer that holds the tensor, named like `name`; external tensors stay external."""
         key = (tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor))
         if key not in self._values:
+            fresh = self._names.fresh(name or _name(tensor))
             value = ir.Value(
-                name=self._names.fresh(name or _name(tensor)),
+                name=fresh,
                 shape=ir.Shape(tensor.shape.numpy()),
                 type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
+                const_value=named(tensor, fresh),
             )
-            tensor.name = value.name
             self._graph.register_initializer(value)
             self._values[key] = value
         return self._values[key]
@@ -71,6 +72,24 @@ class ScratchPool(InitializerPool):
 
     def _content(self, tensor: ir.TensorProtocol) -> bytes:
         return super()._content(tensor) if tensor.size <= _FEW else str(len(self.values())).encode()
+
+
+def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """A tensor of this name with the same content.
+
+    What has a name already is left as it is: a copy of the model, or the proto that it came from, may hold
+    the same tensor, and is written with the tensor's name.
+    """
+    if not tensor.name:
+        tensor.name = name
+        return tensor
+    if isinstance(tensor, ir.ExternalTensor):
+        twin = copy.copy(tensor)
+        twin.name = name
+        return twin
+    if isinstance(tensor, ir.StringTensor) or tensor.dtype.is_string():
+        return ir.StringTensor(tensor.numpy(), shape=ir.Shape(tensor.shape.numpy()), name=name)
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
 def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value]) -> None:

@@ -70,6 +70,10 @@ class Knowledge:
         """Return the type of a value: the declared one, or else the inferred one."""
         return None if value is None else value.type or self._types.get(value)
 
+    def inherit(self, value: ir.Value, old: ir.Value) -> None:
+        """Knows of a value what is known of the one in whose place it comes."""
+        self._learn(value, self.type(old), self.shape(old))
+
     def condition(self, node: ir.Node) -> bool | None:
         """Return whether an If takes its then_branch, or ``None`` if that is not known."""
         array = self.constant(node.inputs[0])

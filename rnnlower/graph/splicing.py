@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.initializers import named
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import value_names, walk
 
@@ -73,4 +74,7 @@ def _make_names_unique(model: ir.Model, graph: ir.Graph) -> None:
     names = NameSource(names_in(model))
     for value in (*graph.initializers.values(), *(out for node in graph for out in node.outputs)):
         if value.name and taken[value.name] > 1:
-            value.name = names.fresh(value.name)
+            fresh = names.fresh(value.name)
+            if value.const_value is not None:
+                value.const_value = named(value.const_value, fresh)
+            value.name = fresh

@@ -116,3 +116,12 @@ def test_a_scatter_into_a_box(box: str, depth: int, turned: bool) -> None:
     # The other way round it is no box, unless it is one slice thick.
     is_box = not turned or len(ranges[0]) == 1
     assert ops <= ({"Reshape", "Slice", "Concat"} if is_box else {"ScatterND"})
+
+
+def test_what_comes_of_an_adapted_node_is_known_to_the_next() -> None:
+    text = """
+        main (float[3, 2] x, float[1, 2] u) => (float[3, 2] y)
+            <int64[1, 1] first = {0}, int64[1, 1] last = {2}>
+        { t = ScatterND (x, first, u)  y = ScatterND (t, last, u) }
+    """
+    assert "ScatterND" not in adapted(text, "ScatterND")
