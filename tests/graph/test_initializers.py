@@ -16,10 +16,12 @@ MODEL = """
     main (float[2] x) => (float[2] y, float[2] z, float[2] v) <int64 n = {2}, bool on = {1}>
     {
         y = Loop (n, on, x) <
-            body = b (int64 i, bool c, float[2] h) => (bool c, float[2] g) <float[2] k = {1, 2}> { g = Add (h, k) }
+            body = b (int64 i, bool c, float[2] h) => (bool c, float[2] g)
+                <float[2] k = {1, 2}> { g = Add (h, k) }
         >
         z = Loop (n, on, x) <
-            body = b2 (int64 i, bool c, float[2] h) => (bool c, float[2] g) <float[2] k = {3, 4}> { g = Add (h, k) }
+            body = b2 (int64 i, bool c, float[2] h) => (bool c, float[2] g)
+                <float[2] k = {3, 4}> { g = Add (h, k) }
         >
         v = If (on) <
             then_branch = p () => (float[2] f) <float[2] k = {7, 8}> { f = Sub (x, k) },
