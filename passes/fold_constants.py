@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Iterator
 
 import onnx_ir as ir
 
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.initializers import InitializerPool
@@ -58,7 +58,7 @@ class FoldConstantsPass(ir.passes.InPlacePass):
             and all(out in constants for out in node.outputs)
             and next(subgraphs_of(node), None) is None
         ]
-        trained = unmodelled.names_in_training(model)
+        trained = beyond_ir.names_in_training(model)
         budget = _Budget(nodes)
         pool = InitializerPool(model, NameSource(_names_that_stay(model, constants)))
         modified = False

@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import value_names, walk
@@ -99,7 +99,7 @@ class FoldWeightsPass(ir.passes.InPlacePass):
         Raises:
             InvalidModelError: A constant weight cannot be computed.
         """
-        trained = unmodelled.names_in_training(model)
+        trained = beyond_ir.names_in_training(model)
         nodes = self._nodes
         if nodes is None:
             nodes = [node for node, _ in walk(model.graph) if is_recurrent(node)]

@@ -29,12 +29,12 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import detach, remove_orphans
-from rnnlower.graph.deciders import branch_decided_by
+from rnnlower.graph.dependence import branch_decided_by
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, InitializerPool, move_next_to_readers
 from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.quiet import paused_collection
+from rnnlower.graph.suppression import paused_collection
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
@@ -142,7 +142,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                     node=located,
                     remedy="fix the shapes of the inputs first (FreezeDimsPass), or use the strategy scan",
                 )
-        private = private_weights([located.node for located in found], unmodelled.names_in_training(model))
+        private = private_weights([located.node for located in found], beyond_ir.names_in_training(model))
         names = NameSource(names_in(model))
         with paused_collection():
             self._lower(model, found, private, names)

@@ -14,16 +14,15 @@ from rnnlower import wording
 from rnnlower.arguments import check_strings, integer
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import walk
+from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.lowering.replacing import Gates, LoweredNode
-from rnnlower.lowering.sketching import FIRST_OPSET
+from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.node import Semantics, check_semantics
-from rnnlower.recurrent.suspicions import Suspicion
 from rnnlower.targets import Target
 from rnnlower.targets.plan import KeptNode, Native, check_opset
 
-__all__ = ["LAST_OPSET", "LOOPS", "LoweringOptions", "Report", "count_ops"]
+__all__ = ["LOOPS", "LoweringOptions", "Report", "count_ops"]
 
-LAST_OPSET = 26
 LOOPS = ("Loop", "Scan")
 
 

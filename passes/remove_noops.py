@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
@@ -38,7 +38,7 @@ class RemoveNoopsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         knowledge = Knowledge(model)
-        trained = unmodelled.names_in_training(model)
+        trained = beyond_ir.names_in_training(model)
         modified = False
         for node, _ in list(walk(model.graph)):
             if _does_nothing(node, knowledge) and _can_go(node) and node.outputs[0].name not in trained:

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.walk import walk
 from rnnlower.passes.contracts import Condition, nothing_is_dead
@@ -39,7 +39,7 @@ class RemoveUnusedPass(ir.passes.InPlacePass):
     ENSURES: ClassVar[Sequence[Condition]] = (nothing_is_dead,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        trained = unmodelled.names_in_training(model)
+        trained = beyond_ir.names_in_training(model)
         modified = False
         for node, _ in reversed(list(walk(model.graph))):
             if node.graph is not None and not any(out.name in trained for out in node.outputs):
@@ -75,7 +75,7 @@ def _remove_functions(model: ir.Model) -> bool:
 def _remove_imports(model: ir.Model) -> bool:
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     used = {"", *(node.domain for graph in graphs for node, _ in walk(graph))}
-    rest = unmodelled.find(model)
+    rest = beyond_ir.find(model)
     if rest is not None and rest.training_info:
         return False
     unused = [domain for domain in model.opset_imports if domain not in used]

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import OptionError
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -71,7 +71,7 @@ class SetInputsPass(ir.passes.InPlacePass):
             if name not in inputs:
                 known = ", ".join(str(known) for known in inputs) or "none"
                 raise OptionError(f"the model has no input named {name!r} to be set; it has {known}")
-            if name in unmodelled.names_in_training(model):
+            if name in beyond_ir.names_in_training(model):
                 raise OptionError(f"input {name!r} cannot be set: the model's training reads it")
             array = _in_type(inputs[name], given)
             self.values[name] = _in_shape(model, inputs[name], array)

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import walk
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.fold_constants import FoldConstantsPass

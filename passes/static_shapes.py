@@ -24,11 +24,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.inference import guarded
-from rnnlower.graph.names import NameSource
-from rnnlower.graph.quiet import quiet_libraries
-from rnnlower.graph.walk import Located, op_types, value_names, walk
+from rnnlower.graph.splicing import splice
+from rnnlower.graph.suppression import quiet_libraries
+from rnnlower.graph.walk import Located, op_types, walk
 from rnnlower.recurrent.analysis import bare_copy
 from rnnlower.recurrent.finding import find_recurrent
 
@@ -97,8 +97,7 @@ class StaticShapesPass(ir.passes.InPlacePass):
         alive = [any(analysis.is_alive(inside) for inside in branch) for branch in inner]
         if sum(alive) != 1:
             return False
-        _make_names_unique(model, branches[alive.index(True)])
-        _inline_branch(node, branches[alive.index(True)])
+        splice(model, node, branches[alive.index(True)])
         self.unreachable += [located for located in nodes if located.node in inner[alive.index(False)]]
         return True
 
@@ -148,39 +147,5 @@ def _should_fold(node: ir.Node) -> bool | None:
     """Also folds a small ConstantOfShape, with which exporters build the amounts of a Pad."""
     if node.op_type != "ConstantOfShape" or node.domain:
         return None
-    shape = ir.convenience.get_const_tensor(node.inputs[0]) if node.inputs[0] is not None else None
+    shape = constant_of(node.inputs[0])
     return True if shape is not None and int(np.prod(shape.numpy())) <= _SMALL else None
-
-
-def _make_names_unique(model: ir.Model, branch: ir.Graph) -> None:
-    """Renames what has the name of a value elsewhere: branches may share one, outer and inner graphs not."""
-    taken = value_names(model)
-    names = NameSource(taken)
-    for value in (*branch.initializers.values(), *(out for node in branch for out in node.outputs)):
-        if value.name and taken[value.name] > 1:
-            value.name = names.fresh(value.name)
-
-
-def _inline_branch(node: ir.Node, branch: ir.Graph) -> None:
-    """Puts the nodes of a branch in the place of the If; the If's outputs keep their names."""
-    graph = node.graph
-    assert graph is not None
-    inner = list(branch)
-    for name, value in list(branch.initializers.items()):
-        branch.initializers.pop(name)
-        graph.register_initializer(value)
-    results = list(branch.outputs)
-    branch.outputs.clear()
-    branch.remove(inner)
-    graph.insert_before(node, inner)
-    for old, result in zip(node.outputs, results, strict=True):
-        identity = ir.node("Identity", [result])
-        graph.insert_before(node, identity)
-        new = identity.outputs[0]
-        new.type, new.shape = old.type, old.shape
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.name, old.name = old.name, None
-    condition = node.inputs[0]
-    graph.remove(node, safe=True)
-    if condition is not None:
-        remove_orphans([condition])

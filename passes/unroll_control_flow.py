@@ -31,7 +31,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.iterations import iterations
 from rnnlower.graph.knowledge import Knowledge

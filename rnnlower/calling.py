@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
-from rnnlower.graph.quiet import paused_collection
-from rnnlower.recurrent.suspicions import Suspicion
+from rnnlower.graph.suppression import paused_collection
+from rnnlower.recurrent.exporter_warnings import Suspicion
 
 __all__ = ["ModelFunction", "Progress", "model_function"]
 

@@ -10,12 +10,12 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import Located, origin
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.recurrent.caveats import other_recurrences
+from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.suspicions import Suspicion, find_suspicions
+from rnnlower.recurrent.state_warnings import other_recurrences
 
 __all__ = ["RecurrentNode", "find_warnings", "inspect_model"]
 

@@ -66,7 +66,7 @@ def test_a_command_imports_only_what_it_uses(tmp_path, command, absent):
 
 SHARED = {
     "rnnlower.errors",
-    "rnnlower.files.soundness",
+    "rnnlower.files.checks",
     "rnnlower.files.stream_metadata",
     "rnnlower.graph.inference",
     "rnnlower.folders",

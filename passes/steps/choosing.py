@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.sketching import Wishes
@@ -26,9 +26,9 @@ from rnnlower.passes.steps.contracts import (
 from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.passes.steps.profile import conform
 from rnnlower.passes.steps.work import Work, leave_out
-from rnnlower.recurrent.caveats import forgotten_states, other_recurrences
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 from rnnlower.targets import find_target
 from rnnlower.targets.plan import (
     cautions,
@@ -111,7 +111,7 @@ def warn_of_forgotten_states(work: Work) -> None:
 def plan_nodes(work: Work) -> None:
     options, nodes = work.options, []
     opset = work.opset or default_opset(work.model)
-    trained = unmodelled.names_in_training(work.model)
+    trained = beyond_ir.names_in_training(work.model)
     private = private_weights([located.node for located in work.nodes], trained)
     compute_type = None if options.compute_type is None else ir.DataType.FLOAT
     wishes = Wishes(options.unroll_factor, options.gates, compute_type)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.walk import default_opset, walk
-from rnnlower.lowering.sketching import FIRST_OPSET
+from rnnlower.lowering import FIRST_OPSET
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.steps.work import Work, is_selected
 from rnnlower.recurrent.parsing import parse_recurrent

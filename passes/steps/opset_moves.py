@@ -10,9 +10,9 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering import LAST_OPSET
 from rnnlower.opset import NodePredicate
 from rnnlower.passes.convert_opset import ConvertOpsetPass
-from rnnlower.passes.lowering_options import LAST_OPSET
 
 __all__ = ["inline", "move", "reach"]
 

@@ -7,14 +7,13 @@ import fnmatch
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import Located, default_opset, op_types
-from rnnlower.lowering.sketching import FIRST_OPSET
+from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import AdaptNodesPass
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
 from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.lowering_options import LAST_OPSET
 from rnnlower.passes.resolve_sequences import SEQUENCE_OPS, ResolveSequencesPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
@@ -30,8 +29,8 @@ from rnnlower.passes.steps.contracts import (
 from rnnlower.passes.steps.opset_moves import inline, move
 from rnnlower.passes.steps.work import Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
+from rnnlower.recurrent.exporter_warnings import find_suspicions
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.suspicions import find_suspicions
 from rnnlower.targets.fit import refuses, runs_op
 from rnnlower.targets.plan import require_static_inputs
 

@@ -11,9 +11,10 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
+from rnnlower.lowering import LAST_OPSET
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
-from rnnlower.passes.lowering_options import LAST_OPSET, LoweringOptions
-from rnnlower.recurrent.suspicions import Suspicion
+from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets import Target
 from rnnlower.targets.plan import KeptNode
 

@@ -28,7 +28,7 @@ from rnnlower.errors import VerificationError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rnnlower.recurrent.suspicions import Suspicion
+    from rnnlower.recurrent.exporter_warnings import Suspicion
     from rnnlower.reporting import Section
     from rnnlower.reporting.content import ModelFacts
     from rnnlower.verification import VerificationResult

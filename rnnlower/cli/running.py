@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rnnlower.cli.progress import Phases, Tell
     from rnnlower.engines.known import Engine
-    from rnnlower.recurrent.suspicions import Suspicion
+    from rnnlower.recurrent.exporter_warnings import Suspicion
     from rnnlower.reporting import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 

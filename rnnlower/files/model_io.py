@@ -20,10 +20,10 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.arguments import model_path
 from rnnlower.errors import InvalidModelError, OptionError
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
+from rnnlower.files.checks import check_external_data, check_proto, read_proto
 from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
-from rnnlower.files.soundness import check_external_data, check_proto, read_proto
-from rnnlower.graph.quiet import paused_collection, quiet_libraries
+from rnnlower.graph.suppression import paused_collection, quiet_libraries
 from rnnlower.graph.walk import subgraphs_of
 
 __all__ = [
@@ -96,7 +96,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: it has no graph or no ir_version")
-    proto, rest = unmodelled.take(proto)
+    proto, rest = beyond_ir.take(proto)
     try:
         with quiet_libraries():
             model = ir.from_proto(proto)
@@ -186,7 +186,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
         _embed_external_data(initializers)
     with _serializing(), paused_collection():
         proto = ir.to_proto(model)
-    unmodelled.restore(model, proto)
+    beyond_ir.restore(model, proto)
     return proto
 
 
@@ -291,9 +291,9 @@ def _save(model: ir.Model, path: pathlib.Path, data_file: str | None) -> None:
         )
     with _serializing(), paused_collection():
         ir.save(model, path, external_data=data_file, size_threshold_bytes=_STAYS_IN_MODEL)
-    if unmodelled.find(model) is not None:
+    if beyond_ir.find(model) is not None:
         proto = onnx.load_model(path, load_external_data=False)
-        unmodelled.restore(model, proto)
+        beyond_ir.restore(model, proto)
         onnx.save_model(proto, path)
 
 

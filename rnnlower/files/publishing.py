@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import onnx
 
 from rnnlower.errors import OptionError
-from rnnlower.files.soundness import stored_tensors
+from rnnlower.files.checks import stored_tensors
 from rnnlower.folders import locked, remove_leftovers
 
 __all__ = ["check_destination", "place", "staged_beside", "staging_folder"]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.evaluation import Array, evaluate, infer
-from rnnlower.graph.quiet import quiet_libraries
+from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 
 __all__ = ["Knowledge", "Shape"]

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, CellParameters, NewState
 from rnnlower.lowering.emitter import Emitter
@@ -244,5 +245,5 @@ def _gates(e: Emitter, node: ResolvedNode, total: ir.Value) -> dict[str, ir.Valu
 
 
 def _constant(value: ir.Value) -> np.ndarray | None:
-    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    tensor = constant_of(value)
     return None if tensor is None else tensor.numpy()

@@ -27,10 +27,7 @@ from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["FIRST_OPSET", "Candidate", "Wishes", "candidates", "cheapest"]
-
-FIRST_OPSET = 7
-"""Where broadcasting and the recurrent operators got their present form."""
+__all__ = ["Candidate", "Wishes", "candidates", "cheapest"]
 
 _USUAL_STEPS, _USUAL_ROWS = 100, 1
 _FEW = 16

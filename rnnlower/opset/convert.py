@@ -13,7 +13,7 @@ import onnx.helper
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
@@ -88,7 +88,7 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     _perform(Session(rehearsal, copied_types, copied_constants, _report(model, target), keep))
     report = _report(model, target)
     _perform(Session(model, types, constants, report, keep))
-    rest = unmodelled.find(model)
+    rest = beyond_ir.find(model)
     if rest is not None and training is not None:
         rest.training_info = training
     return report

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.files import unmodelled
+from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.opset.types import ValueTypes, all_values
 
@@ -19,7 +19,7 @@ def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[on
     Raises:
         OpsetError: A training graph cannot be converted.
     """
-    rest = unmodelled.find(model)
+    rest = beyond_ir.find(model)
     if rest is None or not rest.training_info:
         return None
     known = {str(value.name): value for value in all_values(model.graph)}

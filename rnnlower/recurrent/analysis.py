@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from rnnlower.graph.inference import guarded
-from rnnlower.graph.quiet import quiet_libraries
+from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import forget_negative_sizes, op_types
 from rnnlower.recurrent.operators import MOST_INPUTS, SIGNATURES
 

@@ -131,7 +131,7 @@ class _Parser(AttributeReader):
             if None not in (dtype, weight) and dtype != weight:
                 raise self.invalid(f"inputs {name[0]} and {name} differ in type")
             value = inputs[name]
-            tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+            tensor = constant_of(value)
             if tensor is None or name not in _ZERO_POINTS or len(tensor.shape) < 2:
                 continue
             numbers = set(tensor.numpy().flat)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import Located, dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.streaming.edits import Edit

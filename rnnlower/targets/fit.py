@@ -12,7 +12,7 @@ from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.inference import guarded
 from rnnlower.graph.open_sizes import is_open, open_sizes
-from rnnlower.graph.quiet import quiet_libraries
+from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import default_opset, forget_negative_sizes, op_types, walk
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.analysis import infer_in_place

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.graph.deciders import decided_by
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.open_sizes import open_sizes
 from rnnlower.targets.reading import find_target, target_names
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target

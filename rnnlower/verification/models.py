@@ -17,7 +17,7 @@ from onnx.external_data_helper import uses_external_data
 
 from rnnlower.arguments import model_path
 from rnnlower.errors import OptionError
-from rnnlower.files.soundness import check_proto, read_proto
+from rnnlower.files.checks import check_proto, read_proto
 
 __all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "op_types", "slim"]
 

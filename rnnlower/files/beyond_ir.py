@@ -1,6 +1,6 @@
 """Parts of a model that `onnx_ir` cannot represent: training info, sparse initializers, annotations.
 
-`take` removes it from a protobuf before `onnx_ir` reads it, `Unmodelled.attach` keeps it with the model, and
+`take` removes it from a protobuf before `onnx_ir` reads it, `BeyondIr.attach` keeps it with the model, and
 `restore` puts it back into the protobuf that `onnx_ir` writes. In between, a sparse initializer is a dense
 one, made on first use.
 """
@@ -19,9 +19,9 @@ from rnnlower.files.sparse import dense_array
 from rnnlower.graph.constants import mark_trained
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["Unmodelled", "find", "names_in_training", "restore", "take"]
+__all__ = ["BeyondIr", "find", "names_in_training", "restore", "take"]
 
-_KEY = "rnnlower.files.unmodelled"
+_KEY = "rnnlower.files.beyond_ir"
 _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
@@ -34,7 +34,7 @@ class _OfGraph:
 
 
 @dataclasses.dataclass
-class Unmodelled:
+class BeyondIr:
     """The parts taken out of a model.
 
     Attributes:
@@ -74,10 +74,10 @@ class _StandIn(ir.LazyTensor):
         self.sparse = sparse
 
 
-def find(model: ir.Model) -> Unmodelled | None:
+def find(model: ir.Model) -> BeyondIr | None:
     """Return the parts taken out of the model, or ``None`` if there are none."""
     found = model.meta.get(_KEY)
-    return found if isinstance(found, Unmodelled) else None
+    return found if isinstance(found, BeyondIr) else None
 
 
 def names_in_training(model: ir.Model) -> set[str]:
@@ -91,7 +91,7 @@ def names_in_training(model: ir.Model) -> set[str]:
     return names
 
 
-def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:
+def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, BeyondIr]:
     """Split a model into a part that `onnx_ir` can read, and the rest. The model itself is not changed.
 
     Raises:
@@ -103,7 +103,7 @@ def take(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Unmodelled]:
             if any(each.HasField("sparse_tensor") or each.sparse_tensors for each in node.attribute):
                 raise UnsupportedModelError(f"{called(node)} holds a sparse tensor; make it a dense one")
     taken = [_OfGraph(list(graph.sparse_initializer), _foreign_annotations(graph)) for graph in graphs]
-    rest = Unmodelled(list(proto.training_info), taken)
+    rest = BeyondIr(list(proto.training_info), taken)
     if any(each.sparse for each in taken):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, subgraphs_of, walk
+from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
-from rnnlower.recurrent.suspicions import Suspicion
 
 __all__ = ["forgotten_states", "other_recurrences"]
 

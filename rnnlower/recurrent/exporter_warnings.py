@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, walk
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -103,7 +104,7 @@ def _baked_batch(model: ir.Model, located: Located) -> Iterator[Suspicion]:
     batch = X.shape[1 - layout] if X is not None and X.shape is not None and len(X.shape) == 3 else 0
     for index, name in ((5, "initial_h"), (6, "initial_c")):
         value = node.inputs[index] if index < len(node.inputs) else None
-        tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
+        tensor = constant_of(value)
         if tensor is None or isinstance(batch, int) or len(tensor.shape) != 3:
             continue
         rows = tensor.shape[1 - layout]
