@@ -1,5 +1,19 @@
-"""Entry point of `python -m rnnlower`."""
+"""Entry point of `rnnlower` and of `python -m rnnlower`."""
 
-from rnnlower.cli import main
+from __future__ import annotations
 
-main()
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while it is still loading is no traceback either."""
+    try:
+        from rnnlower.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
+from rnnlower.cli.running import to_stderr
+
 __all__ = ["Phases", "Tell", "progress"]
 
 _SECONDS = 1.0
@@ -52,7 +54,7 @@ class Phases:
         """Prints them on stderr, if they are wanted."""
         if self._wanted:
             phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
-            print(f"rnnlower: {phases}", file=sys.stderr)
+            to_stderr(f"rnnlower: {phases}")
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ __all__ = [
     "say",
     "size_on_disk",
     "tell_difference",
+    "to_stderr",
     "verify_files",
     "warn",
 ]
@@ -80,7 +81,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fail(error: RnnLowerError, code: int, json_: bool, cause: BaseException) -> NoReturn:
-    typer.echo(f"rnnlower: error: {error}", err=True)
+    to_stderr(f"rnnlower: error: {error}")
     if json_:
         on = {"on": error.on} if isinstance(error, UnverifiableError) and error.on else {}
         emit(json.dumps({"error": error_entry(error)} | on))
@@ -106,6 +107,14 @@ def emit(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()
+
+
+def to_stderr(text: str) -> None:
+    """Prints on stderr; a reader who left is no reason to stop before the result is written."""
+    try:
+        typer.echo(text, err=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def discard_stdout() -> None:
@@ -155,9 +164,9 @@ def other_comparison(verification: VerificationResult) -> str:
 
 def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
     """Says that models differ, and in two lines what can be done."""
-    typer.echo(f"rnnlower: error: {error.problem}", err=True)
+    to_stderr(f"rnnlower: error: {error.problem}")
     for line in filter(None, (error.remedy, what_else)):
-        typer.echo(f"  {line}", err=True)
+        to_stderr(f"  {line}")
     raise typer.Exit(DIFFERENT)
 
 
@@ -207,9 +216,9 @@ def own_runtime(name: str) -> tuple[str | None, RuntimeTrial | None]:
 def warn(suspicions: Iterable[Suspicion]) -> None:
     """Prints warnings, under -q too: silence would be taken for assent."""
     for suspicion in suspicions:
-        typer.echo(f"rnnlower: warning: {suspicion}", err=True)
+        to_stderr(f"rnnlower: warning: {suspicion}")
 
 
 def say(text: str, quiet: bool) -> None:
     if not quiet:
-        typer.echo(text, err=True)
+        to_stderr(text)

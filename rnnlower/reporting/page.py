@@ -69,7 +69,11 @@ def check_report(report: pathlib.Path | None, *others: pathlib.Path) -> None:
 
 
 def write_page(page: Page, path: pathlib.Path) -> None:
-    """Writes the page, whole or not at all."""
+    """Writes the page, whole or not at all.
+
+    Raises:
+        OptionError: The disk is full, or the like.
+    """
     content = _render(page).encode()
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     staged = pathlib.Path(name)
@@ -81,6 +85,8 @@ def write_page(page: Page, path: pathlib.Path) -> None:
         os.umask(mask)
         staged.chmod(0o666 & ~mask)
         os.replace(staged, path)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         staged.unlink(missing_ok=True)
 

@@ -144,3 +144,16 @@ def test_same_bytes_every_time(line: list[str], tmp_path: Path) -> None:
         results.append((said, {each.name: each.read_bytes() for each in folder.iterdir()}))
     assert results[0] == results[1]
     assert results[0][1] or results[0][0]
+
+
+def test_a_reader_of_stderr_who_left_stops_nothing(tmp_path: Path) -> None:
+    path, output = source(tmp_path), tmp_path / "out.onnx"
+    reading, writing = os.pipe()
+    os.close(reading)
+    line = [sys.executable, "-m", "rnnlower", "scan", path, "-o", output, "--no-verify", "-v"]
+    result = subprocess.run(
+        [*map(str, line)], stderr=writing, stdout=subprocess.DEVNULL, cwd=ROOT, check=False
+    )
+    os.close(writing)
+    assert result.returncode == 0
+    assert output.exists()

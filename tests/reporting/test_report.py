@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import html.parser
+import os
 import re
 from pathlib import Path
 
@@ -107,6 +109,17 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_done(name, 
     model.write_bytes(Path(MODEL).read_bytes())
     assert run("unroll", str(model), "-o", str(tmp_path / "out.onnx"), "--report", str(tmp_path / name)) == 2
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("rnnlower.reporting.page.os.replace", full)
+    result = CliRunner().invoke(app, ["verify", MODEL, MODEL, "--report", str(tmp_path / "report.html")])
+    assert result.exit_code == 2
+    assert "report.html cannot be written: No space left on device" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_refused_model_leaves_no_page(tmp_path):

@@ -11,7 +11,7 @@ import typer
 
 from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
 from rnnlower.cli.options import LOWERING, MEASURING, OUTPUT, Model, Nodes, Semantics
-from rnnlower.cli.running import emit_result, exit_code, exit_codes, installed_runtime, say
+from rnnlower.cli.running import emit_result, exit_code, exit_codes, installed_runtime, say, to_stderr
 from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
 from rnnlower.wording import counted
 
@@ -120,7 +120,7 @@ def bench(
         _write_report(result, problem, showing.report, model)
         say(f"rnnlower: wrote {showing.report}", showing.quiet)
     if problem is not None:
-        typer.echo(f"rnnlower: error: {problem}", err=True)
+        to_stderr(f"rnnlower: error: {problem}")
         raise typer.Exit(exit_code(problem))
 
 
