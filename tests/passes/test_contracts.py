@@ -93,7 +93,7 @@ def test_contracts_hold_for_a_profile() -> None:
     assert {"ConformSonnxPass", "conform_to_profile"} <= {*ran}
 
 
-def test_most_public_passes_state_a_contract() -> None:
+def test_every_public_pass_states_a_contract() -> None:
     silent = {
         name for name in rnnlower.passes.__all__ if not hasattr(getattr(rnnlower.passes, name), "ENSURES")
     }
@@ -106,7 +106,7 @@ def test_most_public_passes_state_a_contract() -> None:
         "RemoveNoopsPass",
         "ResolveSequencesPass",
         "StaticShapesPass",
-    }
+    }, "state what the pass ensures, in ENSURES, or add it here if it promises nothing more"
     assert {*CONTRACTS} <= {step.run for step in PIPELINE}
 
 
