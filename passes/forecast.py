@@ -13,9 +13,9 @@ from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import PIPELINE
 from rnnlower.passes.steps import emitting
 from rnnlower.passes.steps.work import Work, is_selected
+from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import Misfit
-from rnnlower.targets.plan import KeptNode
 
 __all__ = ["Forecast", "forecast"]
 

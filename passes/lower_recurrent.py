@@ -222,6 +222,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             best = cheapest(candidates(node, weights, [self._strategy], opset, self._dialect, wishes))
         except MissingOperatorError as error:
             raise error.at(located) from None
+        assert best.form is not None
         return Plan(self._strategy, self._unroll_factor, form=best.form)
 
     def _parse(self, located: Located) -> ResolvedNode:

@@ -19,7 +19,8 @@ from rnnlower.lowering.replacing import Gates, LoweredNode
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.targets import Target
-from rnnlower.targets.plan import KeptNode, Native, check_opset
+from rnnlower.targets.choosing import KeptNode, Native
+from rnnlower.targets.plan import check_opset
 
 __all__ = ["LOOPS", "LoweringOptions", "Report", "count_ops"]
 

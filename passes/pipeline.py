@@ -100,9 +100,9 @@ def _may_be_impossible(options: LoweringOptions) -> bool:
 
 
 def _needs_lengths(options: LoweringOptions) -> bool:
-    if options.target is not None:
-        return options.emits and wants_numbers(options.target)
-    return options.strategy == "unroll"
+    if options.strategy == "unroll":
+        return True
+    return options.target is not None and options.emits and wants_numbers(options.target)
 
 
 def _may_waste_factor(options: LoweringOptions) -> bool:
@@ -178,7 +178,7 @@ PIPELINE: Sequence[Step] = (
         when=_may_be_impossible,
     ),
     Step(
-        choosing.keep_native,
+        choosing.settle_native,
         "A node's types and sizes, now known, decide whether the target runs it.",
         when=_has_target,
     ),

@@ -23,8 +23,8 @@ from rnnlower.passes.pipeline import LoweringOptions, Report, lower_model
 from rnnlower.passes.simplify import settle
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
+from rnnlower.targets.choosing import Native
 from rnnlower.targets.fit import Misfit, find_misfits, runs_op
-from rnnlower.targets.plan import Native
 
 if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamReport

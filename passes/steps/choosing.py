@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Container
+
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError
@@ -14,6 +17,7 @@ from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lower_recurrent import dtype_of
+from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.steps.contracts import (
     contract,
     lengths_are_numbers,
@@ -30,39 +34,46 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 from rnnlower.targets import find_target
-from rnnlower.targets.plan import (
-    cautions,
-    choose_plan,
-    require_known,
-    sort_out_native,
-    wants_native,
-)
+from rnnlower.targets.choosing import KeptNode, choose_native, choose_plan
+from rnnlower.targets.plan import cautions, require_known
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
-def keep_native(work: Work) -> None:
+def settle_native(work: Work) -> None:
     InferTypesPass()(work.model)
-    options = work.options
-    wanted, work.kept = sort_out_native(work.nodes, work.target, options.semantics, options.native)
+    options, private = work.options, _private_weights(work)
     for located in work.nodes:
-        if located not in wanted:
+        choice = choose_native(
+            work.target,
+            located,
+            options.semantics,
+            options.native,
+            private,
+            _wishes(options),
+            work.sketches,
+        )
+        work.choices[located.node] = choice
+        if choice.kind == "keep":
+            name, op_type, path = located.name, located.node.op_type, located.path
+            work.kept.append(KeptNode(name, op_type, path, choice.reason, choice.prices))
             leave_out(located.node)
-    work.nodes = wanted
+    work.nodes = [each for each in work.nodes if work.choices[each.node].kind != "keep"]
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_there])
 def adapt_recurrent(work: Work) -> None:
     options = work.options
-    native = [
-        each for each in work.nodes if wants_native(each, work.target, options.semantics, options.native)
-    ]
+    native = [each for each in work.nodes if work.choices[each.node].kind == "adapt"]
     # Afterwards a state of zeros stands where there was none.
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
     forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
     adapting = AdaptRecurrentPass(work.target, native, options.semantics)
     adapting(work.model)
     work.warnings += [warning for each in adapting.gone for warning in forgetting[each]]
-    work.adapted = adapting.adapted
+    for located, adapted in zip(adapting.gone, adapting.adapted, strict=True):
+        choice = work.choices[located.node]
+        reason = "; ".join(filter(None, (adapted.reason, choice.reason)))
+        work.adapted.append(dataclasses.replace(adapted, reason=reason, prices=choice.prices))
     work.nodes = [each for each in work.nodes if each not in adapting.gone]
 
 
@@ -107,23 +118,31 @@ def warn_of_forgotten_states(work: Work) -> None:
     work.warnings += forgotten_states(lengths)
 
 
+def _private_weights(work: Work) -> Container[ir.Value]:
+    trained = beyond_ir.names_in_training(work.model)
+    return private_weights([located.node for located in work.nodes], trained)
+
+
+def _wishes(options: LoweringOptions) -> Wishes:
+    compute_type = None if options.compute_type is None else ir.DataType.FLOAT
+    return Wishes(options.unroll_factor, options.gates, compute_type)
+
+
 @contract(requires=[nodes_can_be_read, nodes_are_outside_functions], ensures=[nodes_are_planned])
 def plan_nodes(work: Work) -> None:
     options, nodes = work.options, []
     opset = work.opset or default_opset(work.model)
-    trained = beyond_ir.names_in_training(work.model)
-    private = private_weights([located.node for located in work.nodes], trained)
-    compute_type = None if options.compute_type is None else ir.DataType.FLOAT
-    wishes = Wishes(options.unroll_factor, options.gates, compute_type)
+    private, wishes = _private_weights(work), _wishes(options)
     for located in work.nodes:
         node = parse_recurrent(located, options.semantics)
         if options.target is not None:
             require_known(options.target, node, located)
         weights = Weights(private, dtype_of(node, located))
         target = options.target or find_target("onnxruntime")
-        strategy = options.strategy if options.target is None else None
+        strategy = None if options.strategy == "target" else options.strategy
         try:
-            plan = choose_plan(target, node, weights, opset, wishes, strategy)
+            native = work.choices[located.node].prices if located.node in work.choices else {}
+            plan = choose_plan(target, node, weights, opset, wishes, strategy, native, work.sketches)
         except MissingOperatorError as error:
             raise error.at(located) from None
         nodes.append(node)

@@ -24,9 +24,10 @@ from rnnlower.passes.steps.contracts import (
 )
 from rnnlower.passes.steps.opset_moves import move, reach
 from rnnlower.passes.steps.work import Work, is_selected
+from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import grouped
-from rnnlower.targets.plan import KeptNode, dialect, require_emitted_fit
+from rnnlower.targets.plan import dialect, require_emitted_fit
 
 
 @contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])

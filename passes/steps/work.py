@@ -13,10 +13,11 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
+from rnnlower.lowering.sketching import Sketches
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets import Target
-from rnnlower.targets.plan import KeptNode
+from rnnlower.targets.choosing import Choice, KeptNode
 
 __all__ = ["Tell", "Work", "forget_marks", "is_selected", "leave_out", "select"]
 
@@ -37,6 +38,8 @@ class Work:
         nodes: The recurrent nodes to be lowered, under the names and places that they had in the source.
         unreachable: Those that went with a branch that never runs.
         impossible: Those that cannot run on inputs of the given shapes.
+        choices: Whether the target's own operator runs each node.
+        sketches: The candidates that were emitted to be priced.
         plans: How each node is to be lowered.
         needs: The opset that each form of a node needs, with the operator that needs it.
         adapted: What became of the nodes that the target runs with something around them.
@@ -54,6 +57,8 @@ class Work:
     nodes: list[Located] = dataclasses.field(default_factory=list)
     unreachable: list[Located] = dataclasses.field(default_factory=list)
     impossible: list[Located] = dataclasses.field(default_factory=list)
+    choices: dict[ir.Node, Choice] = dataclasses.field(default_factory=dict)
+    sketches: Sketches = dataclasses.field(default_factory=dict)
     plans: dict[ir.Node, Plan] = dataclasses.field(default_factory=dict)
     needs: dict[Located, dict[str, int]] = dataclasses.field(default_factory=dict)
     adapted: list[LoweredNode] = dataclasses.field(default_factory=list)

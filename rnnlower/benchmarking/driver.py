@@ -13,12 +13,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.arguments import check_strings, integer
 from rnnlower.benchmarking.elsewhere import RuntimeWorker
 from rnnlower.benchmarking.result import BenchResult, BenchVariant, Timing, per_step, ratio
-from rnnlower.benchmarking.variants import Entry, Settings, lowered_form, native_form
+from rnnlower.benchmarking.variants import OF_TARGET, Entry, Settings, lowered_form, native_form
 from rnnlower.benchmarking.worker import Worker, WorkerError
-from rnnlower.engines.known import find_engine
+from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
@@ -28,6 +29,7 @@ from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
+from rnnlower.targets import Target, find_target, target_names
 from rnnlower.verification.driver import Progress
 from rnnlower.verification.engine_choice import reasons_against_onnxruntime
 from rnnlower.verification.inputs.given import GivenInputs, read_inputs
@@ -39,7 +41,8 @@ from rnnlower.verification.verdict.judging import Judge, Judged
 
 __all__ = ["STRATEGIES", "bench"]
 
-STRATEGIES = ("unroll", "scan", "loop")
+STRATEGIES = ("adapt", "unroll", "scan", "loop", "lower")
+_WITHOUT_TARGET = tuple(strategy for strategy in STRATEGIES if strategy not in OF_TARGET)
 # Every round makes each variant's session anew and runs it for its share, so that noise meets all alike.
 _ROUNDS = 5
 
@@ -47,7 +50,7 @@ _ROUNDS = 5
 def bench(
     model: ModelLike,
     *,
-    strategies: Sequence[str] = STRATEGIES,
+    strategies: Sequence[str] | None = None,
     unroll_factors: Sequence[int] = (),
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -69,7 +72,8 @@ def bench(
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        strategies: Which of ``unroll``, ``scan`` and ``loop``.
+        strategies: Which of ``unroll``, ``scan`` and ``loop``, and on a runtime that a target describes
+            ``adapt`` (its own operators adapted) and ``lower`` (what `rnnlower.lower` takes); left out: all.
         unroll_factors: Time steps in an iteration; each adds a form of scan and of loop.
         dims: As for `rnnlower.unroll`.
         input_shapes: As for `rnnlower.unroll`.
@@ -91,8 +95,16 @@ def bench(
         UnverifiableError: No engine runs the model, so that nothing could be checked.
     """
     runtime = None if on is None else find_engine(on)
+    target = None if runtime is None else _target_of(runtime)
+    if strategies is None:
+        strategies = STRATEGIES if target is not None else _WITHOUT_TARGET
     check_semantics(semantics)
     _check_options(strategies, unroll_factors, threads, runs, warmup)
+    if target is None and (asked := [strategy for strategy in strategies if strategy in OF_TARGET]):
+        raise OptionError(
+            f"the strategy {asked[0]!r} is for a runtime that a target describes",
+            remedy=f"name one ({wording.option('on', 'openvino')}), or leave the strategy out",
+        )
     settings = Settings(
         dims=dims or {},
         input_shapes=input_shapes or {},
@@ -104,10 +116,12 @@ def bench(
         runs=runs,
         warmup=warmup,
         runtime=runtime,
+        target=target,
         progress=progress or (lambda activity, done, total: None),
     )
     plans = [(strategy, 1) for strategy in STRATEGIES if strategy in strategies]
-    plans += [(s, factor) for s, _ in plans if s != "unroll" for factor in sorted({*unroll_factors} - {1})]
+    factors = sorted({*unroll_factors} - {1})
+    plans += [(s, factor) for s, _ in plans if s in ("scan", "loop") for factor in factors]
     if sets:
         # Every form is of the model without these inputs, the native one among them.
         model = load_model(model)
@@ -115,6 +129,13 @@ def bench(
         LegacyConstantsPass()(model)
     with temporary_folder() as folder:
         return _bench(model, plans, settings, folder)
+
+
+def _target_of(runtime: Engine) -> Target | None:
+    """The target of a runtime; the one of its name, where there are several."""
+    targets = [find_target(name) for name in target_names()]
+    own = [target for target in targets if target.engine == runtime.name]
+    return min(own, key=lambda target: target.name != runtime.name, default=None)
 
 
 def _check_options(

@@ -38,8 +38,10 @@ class BenchVariant:
     """The model in one form.
 
     Attributes:
-        name: ``native``, ``unroll``, ``scan``, ``loop`` or ``scan x4`` for four steps in an iteration.
-        strategy: ``native``, ``unroll``, ``scan`` or ``loop``.
+        name: ``native``, ``adapt``, ``unroll``, ``scan``, ``loop``, ``lower``, or ``scan x4`` for four steps
+            in an iteration.
+        strategy: ``native``, ``unroll``, ``scan`` or ``loop``; for another runtime also ``adapt``, its own
+            operators adapted, and ``lower``, what a lowering for it takes for the fastest.
         unroll_factor: Time steps in an iteration of a Scan or Loop.
         status: Only what is ``timed`` has times, and only after its outputs were found to be right.
         reason: Why it has none.
@@ -50,6 +52,7 @@ class BenchVariant:
         ops: Nodes in the file, those of subgraphs and functions included.
         ops_run: Kernels that onnxruntime runs in one inference, after its optimisations.
         ops_per_step: The same divided by the time steps of all recurrent nodes.
+        taken: What ``lower`` does with the recurrent nodes: ``keep``, ``adapt`` or a strategy.
     """
 
     name: str
@@ -64,6 +67,7 @@ class BenchVariant:
     ops: int | None = None
     ops_run: int | None = None
     ops_per_step: float | None = None
+    taken: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, in types that JSON knows."""

@@ -15,11 +15,18 @@ from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.passes.lowering_options import count_ops
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent.node import Semantics
+from rnnlower.targets import Target
+from rnnlower.targets.choosing import Native
 from rnnlower.verification.driver import Progress
 from rnnlower.verification.inputs.given import GivenInputs
 from rnnlower.verification.models import HeldModel
 
-__all__ = ["Entry", "Settings", "lowered_form", "native_form"]
+__all__ = ["OF_TARGET", "Entry", "Settings", "lowered_form", "native_form"]
+
+OF_TARGET = ("adapt", "lower")
+"""The forms that only a target has."""
+
+_NATIVE: Mapping[str, Native] = {"adapt": "keep", "lower": "auto"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Settings:
     runs: int
     warmup: int
     runtime: Engine | None
+    target: Target | None
     progress: Progress
 
 
@@ -71,7 +79,15 @@ def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
 
 
 def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Settings, folder: Path) -> Entry:
-    """The model lowered, or why it cannot be.
+    """The model lowered, in the operators of the settings' target if there is one, or why it cannot be.
+
+    Args:
+        model: The model.
+        strategy: ``unroll``, ``scan`` or ``loop``, or one of `OF_TARGET`: ``adapt``, the target's own
+            operators adapted, or ``lower``, what is found to be the fastest.
+        factor: Time steps in an iteration of a Scan or Loop.
+        settings: The options of the benchmark.
+        folder: Where the file is written.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -80,18 +96,27 @@ def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Setting
     name = strategy if factor == 1 else f"{strategy} x{factor}"
     variant = BenchVariant(name, strategy, factor)
     options = LoweringOptions(
-        strategy,
+        "target" if strategy in OF_TARGET else strategy,
         dims=settings.dims,
         input_shapes=settings.input_shapes,
         nodes=settings.nodes,
         unroll_factor=factor,
         semantics=settings.semantics,
+        target=settings.target,
+        fold=None if settings.target is None else True,
+        native=_NATIVE.get(strategy, "lower"),
     )
     lowered = load_model(model)
     try:
-        lower_model(lowered, options)
+        report = lower_model(lowered, options)
     except (UnsupportedModelError, OpsetError) as error:
         return Entry(dataclasses.replace(variant, status="not made", reason=str(error)))
+    taken = [*(node.strategy for node in report.nodes), *("keep" for _ in report.kept)]
+    if strategy == "adapt" and "adapt" not in taken:
+        problem = "there is nothing that can be adapted"
+        return Entry(dataclasses.replace(variant, status="not made", reason=problem))
+    if strategy == "lower":
+        variant = dataclasses.replace(variant, taken=tuple(dict.fromkeys(taken)))
     path = folder / f"{strategy}_{factor}.onnx"
     ops = sum(count_ops(lowered).values())
     with staged(lowered, path) as stage:

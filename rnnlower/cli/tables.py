@@ -347,6 +347,8 @@ def print_bench(result: BenchResult) -> None:
         )
     write(table)
     for variant in result.variants:
+        if variant.taken:
+            write(f"{variant.name} takes {', '.join(variant.taken)}")
         if variant.status != "timed":
             write(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
     inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())

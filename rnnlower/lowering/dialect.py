@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from rnnlower.lowering.pricing import NATIVE
+
 __all__ = ["Dialect"]
 
 
@@ -19,8 +21,9 @@ class Dialect:
         ops: The operators.
         constant: For each operator, the inputs that must be constants.
         lacks: For each element type, the operators that do not support it.
-        costs: The price of one unit of each of the `Counts` of a lowering. Empty if unknown; then
-            the forms of a step are plain.
+        costs: The price of one unit of each of the `Counts` of a lowering. Empty if unknown.
+        native: The same prices for the runtime's own recurrent operators, by their kind.
+        forms: The names of the forms of a step that may be emitted, beside the plain one.
         fused: Activations that the runtime fuses with a preceding Gemm.
         apart: Whether each direction of a node with static length gets its own Scan or Loop.
         nearby_weights: Whether weights that only a nested body reads are moved into that body.
@@ -32,7 +35,14 @@ class Dialect:
     constant: Mapping[str, frozenset[int]]
     lacks: Mapping[ir.DataType, frozenset[str]] = dataclasses.field(default_factory=dict)
     costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    native: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    forms: frozenset[str] = frozenset()
     fused: frozenset[str] = frozenset()
     apart: bool = False
     nearby_weights: bool = False
     split_outputs: int | None = None
+
+    def prices(self, kind: str) -> Mapping[str, float]:
+        """What one of each of the `Counts` costs in place of a recurrent operator, itself included."""
+        own = {f"{NATIVE}{name}": price for name, price in self.native[kind].items()}
+        return {**self.costs, **own}

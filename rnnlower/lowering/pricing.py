@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
 
-__all__ = ["Counts", "count"]
+from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.operators import RECURRENT_OPS
+
+__all__ = ["KINDS", "NATIVE", "Counts", "count", "kind_of", "names_of_prices"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 _FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 """Operators that move no element."""
+
+
+NATIVE = "native_"
+"""How the counts of a runtime's own recurrent operators begin."""
+
+
+KINDS = ("LSTM", "GRU", "GRU_linear", "RNN")
+"""Operators whose kernels take different times; a GRU has two."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,19 +33,33 @@ class Counts:
 
     Attributes:
         loops: Scan and Loop nodes.
+        iterations: Runs of their bodies.
         nodes: Nodes that run, once for each time; an activation right behind a product is part of it.
+        pieces: What Splits make and Concats take.
         elements: Elements that are written.
         weight_bytes: Bytes of constant matrices that products read.
         multiplies: Multiplications of products.
         loaded: Nodes that a session holds.
+        native_nodes: LSTM, GRU and RNN nodes.
+        native_steps: Time steps of their directions.
+        native_elements: Elements of their gates, of all steps.
+        native_weight_bytes: Bytes of W, and in each step of R.
+        native_multiplies: Multiplications of their products.
     """
 
     loops: float = 0.0
+    iterations: float = 0.0
     nodes: float = 0.0
+    pieces: float = 0.0
     elements: float = 0.0
     weight_bytes: float = 0.0
     multiplies: float = 0.0
     loaded: float = 0.0
+    native_nodes: float = 0.0
+    native_steps: float = 0.0
+    native_elements: float = 0.0
+    native_weight_bytes: float = 0.0
+    native_multiplies: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         return _combined(lambda one, two: one + two, self, other)
@@ -48,8 +73,19 @@ class Counts:
         return _combined(lambda two, three: two + (steps - 2) * (three - two), self, longer)
 
     def price(self, costs: Mapping[str, float]) -> float:
-        """Microseconds, by what one of each costs."""
-        return float(sum(costs[name] * value for name, value in dataclasses.asdict(self).items()))
+        """Microseconds, by what one of each costs; what has no price is free."""
+        return float(sum(costs.get(name, 0.0) * value for name, value in dataclasses.asdict(self).items()))
+
+
+def kind_of(node: ResolvedNode) -> str:
+    """The one of the `KINDS` that a node is."""
+    return f"{node.op_type}_linear" if node.linear_before_reset else node.op_type
+
+
+def names_of_prices(*, native: bool) -> list[str]:
+    """The prices of a runtime's own recurrent operators, or those of all others."""
+    names = [field.name for field in dataclasses.fields(Counts)]
+    return [name.removeprefix(NATIVE) for name in names if name.startswith(NATIVE) == native]
 
 
 def count(
@@ -73,7 +109,9 @@ def count(
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 inner = count(attribute.g, shapes, constants, steps, fused)
-                total += inner.times(steps if node.op_type in ("Scan", "Loop") else 1)
+                if node.op_type in ("Scan", "Loop"):
+                    inner = (inner + Counts(iterations=1)).times(steps)
+                total += inner
     return total
 
 
@@ -87,11 +125,14 @@ def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Co
     """One run of a node, without its bodies."""
     if node.op_type in ("Scan", "Loop"):
         return Counts(loops=1, loaded=1)
+    if node.op_type in RECURRENT_OPS:
+        return _native(node, *(shapes[name] for name in node.input[:3]))
     elements = 0.0
     if node.op_type not in _FREE:
         elements = float(sum(_size(shapes, name) for name in node.output))
     if node.op_type not in ("Gemm", "MatMul"):
-        return Counts(nodes=1, elements=elements, loaded=1)
+        pieces = {"Split": len(node.output), "Concat": len(node.input)}.get(node.op_type, 0)
+        return Counts(nodes=1, pieces=pieces, elements=elements, loaded=1)
     weights = shapes.get(node.input[1], (1, 1))
     if node.op_type == "Gemm" and len(node.input) > 2 and len(shapes.get(node.input[2], ())) > 1:
         # Gemm copies what it adds to.
@@ -103,6 +144,20 @@ def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Co
         weight_bytes=4.0 * math.prod(weights) if node.input[1] in constants else 0.0,
         multiplies=math.prod(out[:-1]) * math.prod(weights[-2:]),
         loaded=1,
+    )
+
+
+def _native(node: onnx.NodeProto, X: Sequence[int], W: Sequence[int], R: Sequence[int]) -> Counts:
+    """One run of a recurrent operator; the sizes are those of its inputs."""
+    batch_first = any(attribute.name == "layout" and attribute.i for attribute in node.attribute)
+    steps, rows = (X[1], X[0]) if batch_first else (X[0], X[1])
+    return Counts(
+        loaded=1,
+        native_nodes=1,
+        native_steps=W[0] * steps,
+        native_elements=steps * rows * W[0] * W[1],
+        native_weight_bytes=4.0 * (math.prod(W) + steps * math.prod(R)),
+        native_multiplies=steps * rows * (math.prod(W) + math.prod(R)),
     )
 
 

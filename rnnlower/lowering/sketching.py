@@ -7,50 +7,63 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.initializers import ScratchPool
 from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.walk import subgraphs_of
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form
-from rnnlower.lowering.pricing import Counts, count
+from rnnlower.lowering.pricing import Counts, count, kind_of
 from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.sequence import axes_of, lower_node
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic
 from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.operators import OUTPUT_NAMES
 
-__all__ = ["Candidate", "Wishes", "candidates", "cheapest"]
+__all__ = [
+    "Candidate",
+    "Sketches",
+    "Wishes",
+    "candidates",
+    "cheapest",
+    "native_candidate",
+    "sketch_emitter",
+]
 
 _USUAL_STEPS, _USUAL_ROWS = 100, 1
+_SURE_OF = 0.03
 _FEW = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A way to lower a node.
+    """A way to run a node.
 
     Attributes:
-        strategy: The strategy.
-        form: The form of the step.
+        strategy: The strategy; ``keep`` or ``adapt``, where the operator stays.
+        form: The form of the step, if there is one.
         needs: The opset that each of its operators needs, where the model's is too low.
+        counts: How much there is of what has a price.
         price: Microseconds of a run; ``None`` where nothing is known of the costs.
     """
 
     strategy: str
-    form: Form
+    form: Form | None
     needs: Mapping[str, int]
+    counts: Counts
     price: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.strategy} ({self.form.name})"
+        return self.strategy if self.form is None else f"{self.strategy} ({self.form.name})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +81,10 @@ class Wishes:
     compute_type: ir.DataType | None = None
 
 
+Sketches = dict[Hashable, list[Candidate]]
+"""Candidates that are known, by all that they depend on: many a model has equal nodes."""
+
+
 def candidates(
     node: ResolvedNode,
     weights: Weights,
@@ -75,41 +92,72 @@ def candidates(
     opset: int,
     dialect: Dialect,
     wishes: Wishes,
+    sketches: Sketches | None = None,
 ) -> list[Candidate]:
-    """The candidates that the dialect has the operators for, in the order of the strategies.
+    """The candidates that the dialect has the operators for, in the order of the strategies and forms.
 
     Raises:
         MissingOperatorError: There is none.
     """
+    if sketches is not None:
+        key = (*strategies, opset, dialect.name, wishes, *_looks(node, weights))
+        if key not in sketches:
+            sketches[key] = candidates(node, weights, strategies, opset, dialect, wishes)
+        return sketches[key]
     found, missing = [], []
     for strategy in strategies:
-        form = _form(node, weights, strategy, opset, dialect, wishes)
-        try:
-            found.append(_sketched(node, weights, strategy, form, opset, dialect, wishes))
-        except MissingOperatorError as error:
-            missing.append(error)
+        for form in _forms(node, weights, strategy, opset, dialect, wishes):
+            try:
+                found.append(_sketched(node, weights, strategy, form, opset, dialect, wishes))
+            except MissingOperatorError as error:
+                missing.append(error)
     if not found:
         raise missing[0]
     return found
 
 
+def _looks(node: ResolvedNode, weights: Weights) -> Iterator[Hashable]:
+    """All that the candidates of a node depend on; of values that may be looked at, the values."""
+    for field in dataclasses.fields(node):
+        if field.name not in ("node", "inputs", "outputs"):
+            yield getattr(node, field.name)
+    yield from (node.used(name) for name in OUTPUT_NAMES)
+    for name, value in node.inputs.items():
+        shape = None if value.shape is None else tuple(map(str, value.shape))
+        is_opaque = constant_of(value) is None if name == "X" else weights.is_constant(value)
+        yield name, shape, value.dtype, weights.in_memory(value), None if is_opaque else value
+
+
 def cheapest(found: Sequence[Candidate]) -> Candidate:
-    """The candidate of the lowest price, the first where prices are equal or not known."""
-    return min(found, key=lambda candidate: candidate.price or 0.0)
+    """The candidate of the lowest price, or one in front of it where prices are not sure of the difference.
+
+    The first, where no prices are known.
+    """
+    lowest = min(candidate.price or 0.0 for candidate in found)
+    return next(each for each in found if (each.price or 0.0) <= lowest * (1 + _SURE_OF))
 
 
-def _form(
+def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy: str) -> Candidate:
+    """The runtime's own operators, which the emitter holds, with what is around them."""
+    if kind_of(node) not in dialect.native or node.is_quantized:
+        return Candidate(strategy, None, {}, Counts())
+    counts = _counts(e, node, dialect)
+    return Candidate(strategy, None, {}, counts, counts.price(dialect.prices(kind_of(node))))
+
+
+def _forms(
     node: ResolvedNode, weights: Weights, strategy: str, opset: int, dialect: Dialect, wishes: Wishes
-) -> Form:
-    """The first form of the strategy that is allowed: they differ by less than prices are sure of."""
+) -> Sequence[Form]:
+    """The forms of the strategy that are allowed."""
     if wishes.gates in GATE_FORMS:
-        return GATE_FORMS[wishes.gates]
-    if not dialect.costs or node.is_quantized:
-        return PLAIN
-    e = _emitter(node, opset, dialect, wishes)
+        return [GATE_FORMS[wishes.gates]]
+    forms = [form for form in STRATEGIES[strategy].forms if form.name in dialect.forms]
+    if not forms or node.is_quantized:
+        return [PLAIN]
+    e = sketch_emitter(node, opset, dialect, wishes)
     case = Case(e, node, weights, axes_of(e, node))
     detach(e.everything)
-    return next(form for form in STRATEGIES[strategy].forms if form.fits(case))
+    return [form for form in forms if form.fits(case)] or [PLAIN]
 
 
 def _sketched(
@@ -133,7 +181,8 @@ def _sketched(
         total = two.of_line(three, steps)
     else:
         total = counts(node)
-    return Candidate(strategy, form, needs, total.price(dialect.costs) if dialect.costs else None)
+    price = total.price(dialect.costs) if dialect.costs else None
+    return Candidate(strategy, form, needs, total, price)
 
 
 @contextlib.contextmanager
@@ -149,7 +198,7 @@ def _emitted(
 ) -> Iterator[Emitter]:
     """What the candidate emits, at the opset that has all of it."""
     while True:
-        e = _emitter(node, max([opset, *needs.values()]), dialect, wishes)
+        e = sketch_emitter(node, max([opset, *needs.values()]), dialect, wishes)
         try:
             lower_node(e, node, weights, strategy, form, wishes.unroll_factor)
             yield e
@@ -162,10 +211,11 @@ def _emitted(
             detach(e.everything)
 
 
-def _emitter(node: ResolvedNode, opset: int, dialect: Dialect, wishes: Wishes) -> Emitter:
+def sketch_emitter(node: ResolvedNode, opset: int, dialect: Dialect, wishes: Wishes | None = None) -> Emitter:
+    """An emitter that writes where no model sees it."""
     assert node.dtype is not None
     names = NameSource(str(value.name) for value in node.inputs.values())
-    dtype = arithmetic(node.dtype, wishes.compute_type)
+    dtype = node.dtype if wishes is None else arithmetic(node.dtype, wishes.compute_type)
     return Emitter(opset, Scope(names, "sketch/"), dtype, ScratchPool(names), dialect)
 
 
@@ -174,6 +224,12 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
     X = node.inputs["X"]
     steps, rows = node.seq_length or _USUAL_STEPS, node.batch_size or _USUAL_ROWS
     known = {X: [*([rows, steps] if node.layout else [steps, rows]), node.input_size or 1]}
+    if not node.is_quantized:
+        units = [node.num_directions, len(node.cell.gates) * node.hidden_size]
+        known |= {
+            node.inputs["W"]: [*units, node.input_size or 1],
+            node.inputs["R"]: [*units, node.hidden_size],
+        }
     graph, constants = onnx.GraphProto(name="sketch"), set()
     for value in _outer_values(e):
         name, tensor = str(value.name), value.const_value

@@ -87,8 +87,10 @@ version) or, if there is no source, ``guess = true``::
     text = "..."
     source = "..."
 
-    [costs]                       # if they are known; the cheapest form is then chosen
-    microseconds = { loops = 9, nodes = 1, elements = 1e-3, weight_bytes = 0, multiplies = 0, loaded = 0 }
+    [costs]                       # if they are known; the cheapest candidate is then chosen
+    microseconds = { nodes = 1, elements = 1e-3 }  # for each kind of count; what is left out is free
+    native = { LSTM = { nodes = 5, steps = 1 } }   # the same for its own recurrent operators
+    forms = ["pair"]              # forms of a step that were tried, beside the plain one
     fused = ["Tanh"]              # activations that it fuses with a preceding Gemm
     source = "..."
 
@@ -190,6 +192,8 @@ class Limit(Claim):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Costs(Claim):
     microseconds: Mapping[str, float]
+    native: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    forms: Sequence[str] = ()
     fused: Sequence[str] = ()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 
-from rnnlower.lowering.pricing import Counts
+from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
+from rnnlower.lowering.pricing import KINDS, names_of_prices
 from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,
     DIRECTIONS,
@@ -100,7 +100,12 @@ def validate(target: Target) -> None:
             known_word(name, tuple(types), f"{where} has an unknown attribute {name!r}")
             _check_values(values, types[name], f"{where}.{name}")
     if target.costs is not None:
-        _check_costs(target.costs.microseconds)
+        _check_costs(target.costs.microseconds, names_of_prices(native=False), "costs.microseconds")
+        for op_type, costs in target.costs.native.items():
+            where = f"costs.native.{op_type}"
+            if not isinstance(costs, dict):
+                raise ValueError(f"{where} is {costs!r}; it must be a table")
+            _check_costs(costs, names_of_prices(native=True), where)
     for where, number, least in _numbers(target):
         if number < least:
             raise ValueError(f"{where} is {number}; it must be at least {least}")
@@ -109,14 +114,11 @@ def validate(target: Target) -> None:
             raise ValueError(f"{name} has an empty source")
 
 
-def _check_costs(costs: Mapping[str, Any]) -> None:
-    names = [field.name for field in dataclasses.fields(Counts)]
+def _check_costs(costs: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for name, cost in costs.items():
-        known_word(name, names, f"costs.microseconds has an unknown key {name!r}")
+        known_word(name, known, f"{where} has an unknown key {name!r}")
         if isinstance(cost, bool) or not isinstance(cost, int | float):
-            raise ValueError(f"costs.microseconds.{name} is {cost!r}; it must be a number")
-    if missing := [name for name in names if name not in costs]:
-        raise ValueError(f"costs.microseconds has no {', '.join(missing)}")
+            raise ValueError(f"{where}.{name} is {cost!r}; it must be a number")
 
 
 def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]]:
@@ -136,6 +138,8 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
         yield limit.written, own, f"{where}.written"
     if target.costs is not None:
         yield target.costs.fused, _standard_ops(), "costs.fused"
+        yield target.costs.forms, [form.name for form in (*STRAIGHT_FORMS, *BODY_FORMS)], "costs.forms"
+        yield target.costs.native, KINDS, "costs.native"
     for index, caution in enumerate(target.cautions):
         where = f"cautions[{index}]"
         yield caution.ops, _RECURRENT, f"{where}.ops"

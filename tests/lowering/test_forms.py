@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.judge import all_nodes, differences, run, run_in, session_of
 from support.small_models import recurrent_model, weights
 
 import rnnlower
+from rnnlower.lowering import sketching
 from rnnlower.lowering.forms import LARGEST_PAIR
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -80,6 +82,12 @@ def products(model: onnx.ModelProto) -> set[str]:
         if node.op_type in ("Scan", "Loop")
     ]
     return {node.op_type for body in bodies for node in body.node} & {"Gemm", "MatMul"}
+
+
+@pytest.fixture(autouse=True)
+def first_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first form that is allowed, whatever it costs."""
+    monkeypatch.setattr(sketching, "_SURE_OF", math.inf)
 
 
 @pytest.mark.parametrize("steps", [5, "T"])

@@ -15,7 +15,7 @@ import rnnlower
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target
-from rnnlower.targets.plan import Native
+from rnnlower.targets.choosing import Native
 
 
 @pytest.mark.parametrize(

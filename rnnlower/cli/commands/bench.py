@@ -30,8 +30,8 @@ def bench(
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="unroll|scan|loop",
-            help="Only this; repeatable.",
+            metavar="unroll|scan|loop|adapt|lower",
+            help="Only this; repeatable. adapt and lower: on a runtime that a target describes.",
             show_default=False,
             rich_help_panel=LOWERING,
         ),
@@ -95,7 +95,7 @@ def bench(
     with progress("reading", showing.quiet) as tell:
         result = measure(
             model,
-            strategies=strategy or ("unroll", "scan", "loop"),
+            strategies=strategy,
             unroll_factors=unroll_factor or (),
             nodes=node,
             semantics=semantics,  # type: ignore[arg-type]  # bench checks it

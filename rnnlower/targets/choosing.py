@@ -1,0 +1,287 @@
+"""How a node runs on a target: by its own operator, as it is or adapted, or lowered; the cheapest is taken.
+
+The candidates are one list. What is known of costs prices them (`sketching.py`); where nothing is, rules of
+the target choose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Mapping, Sequence
+from typing import Literal
+
+import onnx_ir as ir
+
+from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.graph.cleanup import detach
+from rnnlower.graph.walk import Located
+from rnnlower.lowering.pricing import Counts
+from rnnlower.lowering.replacing import Plan
+from rnnlower.lowering.sketching import (
+    Candidate,
+    Sketches,
+    Wishes,
+    candidates,
+    cheapest,
+    native_candidate,
+    sketch_emitter,
+)
+from rnnlower.lowering.weights import Weights
+from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets.adapting import AdaptedNode, find_changes
+from rnnlower.targets.native import native_misfits, native_rule
+from rnnlower.targets.plan import dialect
+from rnnlower.targets.target import RecurrentRule, Target
+
+__all__ = ["Choice", "KeptNode", "Native", "all_candidates", "choose_native", "choose_plan"]
+
+_MOST_UNROLLED = 256
+"""Steps of a straight line beyond which runtimes take long to load it."""
+
+Native = Literal["auto", "keep", "lower"]
+"""Whether a runtime's own operators stay: where that is fastest, wherever they are right, or never."""
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptNode:
+    """A recurrent node that stays as it is.
+
+    Attributes:
+        name: Its name.
+        op_type: Its operator.
+        path: Where it lives.
+        reason: Why it stays.
+        prices: What each candidate was found to cost, in microseconds of a run.
+    """
+
+    name: str
+    op_type: str
+    path: str
+    reason: str
+    prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What becomes of a node.
+
+    Attributes:
+        kind: ``keep``, ``adapt`` or ``lower``.
+        reason: Why.
+        prices: What each candidate was found to cost, in microseconds of a run.
+    """
+
+    kind: str
+    reason: str = ""
+    prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def choose_native(
+    target: Target,
+    located: Located,
+    semantics: Semantics,
+    native: Native,
+    private: Container[ir.Value],
+    wishes: Wishes,
+    sketches: Sketches | None = None,
+) -> Choice:
+    """Whether a target's own operator runs a node, as it is or adapted.
+
+    Args:
+        target: The target.
+        located: The node, whose types and sizes are noted.
+        semantics: Which reading wins where the text and the runtime differ.
+        native: Whether it stays where it is right, never does, or where it is the cheapest.
+        private: The weights that may be cut; see `Weights`.
+        wishes: What is asked for, should the node be lowered.
+        sketches: Candidates that are known; others are added.
+    """
+    if native == "lower":
+        return Choice("lower")
+    own = _own_candidate(target, located, semantics)
+    if own is None:
+        return Choice("lower")
+    if target.profile:
+        return Choice("keep", "it conforms")
+    reason = _why_kept(located, target, semantics) if own.strategy == "keep" else ""
+    if native == "keep":
+        return Choice(own.strategy, reason)
+    node = parse_recurrent(located, semantics, lenient=True)
+    if own.price is None:
+        return Choice("lower" if _faster_unrolled(target, node) else own.strategy, reason)
+    found = [own, *_lowered_candidates(target, located, semantics, private, wishes, sketches)]
+    prices = _prices(found)
+    if cheapest(found).strategy not in ("keep", "adapt"):
+        return Choice("lower", prices=prices)
+    if len(found) > 1:
+        reason = "; ".join(filter(None, (reason, _cheapest_of(prices))))
+    return Choice(own.strategy, reason, prices)
+
+
+def all_candidates(
+    target: Target, located: Located, semantics: Semantics, private: Container[ir.Value], wishes: Wishes
+) -> list[Candidate]:
+    """The ways in which a target runs a node whose types and sizes are noted, its own operator first.
+
+    Args:
+        target: The target.
+        located: The node.
+        semantics: Which reading wins where the text and the runtime differ.
+        private: The weights that may be cut; see `Weights`.
+        wishes: What is asked for, should the node be lowered.
+    """
+    own = _own_candidate(target, located, semantics)
+    lowered = _lowered_candidates(target, located, semantics, private, wishes, None)
+    return [*([] if own is None else [own]), *lowered]
+
+
+def _lowered_candidates(
+    target: Target,
+    located: Located,
+    semantics: Semantics,
+    private: Container[ir.Value],
+    wishes: Wishes,
+    sketches: Sketches | None,
+) -> list[Candidate]:
+    """The lowered forms; none where the node cannot be lowered."""
+    node = parse_recurrent(located, semantics, lenient=True)
+    if node.dtype is None or not node.hidden_size:
+        return []
+    weights = Weights(private, node.dtype)
+    try:
+        return _lowered(target, node, weights, located.opset, wishes, sketches=sketches)[0]
+    except (MissingOperatorError, OpsetError):
+        return []
+
+
+def _own_candidate(target: Target, located: Located, semantics: Semantics) -> Candidate | None:
+    """The target's own operator, as it is or adapted; ``None``: it is right in neither form."""
+    node = parse_recurrent(located, semantics, lenient=True)
+    changes: frozenset[str] = frozenset()
+    if native_misfits(located, target, semantics):
+        found = None if target.profile else find_changes(located, node, target, semantics, dialect(target))
+        if found is None:
+            return None
+        changes = found[1]
+    strategy = "adapt" if changes else "keep"
+    if node.dtype is None or node.inputs["X"].shape is None or not dialect(target).native:
+        return Candidate(strategy, None, {}, Counts())
+    e = sketch_emitter(node, located.opset, dialect(target))
+    try:
+        AdaptedNode(e, node, changes).emit()
+        return native_candidate(e, node, dialect(target), strategy)
+    finally:
+        detach(e.everything)
+
+
+def _faster_unrolled(target: Target, node: ResolvedNode) -> RecurrentRule | None:
+    """The rule by which unrolling the node beats the runtime's own operator."""
+    rules = (rule for rule in target.recurrent if node.node.op_type in rule.ops)
+    steps = node.seq_length
+    if steps is None or node.batch_size is None:
+        return None
+    return next((rule for rule in rules if steps <= rule.faster_unrolled), None)
+
+
+def _why_kept(located: Located, target: Target, semantics: Semantics) -> str:
+    rule = native_rule(located, target, semantics)
+    if rule is not None and rule.tried and target.tried is not None:
+        speed = f"; {rule.measured}" if rule.measured else ""
+        return f"{target.name} {target.tried.version} ran this form right at {rule.tried}{speed}"
+    return f"{target.name} says that it takes this form, which was not tried"
+
+
+def choose_plan(
+    target: Target,
+    node: ResolvedNode,
+    weights: Weights,
+    opset: int,
+    wishes: Wishes,
+    strategy: str | None = None,
+    native: Mapping[str, float] | None = None,
+    sketches: Sketches | None = None,
+) -> Plan:
+    """How a node is lowered for the target: the cheapest candidate of those that it runs.
+
+    Args:
+        target: The target.
+        node: The node.
+        weights: Cuts the node's weights.
+        opset: The opset to write in, where that has all operators.
+        wishes: What is asked for beside the strategy.
+        strategy: The strategy, where it is asked for.
+        native: The prices of the target's own operator, which costs more.
+        sketches: Candidates that are known; others are added.
+
+    Raises:
+        MissingOperatorError: There is none.
+    """
+    found, reason = _lowered(target, node, weights, opset, wishes, strategy, sketches)
+    best = cheapest(found)
+    prices = {**(native or {}), **_prices(found)}
+    if strategy is None and target.costs is None and (rule := _faster_unrolled(target, node)):
+        reason += f"; {rule.measured}" if rule.measured else ""
+    factor = 1 if best.strategy == "unroll" and strategy is None else wishes.unroll_factor
+    assert best.form is not None
+    return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
+
+
+def _prices(found: Sequence[Candidate]) -> dict[str, float]:
+    return {str(each): round(each.price, 1) for each in found if each.price is not None}
+
+
+def _cheapest_of(prices: Mapping[str, float]) -> str:
+    return f"the cheapest of {', '.join(f'{name} {price:g} us' for name, price in prices.items())}"
+
+
+def _lowered(
+    target: Target,
+    node: ResolvedNode,
+    weights: Weights,
+    opset: int,
+    wishes: Wishes,
+    strategy: str | None = None,
+    sketches: Sketches | None = None,
+) -> tuple[list[Candidate], str]:
+    """The lowered candidates, and why there are no others where that is not their price.
+
+    Raises:
+        MissingOperatorError: There is none.
+    """
+    strategies, reason = ([strategy], "asked for") if strategy else _strategies(target, node)
+    return candidates(node, weights, strategies, opset, dialect(target), wishes, sketches), reason
+
+
+def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
+    """The strategies among which prices choose; one with the reason where a rule does."""
+    steps, loops = node.seq_length, target.control_flow.ops
+    if target.costs is None or steps is None:
+        return _preferred(target, node)
+    found = [strategy for strategy, op_type in (("scan", "Scan"), ("loop", "Loop")) if op_type in loops]
+    open_batch = target.control_flow.unroll_batch and node.batch_size is None
+    if not found or (steps <= _MOST_UNROLLED and not open_batch):
+        found.insert(0, "unroll")
+    return found, ""
+
+
+def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
+    """The strategy for a target of which no costs are known, and why."""
+    steps, loops = node.seq_length, target.control_flow.ops
+    guarded = steps is not None or "If" in loops
+    if not {"Scan", "Loop"} & {*loops}:
+        return ["unroll"], f"{target.name} has no Scan and no Loop"
+    open_batch = target.control_flow.unroll_batch and node.batch_size is None
+    if steps is not None and steps <= _MOST_UNROLLED and not open_batch:
+        return ["unroll"], f"{steps} steps are few"
+    length = "the number of steps is dynamic" if steps is None else f"{steps} steps are many"
+    if steps is not None and steps <= _MOST_UNROLLED:
+        length = "the batch size is dynamic"
+    if steps is None and target.control_flow.dynamic == "Loop" and "Loop" in loops:
+        return ["loop"], f"{length}, for which {target.name} wants a Loop"
+    if "Scan" in loops and guarded:
+        return ["scan"], length
+    if "Loop" in loops:
+        lack = "If" if "Scan" in loops else "Scan"
+        return ["loop"], f"{length}, and {target.name} has no {lack}"
+    return ["scan"], f"{length}, and {target.name} has no Loop"
