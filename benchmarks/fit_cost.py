@@ -59,7 +59,7 @@ def counted(target: Target) -> Target:
     costs = target.costs or Costs(microseconds={}, source="-")
     own = {kind: {"nodes": 1.0} for kind in KINDS}
     return dataclasses.replace(
-        target, costs=dataclasses.replace(costs, microseconds={"nodes": 1.0}, native=own)
+        target, costs=dataclasses.replace(costs, microseconds={"nodes": 1.0}, native=own, strategies=())
     )
 
 
@@ -208,9 +208,9 @@ def as_toml(found: Mapping[tuple[str, str], float]) -> str:
     return "\n".join(lines)
 
 
-def report(rows: Sequence[dict[str, Any]]) -> None:
+def report(rows: Sequence[dict[str, Any]], without: Sequence[str]) -> None:
     """Fits the rows and tells how good the prices are, and what choosing by them costs."""
-    names = columns(rows)
+    names = [column for column in columns(rows) if column[1] not in without]
     times = np.array([row["microseconds"] for row in rows])
     matrix = np.array([[amount(row, name) for name in names] for row in rows])
     found = dict(zip(names, fit(matrix, times), strict=True))
@@ -241,6 +241,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--most-unrolled", type=int, default=3000, help="nodes of a straight line")
+    parser.add_argument("--without", nargs="*", default=(), help="prices that are left out of the fit")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -250,7 +251,7 @@ def main() -> None:
         rows.append(row)
         if arguments.json:
             arguments.json.write_text(json.dumps({"on": arguments.on, "rows": rows}, indent=1))
-    report(list(with_counts(rows, find_target(arguments.on))))
+    report(list(with_counts(rows, find_target(arguments.on))), arguments.without)
 
 
 if __name__ == "__main__":

@@ -262,7 +262,8 @@ def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     open_batch = target.control_flow.unroll_batch and node.batch_size is None
     if not found or (steps <= _MOST_UNROLLED and not open_batch):
         found.insert(0, "unroll")
-    return found, ""
+    found = [each for each in found if not target.costs.strategies or each in target.costs.strategies]
+    return (found, "") if found else _preferred(target, node)
 
 
 def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:

@@ -91,6 +91,7 @@ version) or, if there is no source, ``guess = true``::
     microseconds = { nodes = 1, elements = 1e-3 }  # for each kind of count; what is left out is free
     native = { LSTM = { nodes = 5, steps = 1 } }   # the same for its own recurrent operators
     forms = ["pair"]              # forms of a step that were tried, beside the plain one
+    strategies = ["unroll"]       # among which prices choose; left out: all that it has the operators for
     fused = ["Tanh"]              # activations that it fuses with a preceding Gemm
     source = "..."
 
@@ -194,6 +195,7 @@ class Costs(Claim):
     microseconds: Mapping[str, float]
     native: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     forms: Sequence[str] = ()
+    strategies: Sequence[str] = ()
     fused: Sequence[str] = ()
 
 

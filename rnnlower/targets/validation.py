@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
 from rnnlower.lowering.pricing import KINDS, names_of_prices
+from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,
     DIRECTIONS,
@@ -140,6 +141,7 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
         yield target.costs.fused, _standard_ops(), "costs.fused"
         yield target.costs.forms, [form.name for form in (*STRAIGHT_FORMS, *BODY_FORMS)], "costs.forms"
         yield target.costs.native, KINDS, "costs.native"
+        yield target.costs.strategies, tuple(STRATEGIES), "costs.strategies"
     for index, caution in enumerate(target.cautions):
         where = f"cautions[{index}]"
         yield caution.ops, _RECURRENT, f"{where}.ops"

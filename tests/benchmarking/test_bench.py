@@ -60,7 +60,7 @@ def test_the_result_is_json(result):
     assert list(data) == ["variants", "inputs", "steps", "threads", "runs", "environment", "notes"]
     assert set(data["variants"][0]) == {
         *("name", "strategy", "unroll_factor", "status", "reason", "latency_ms", "session_ms", "ratio"),
-        *("file_bytes", "ops", "ops_run", "ops_per_step"),
+        *("file_bytes", "ops", "ops_run", "ops_per_step", "taken"),
     }
     assert set(data["variants"][0]["latency_ms"]) == {"median", "p10", "p90", "min"}
 
@@ -207,7 +207,7 @@ def test_the_chart_is_an_svg_that_names_the_forms(tmp_path):
         (["--plot", "chart.pdf"], ".png or an .svg"),
         (["--plot", "absent/chart.png"], "no folder absent"),
         (["--plot", "folder.png"], "folder.png cannot be written: it is a directory"),
-        (["--strategy", "fast"], "'fast' is not one of unroll, scan, loop"),
+        (["--strategy", "fast"], "'fast' is not one of adapt, unroll, scan, loop, lower"),
         (["--dim", "Q=3"], "no dimension named 'Q'"),
         (["--semantics", "both"], "must be 'ort' or 'spec'"),
         (["--node", "other*"], "no recurrent node matches"),
@@ -252,3 +252,16 @@ def test_what_no_engine_runs_is_unverifiable(tmp_path):
     model = model_of([node], [info("x", 1, [2])], [info("y", 1, [2])], extra_domains=["custom"])
     run = cli("bench", save(model, tmp_path), code=4)
     assert "no engine runs the model" in run.stderr
+
+
+def test_on_a_runtime_there_is_what_its_target_makes(tmp_path):
+    path = save(recurrent_model("LSTM", inputs=STATIC), tmp_path)
+    result = rnnlower.bench(path, on="onnxruntime", **FEW)
+    forms = by_name(result)
+    assert list(forms) == ["native", "adapt", "unroll", "scan", "loop", "lower"]
+    assert (forms["adapt"].status, forms["lower"].taken) == ("not made", ("keep",))
+    assert {form.status for name, form in forms.items() if name != "adapt"} == {"timed"}
+    table = cli("bench", path, "--on", "onnxruntime", "--strategy", "lower", "--runs", 2).stdout
+    assert "lower takes keep" in table
+    run = cli("bench", path, "--strategy", "lower", "--runs", 2, code=2)
+    assert "'lower' is for a runtime that a target describes" in run.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,8 +13,12 @@ from support.configs import Config
 from support.judge import all_nodes, differences, recurrent_left, run
 
 import rnnlower
+from rnnlower.lowering import sketching
+from rnnlower.lowering.sketching import Candidate
+from rnnlower.lowering.weights import Weights
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
+from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Native
 
@@ -52,29 +57,76 @@ def kept_by(model: onnx.ModelProto, target: str, native: Native) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("target", "steps", "forms"),
+    ("target", "hidden_size", "forms"),
     [
-        ("opencv", 50, {"auto": "unroll", "keep": "adapt", "lower": "unroll"}),
-        ("opencv", 101, {"auto": "adapt", "keep": "adapt", "lower": "unroll"}),
-        ("tract", 50, {"auto": "adapt", "keep": "adapt", "lower": "unroll"}),
-        ("openvino", 50, {"auto": "kept", "keep": "kept", "lower": "unroll"}),
+        ("opencv", 64, {"auto": "unroll", "keep": "adapt", "lower": "unroll"}),
+        ("opencv", 8, {"auto": "adapt", "keep": "adapt", "lower": "unroll"}),
+        ("tract", 64, {"auto": "adapt", "keep": "adapt", "lower": "scan"}),
+        ("openvino", 64, {"auto": "kept", "keep": "kept", "lower": "unroll"}),
     ],
 )
-def test_the_form_is_the_fastest_right_one(target: str, steps: int, forms: Mapping[Native, str]) -> None:
+def test_the_form_is_the_fastest_right_one(
+    target: str, hidden_size: int, forms: Mapping[Native, str]
+) -> None:
     direction = "reverse" if target == "opencv" else "forward"
-    model = Config(seq_length=steps, hidden_size=8, Y_h="graph", direction=direction).build()
+    model = Config(seq_length=50, hidden_size=hidden_size, Y_h="graph", direction=direction).build()
     for native, form in forms.items():
         options = LoweringOptions("target", target=find_target(target), native=native)
         report = lower_model(ir.from_proto(model), options)
         (node,) = (*report.nodes, *report.kept)
         assert getattr(node, "strategy", "kept") == form
+        own = {"keep", "adapt"} & {*node.prices}
+        assert len(own) == (native == "auto")
+        assert ("the cheapest of " in node.reason) == (native != "keep")
 
 
-@pytest.mark.parametrize("native", ["auto", "lower"])
+def test_a_line_that_loads_for_long_is_no_candidate() -> None:
+    for steps, strategies in ((256, {"unroll", "scan"}), (257, {"scan"})):
+        model = Config(op_type="GRU", seq_length=steps).build()
+        options = LoweringOptions("target", target=find_target("tract"), native="lower")
+        (node,) = lower_model(ir.from_proto(model), options).nodes
+        assert {name.split(" ")[0] for name in node.prices} == strategies
+
+
+def test_equal_nodes_are_sketched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketched: list[str] = []
+    sketch = sketching._sketched
+
+    def counting(node: ResolvedNode, weights: Weights, strategy: str, *rest: Any) -> Candidate:
+        sketched.append(strategy)
+        return sketch(node, weights, strategy, *rest)
+
+    monkeypatch.setattr(sketching, "_sketched", counting)
+    target = find_target("openvino")
+    for twins, times in ((1, 1), (3, 1)):
+        sketched.clear()
+        model = stack_of(twins)
+        lower_model(ir.from_proto(model), LoweringOptions("target", target=target, native="auto"))
+        assert sketched == ["unroll", "scan", "loop"] * times
+
+
+def stack_of(count: int) -> onnx.ModelProto:
+    """Equal RNNs of one X, whose weights differ."""
+    rng = np.random.default_rng(0)
+    nodes, constants = [], []
+    for number in range(count):
+        for name in ("W", "R"):
+            values = rng.standard_normal((1, 4, 4)).astype(np.float32)
+            constants.append(onnx.numpy_helper.from_array(values, f"{name}{number}"))
+        inputs = ["X", f"W{number}", f"R{number}"]
+        nodes.append(onnx.helper.make_node("RNN", inputs, [f"Y{number}"], hidden_size=4))
+    info = onnx.helper.make_tensor_value_info
+    X = info("X", onnx.TensorProto.FLOAT, [5, 2, 4])
+    outputs = [info(f"Y{number}", onnx.TensorProto.FLOAT, [5, 1, 2, 4]) for number in range(count)]
+    graph = onnx.helper.make_graph(nodes, "stack", [X], outputs, constants)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("native", ["keep", "lower"])
 def test_an_adapted_node_of_one_step_is_still_said_to_forget(native: Native) -> None:
     model = ir.from_proto(Config(seq_length=1, hidden_size=8, Y_h="graph").build())
     report = lower_model(model, LoweringOptions("target", target=find_target("tract"), native=native))
-    assert [node.strategy for node in report.nodes] == [{"auto": "adapt", "lower": "unroll"}[native]]
+    assert [node.strategy for node in report.nodes] == [{"keep": "adapt", "lower": "unroll"}[native]]
     assert ["loses its state" in str(warning) for warning in report.warnings] == [True]
 
 
@@ -110,7 +162,7 @@ def repeated(op_type: str) -> onnx.ModelProto:
 
 
 def test_tract_multiplies_no_single_time_what_is_repeated() -> None:
-    assert recurrent_left(rnnlower.lower(repeated("GRU"), target="tract")) == ["GRU"]
+    assert recurrent_left(rnnlower.lower(repeated("GRU"), target="tract", native="keep")) == ["GRU"]
     assert recurrent_left(rnnlower.lower(repeated("LSTM"), target="tract")) == []
     with pytest.raises(rnnlower.UnsupportedModelError, match=r"Expand repeats.*repetition as a Concat"):
         rnnlower.lower(repeated("RNN"), target="tract")
@@ -123,7 +175,7 @@ def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:
     ):
         report = lower_model(
             ir.from_proto(Config(op_type="GRU").build()),
-            LoweringOptions("target", target=find_target(target)),
+            LoweringOptions("target", target=find_target(target), native="keep"),
         )
         assert [node.reason[: len(reason)] for node in report.kept] == [reason]
 
