@@ -248,6 +248,7 @@ REPORTS = [
 ]
 BENCHMARKS = [
     Case("--strategy", "bench model.onnx --strategy fastest"),
+    Case("--strategy of a target", "bench model.onnx --strategy lower"),
     Case("--plot", "bench model.onnx --plot chart.pdf"),
     Case("a folder that is not there", "bench model.onnx --plot no/such/chart.png"),
     Case("no matplotlib", "bench model.onnx --plot chart.png", without="matplotlib"),
