@@ -5,17 +5,24 @@
 
 Each tool gets each model of models/, in a process that may crash or hang. Counted are results without
 recurrent nodes, and results that compute the same. A tool that is not installed is left out.
+
+Converters to other formats run as engines of rnnlower do, each in the environment that a variable names:
+RNNLOWER_PYTHON_LITERT (onnx2tf), RNNLOWER_PYTHON_NCNN (pnnx), RNNLOWER_PYTHON_ONNX2TORCH.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import datetime
 import importlib.metadata
 import multiprocessing
+import os
 import pathlib
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import onnx
 
@@ -28,6 +35,23 @@ OPSET = 21
 SECONDS = 60
 TRIALS = 4
 
+CONVERTED = (
+    "rnn07_defaults",
+    "gru14_defaults",
+    "gru14_linear_before_reset",
+    "lstm14_defaults",
+    "lstm14_bidirectional",
+    "lstm14_peephole",
+    "ocr_conv_bilstm_gemm",
+)
+"""Models that go to other formats, which take their time."""
+SIZES = {"ocr_conv_bilstm_gemm": {"batch": 1, "width": 64}}
+CONVERTERS = (
+    ("onnx2tf", "ai-edge-litert", "litert"),
+    ("pnnx", "ncnn", "ncnn"),
+    ("onnx2torch", "torch", "onnx2torch"),
+)
+
 Tool = Callable[[pathlib.Path, pathlib.Path], None]
 
 INTRODUCTION = """\
@@ -35,11 +59,16 @@ INTRODUCTION = """\
 
 <!-- Written by benchmarks/peers.py. -->
 
-None of the other tools below replaces LSTM, GRU or RNN nodes by primitive operators. They simplify graphs,
-fold constants or convert opsets, and go well with rnnlower: run them before or after.
+None of the other tools that write ONNX replaces LSTM, GRU or RNN nodes by primitive operators. They simplify
+graphs, fold constants or convert opsets, and go well with rnnlower: run them before or after. Converters to
+other formats have recurrent layers of their own, and take some of the nodes.
 
-Each tool ran, without options, on the {count} models of `models/`: small ones of every version, attribute
-and place of a recurrent node, from opset 1 on, many of them unusual on purpose.
+Measured on {date}, by `benchmarks/peers.py`.
+
+## Tools that write ONNX
+
+Each tool ran, without options, on the {count} models of `models/` that have a recurrent node: small ones of
+every version, attribute and place, from opset 1 on, many of them unusual on purpose.
 
 - *without recurrent nodes*: how many results have none left; those that are *different*, too, have lost them.
 - *equal*: the result computes the same as the source, by `rnnlower verify`.
@@ -48,6 +77,22 @@ and place of a recurrent node, from opset 1 on, many of them unusual on purpose.
   models without a static length.
 - *not compared*: no engine runs the source.
 
+"""
+
+
+CONVERSION = """
+## Converters to other formats
+
+{models} of the models above, each with a length that is a number. A model is converted and runs on the
+converter's runtime, as it is and after `rnnlower unroll`; the numbers are compared with those of onnxruntime
+on the model as it is.
+
+- *right*: the same names, shapes and numbers.
+- *wrong*: it runs and gives something else.
+- *fails*: the converter or the runtime refuses it.
+
+| converter | runtime | as it is | after `rnnlower unroll` |
+|---|---|---|---|
 """
 
 
@@ -203,6 +248,53 @@ def measure(tool: Tool, models: Iterable[pathlib.Path]) -> collections.Counter[s
     return counts
 
 
+def _there(source: pathlib.Path, candidate: onnx.ModelProto, engine: str) -> str:
+    try:
+        return "right" if rnnlower.verify(source, candidate, on=engine, trials=TRIALS) else "wrong"
+    except rnnlower.UnverifiableError:
+        return "fails"
+
+
+def _package_version(package: str, engine: str) -> str:
+    """The version in the environment of an engine."""
+    python = os.environ.get(f"RNNLOWER_PYTHON_{engine.upper()}", sys.executable)
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def convert(folder: pathlib.Path) -> Iterator[str]:
+    """A row of the second table for each converter that is installed."""
+    installed = {engine.name for engine in rnnlower.engines() if engine.version is not None}
+    for converter, runtime, engine in CONVERTERS:
+        if engine not in installed:
+            print(f"{converter} or {runtime} is not installed")
+            continue
+        counts: list[collections.Counter[str]] = [collections.Counter(), collections.Counter()]
+        for name in CONVERTED:
+            with tempfile.TemporaryDirectory() as place:
+                source = pathlib.Path(place) / "model.onnx"
+                onnx.save(_sized(folder / f"{name}.onnx", SIZES.get(name, {})), source)
+                for count, candidate in zip(
+                    counts, (onnx.load(source), rnnlower.unroll(source)), strict=True
+                ):
+                    count[_there(source, candidate, engine)] += 1
+        names = [f"{each} {_package_version(each, engine)}" for each in (converter, runtime)]
+        cells = [
+            ", ".join(f"{count[word]} {word}" for word in ("right", "wrong", "fails") if count[word])
+            for count in counts
+        ]
+        yield f"| {' | '.join([*names, *cells])} |"
+
+
+def _sized(path: pathlib.Path, sizes: dict[str, int]) -> onnx.ModelProto:
+    model = onnx.load(path)
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    return model
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default=str(ROOT / "models"), help="the folder of models")
@@ -223,7 +315,14 @@ def main() -> None:
         cells = " | ".join(str(counts[column]) for column in columns)
         lines.append(f"| {name} | {version} | {what} | {cells} |")
         print(lines[-1], flush=True)
-    text = INTRODUCTION.format(count=len(models), seconds=SECONDS) + "\n".join(lines) + "\n"
+    converted = []
+    for row in convert(pathlib.Path(arguments.models)):
+        print(row, flush=True)
+        converted.append(row)
+    today = datetime.date.today().isoformat()
+    text = INTRODUCTION.format(count=len(models), seconds=SECONDS, date=today) + "\n".join(lines) + "\n"
+    if converted:
+        text += CONVERSION.format(models=len(CONVERTED)) + "\n".join(converted) + "\n"
     PAGE.write_text(text)
 
 

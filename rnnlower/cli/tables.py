@@ -90,14 +90,19 @@ def _op_counts(before: Mapping[str, int], after: Mapping[str, int], *, everythin
 def print_conversion(
     report: OpsetReport, verification: VerificationResult | None, *, verbose: bool = False
 ) -> None:
-    """Which nodes had to change, and how the result compares."""
+    """What had to change, by operator (by node if verbose), and how the result compares."""
     write(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
-    if report.adapted:
+    if report.adapted and verbose:
         table = new_table("node", "op", "place", "step", "change")
         for change in report.adapted:
             place = change.path or "main graph"
             name = change.name or f"(makes {change.output})"
             table.add_row(name, change.op_type, place, f"{change.old} -> {change.new}", change.reason)
+        write(table)
+    elif report.adapted:
+        table = new_table("op", "nodes", "step", "change")
+        for (op_type, step, reason), count in report.grouped().items():
+            table.add_row(op_type, str(count), step, reason)
         write(table)
     for name in report.inlined:
         write(f"inlined function {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 __all__ = ["Adaptation", "OpsetReport"]
@@ -39,3 +40,8 @@ class OpsetReport:
 
     def __bool__(self) -> bool:
         return self.changed
+
+    def grouped(self) -> dict[tuple[str, str, str], int]:
+        """How many nodes changed, by operator, version step and reason; the most frequent first."""
+        steps = ((each.op_type, f"{each.old} -> {each.new}", each.reason) for each in self.adapted)
+        return dict(collections.Counter(steps).most_common())

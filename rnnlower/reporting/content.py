@@ -199,13 +199,19 @@ def conversion_sections(report: OpsetReport) -> Iterator[Section]:
             each.name or f"(makes {each.output})",
             each.op_type,
             each.path or "main graph",
-            f"{each.old} to {each.new}",
+            f"{each.old} -> {each.new}",
             each.reason,
         )
         for each in report.adapted
     ]
     body = paragraphs([f"Opset {report.source} to {report.target}, ir_version {report.ir_version}."])
-    body += table(header, rows) if rows else paragraphs(["No node had to change."])
+    if not rows:
+        body += paragraphs(["No node had to change."])
+    else:
+        groups = [(op, count, step, reason) for (op, step, reason), count in report.grouped().items()]
+        body += table(("operator", "nodes", "opset", "change"), groups)
+        summary = f"<summary>{counted(len(rows), 'node')} by name</summary>"
+        body += f"<details>{summary}{table(header, rows)}</details>"
     yield Section("What changed", body + paragraphs([*report.notes]))
 
 

@@ -106,3 +106,19 @@ def test_check_takes_sizes_and_values(tmp_path: Path) -> None:
     ]
     assert kinds == [{"(input)", "LSTM"}, {"LSTM"}, {"LSTM"}]
     assert "no input named 'Z'" in run(*line, "--set", "Z=1", code=2).stderr
+
+
+def test_convert_begins_with_a_summary(tmp_path: Path) -> None:
+    line = [
+        "convert",
+        MODELS / "lstm14_layout1.onnx",
+        "-o",
+        tmp_path / "o.onnx",
+        "--opset",
+        12,
+        "--no-verify",
+    ]
+    brief, full = run(*line).stdout, run(*line, "-v").stdout
+    assert brief.splitlines()[1].split() == ["op", "nodes", "step", "change"]
+    assert brief.splitlines()[2].split()[:2] == ["LSTM", "1"]
+    assert full.splitlines()[1].split() == ["node", "op", "place", "step", "change"]
