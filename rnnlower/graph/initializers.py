@@ -34,11 +34,14 @@ class InitializerPool:
         self._values: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         self._integers: dict[tuple[int, ...], ir.Value] = {}
 
-    def of(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
-        """Return an initializer that holds the tensor, named like `name`; external tensors stay external."""
+    def of(self, tensor: ir.TensorProtocol, name: str = "", *, short: bool = False) -> ir.Value:
+        """Return an initializer that holds the tensor, named like `name`; external tensors stay external.
+
+        Short: named by letters alone, of which `name` is the first.
+        """
         key = (tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor))
         if key not in self._values:
-            fresh = self._names.fresh(name or _name(tensor))
+            fresh = self._names.alias(name) if short else self._names.fresh(name or _name(tensor))
             value = ir.Value(
                 name=fresh,
                 shape=ir.Shape(tensor.shape.numpy()),
@@ -49,10 +52,11 @@ class InitializerPool:
             self._values[key] = value
         return self._values[key]
 
-    def integers(self, numbers: tuple[int, ...]) -> ir.Value:
-        """Return a vector of type int64; thousands of nodes share the same few."""
+    def integers(self, numbers: tuple[int, ...], letter: str = "") -> ir.Value:
+        """Return a vector of type int64, which may have a short name; thousands of nodes share the same few."""
         if numbers not in self._integers:
-            self._integers[numbers] = self.of(ir.Tensor(np.array(numbers, dtype=np.int64)))
+            tensor = ir.Tensor(np.array(numbers, dtype=np.int64))
+            self._integers[numbers] = self.of(tensor, letter, short=bool(letter))
         return self._integers[numbers]
 
     def _content(self, tensor: ir.TensorProtocol) -> bytes:
@@ -121,7 +125,7 @@ def _name(tensor: ir.TensorProtocol) -> str:
     """Name a constant that does not derive from the model: a few numbers are spelled out."""
     if tensor.dtype.is_string() or tensor.size > _FEW:
         return "constant"
-    return "c" + "_".join(f"{number:g}" for number in tensor.numpy().astype(np.float64).flat)
+    return "_".join(["c", *(f"{number:g}" for number in tensor.numpy().astype(np.float64).flat)])
 
 
 def _content_key(tensor: ir.TensorProtocol) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import string
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
@@ -12,8 +14,8 @@ from rnnlower.graph.walk import walk
 __all__ = ["NameSource", "Scope", "names_in"]
 
 _SEPARATORS = str.maketrans("/.:", "___")
-_LETTERS = "abdegjklnpqstuv"
-"""Letters that are not the name of a gate, input or output."""
+_LETTERS = string.ascii_lowercase
+_OF_A_STEP = re.compile("([a-z]*)[a-z][0-9][0-9a-z]*")
 
 
 class NameSource:
@@ -28,10 +30,22 @@ class NameSource:
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = {_normal(name) for name in taken}
         self._counts: dict[str, int] = {}
+        self._lanes: Iterator[str] | None = None
+
+    def lane(self) -> str:
+        """What thousands of short names may begin with: nothing, or letters.
+
+        No name consists of it, a letter, a digit and more of both.
+        """
+        if self._lanes is None:
+            found = {match[1] for name in self._taken if (match := _OF_A_STEP.fullmatch(name))}
+            self._lanes = (lane for lane in itertools.chain([""], _letters()) if lane not in found)
+        return next(self._lanes)
 
     def alias(self, letter: str) -> str:
-        """Return a short name of letters, beginning with `letter`, for something with thousands of parts."""
-        names = itertools.chain([letter], (letter + more for more in _letters()))
+        """A name of letters alone for what has thousands of readers: the letter, one behind it, or more."""
+        position = _LETTERS.index(letter.lower()) + 1
+        names = itertools.chain([letter], _LETTERS[position:], _letters())
         return self.fresh(next(name for name in names if _normal(name) not in self._taken))
 
     def is_free(self, *names: str) -> bool:
@@ -58,23 +72,29 @@ class Scope:
     """A scope of names that begin with one prefix.
 
     Args:
-        source: Makes the names unique.
-        prefix: The prefix of the names.
-        short: Whether unnamed results are named with a letter instead of their operator.
+        source: Sees to it that they are fresh.
+        prefix: What they begin with.
     """
 
-    def __init__(self, source: NameSource, prefix: str, *, short: bool = False) -> None:
+    def __init__(self, source: NameSource, prefix: str) -> None:
         self.source = source
         self.prefix = prefix
-        self._letters = _letters() if short else None
 
     def fresh(self, what: str) -> str:
-        """Return a fresh name for a value of this role."""
+        """A name for a value that is called so."""
         return self.source.fresh(self.prefix + what)
 
-    def unnamed(self, op_type: str) -> str:
-        """Return a name for the result of an operator."""
-        return self.fresh(op_type if self._letters is None else next(self._letters))
+    def node(self, what: str, value: str) -> str:
+        """A name for the node that makes the value, which is called so."""
+        return value
+
+    def role(self, op_type: str) -> str:
+        """What the result of an operator is called."""
+        return op_type
+
+    def holds(self, name: str) -> bool:
+        """Whether the name was given here."""
+        return name.startswith(self.prefix)
 
 
 def names_in(model: ir.Model) -> set[str]:

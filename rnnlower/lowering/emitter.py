@@ -20,6 +20,7 @@ from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 
 __all__ = ["Dim", "Emitter"]
 
+_FEW_PARTS = 4
 _BFLOAT16 = 13
 """The first opset with the type."""
 
@@ -124,9 +125,12 @@ class Emitter(NodeEmitter):
             ]
         if len(set(sizes)) == 1:
             return self.split_evenly(value, len(sizes), axis, sizes[0])
+        return self._split_by(value, sizes, axis)
+
+    def _split_by(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         if self.opset < 13:
             return self.ops("Split", value, outputs=len(sizes), axis=axis, split=list(sizes))
-        return self.ops("Split", value, self.integers(*sizes), outputs=len(sizes), axis=axis)
+        return self.ops("Split", value, self.often_read_integers(*sizes), outputs=len(sizes), axis=axis)
 
     def split_evenly(self, value: ir.Value, parts: int, axis: int, size: Dim) -> Sequence[ir.Value]:
         """Emit a Split of an axis into equal parts of the given size."""
@@ -140,6 +144,9 @@ class Emitter(NodeEmitter):
         # The axis is written even if it is the default: OpenCV's dnn module takes 1 as the default.
         if self.opset < 18:
             return self.ops("Split", value, outputs=parts, axis=axis)
+        if isinstance(size, int) and parts <= _FEW_PARTS:
+            # Shorter than num_outputs, which stands in every step of a straight line.
+            return self._split_by(value, [size] * parts, axis)
         if isinstance(size, int):
             return self.ops("Split", value, outputs=parts, axis=axis, num_outputs=parts)
         # num_outputs of Split-18 refuses an empty axis, explicit sizes do not.

@@ -12,12 +12,13 @@ from rnnlower.lowering.cells import CELLS, CellParameters, NewState
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import Form, GateGroup, bias_of, rows_of
 from rnnlower.lowering.masks import turned
+from rnnlower.lowering.step_names import StepNames, StepScope
 from rnnlower.lowering.strategies import State
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["Lane", "from_arithmetic", "initial_state", "make_lanes", "side", "to_arithmetic"]
+__all__ = ["Lane", "from_arithmetic", "initial_state", "make_lanes", "side", "step_names", "to_arithmetic"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Lane:
         states: The initial states.
         axes: The axes of values.
         reverse: Whether it runs from the end.
-        alias: The prefix of the names of the steps of a straight line.
+        names: The names of the steps of a straight line.
     """
 
     parameters: CellParameters
@@ -38,7 +39,7 @@ class Lane:
     states: Sequence[State]
     axes: Axes
     reverse: bool
-    alias: str
+    names: StepNames
 
     def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
         """Emit one step, given its inputs by name and the previous state."""
@@ -49,11 +50,11 @@ class Lane:
         assert isinstance(self.axes.time, int)
         return self.axes.time - 1 - number if self.reverse else number
 
-    def names(self, e: Emitter, number: int | None) -> Scope:
-        """Return the names for a step: a few letters each in a straight line, which has thousands of them."""
+    def scope(self, e: Emitter, number: int | None) -> Scope:
+        """The names of a step, which has a number in a straight line."""
         if number is None:
             return side(e.names, self.reverse)
-        return Scope(e.names.source, f"{self.alias}{self.position(number)}", short=True)
+        return StepScope(e.names.source, self.names, self.position(number))
 
 
 def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: TimeSeries) -> list[Lane]:
@@ -62,7 +63,7 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
     lanes = []
     for direction in form.directions(node):
         reverse = direction is not None and node.reversed_directions[direction]
-        alias = e.names.source.alias(node.op_type[0].lower())
+        names = step_names(e, axes, reverse=reverse)
         with e.naming(side(e.names, reverse)):
             inputs = {
                 name: series.reversed(reverse)
@@ -72,13 +73,13 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
                 Lane(
                     _parameters(e, node, weights, form, axes, direction),
                     {
-                        name: series.named(alias, "xw"[i : i + 1] or "x")
+                        name: series.named(names, "xw"[i : i + 1] or "x")
                         for i, (name, series) in enumerate(inputs.items())
                     },
                     [initial_state(e, node, axes, name, direction) for name in node.state_names],
                     axes,
                     reverse,
-                    alias,
+                    names,
                 )
             )
     return lanes
@@ -170,6 +171,12 @@ def initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, directi
     # A batched product would broadcast the directions of a state that does not fit.
     sizes = e.size_vector(dims if axes.lead else [-1, *dims[1:]])
     return State(to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5)), node.hidden_size)
+
+
+def step_names(e: Emitter, axes: Axes, *, reverse: bool) -> StepNames:
+    """The names of the steps of a direction of the node that is emitted."""
+    steps = axes.time if isinstance(axes.time, int) else 0
+    return StepNames(e.names.source.lane(), e.names.prefix.rstrip("/"), steps, reverse=reverse)
 
 
 def side(names: Scope, reverse: bool) -> Scope:

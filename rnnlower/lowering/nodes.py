@@ -64,6 +64,10 @@ class NodeEmitter:
         other._transposed = dict(self._transposed)
         return other
 
+    def apart(self) -> Self:
+        """An emitter of nodes that are only looked at."""
+        return type(self)(self.opset, self.names, self.dtype, self._initializers, self.dialect)
+
     def with_dtype(self, dtype: ir.DataType) -> Self:
         """Return an emitter into the same place with another type of arithmetic."""
         other = self.body("")
@@ -100,14 +104,15 @@ class NodeEmitter:
                 opset=since,
                 operator=op_type,
             )
-        names = [self.names.unnamed(op_type) for _ in range(outputs)]
+        roles = [self.names.role(op_type) for _ in range(outputs)]
+        names = [self.names.fresh(role) for role in roles]
         node = ir.Node(
             "",
             op_type,
             inputs,
             [_attribute(name, value) for name, value in attributes.items()] if attributes else (),
             outputs=[ir.Value(name=name) for name in names],
-            name=names[0],
+            name=self.names.node(roles[0], names[0]),
         )
         self.nodes.append(node)
         self.everything.append(node)
@@ -125,15 +130,23 @@ class NodeEmitter:
     def label(self, value: ir.Value, what: str) -> ir.Value:
         """Name a value that was emitted in this scope after its meaning."""
         node = value.producer()
-        if node is not None and str(value.name).startswith(self.names.prefix):
-            is_first = node.name == value.name
+        if node is not None and self.names.holds(str(value.name)):
             value.name = self.names.fresh(what)
-            node.name = value.name if is_first else node.name
+            if value is node.outputs[0]:
+                node.name = self.names.node(what, value.name)
         return value
 
     def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
         """Return an initializer with this content, shared with equal ones."""
         return self.tensor_constant(ir.Tensor(array), name)
+
+    def often_read_integers(self, *numbers: int) -> ir.Value:
+        """As `integers`, with a name that thousands of nodes may repeat."""
+        return self._initializers.integers(numbers, "s")
+
+    def often_read(self, tensor: ir.TensorProtocol, letter: str) -> ir.Value:
+        """An initializer whose name, a letter or two, thousands of nodes may repeat."""
+        return self._initializers.of(tensor, letter, short=True)
 
     def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:
         """Return an initializer that holds the tensor; external tensors stay external."""

@@ -19,7 +19,7 @@ from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, CellParameters, NewState
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import StepWeights
-from rnnlower.lowering.lanes import Lane, initial_state, side
+from rnnlower.lowering.lanes import Lane, initial_state, side, step_names
 from rnnlower.lowering.masks import condition_type, less, where_else_zero
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
@@ -60,9 +60,9 @@ class QuantizedLane(Lane):
     bias: ir.Value | None
     backwards: bool
 
-    def names(self, e: Emitter, number: int | None) -> Scope:
-        """Return the names of the direction: its steps need not be taken in the order of time."""
-        return super().names(e, number) if number is not None else side(e.names, self.backwards)
+    def scope(self, e: Emitter, number: int | None) -> Scope:
+        """Those of the direction, in whose order the steps need not be taken."""
+        return super().scope(e, number) if number is not None else side(e.names, self.backwards)
 
     def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
         h, c = state
@@ -95,16 +95,16 @@ def _lane(
     e: Emitter, node: ResolvedNode, weights: Weights, axes: Axes, X: _Rounded, direction: int
 ) -> QuantizedLane:
     backwards = node.reversed_directions[direction]
-    alias = e.names.source.alias("q")
+    names = step_names(e, axes, reverse=backwards)
     with e.naming(side(e.names, backwards)):
         W, R = (_integers(e, node, weights, name, direction) for name in "WR")
         product, reverse = _product(e, X, W), backwards
         if reverse and "sequence_lens" in node.inputs:
             product, reverse = _turned(e, node, product), False
         rows = 4 * node.hidden_size
-        inputs = {_IOFC: TimeSeries(e, axes, rows, stacked=product, reverse=reverse).named(alias, "x")}
+        inputs = {_IOFC: TimeSeries(e, axes, rows, stacked=product, reverse=reverse).named(names, "x")}
         if "sequence_lens" in node.inputs and "Y" in node.outputs:
-            inputs[_CARRIED] = _carried(e, node, axes).named(alias, "carried")
+            inputs[_CARRIED] = _carried(e, node, axes).named(names, "carried")
         B = node.inputs.get("B")
         return QuantizedLane(
             _parameters(e, node, weights, direction),
@@ -112,7 +112,7 @@ def _lane(
             [initial_state(e, node, axes, name, direction) for name in node.state_names],
             axes,
             reverse,
-            alias,
+            names,
             R,
             None if B is None else weights.bias_sum(e, B, direction, 0, rows, rows),
             backwards,

@@ -12,15 +12,17 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.cleanup import detach
+from rnnlower.graph.names import NameSource
 from rnnlower.lowering.cells import LAST_OPS, NewState
-from rnnlower.lowering.declaring import symbol_of_rows
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
 from rnnlower.lowering.masks import Mask, is_never, mask_of, where
 from rnnlower.lowering.outputs import output_shape, outputs_of, outputs_without_steps
 from rnnlower.lowering.quantized import quantized_lanes, turned_back
-from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
+from rnnlower.lowering.step_names import StepScope, size_of_step
+from rnnlower.lowering.strategies import FAN_OUT, STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
@@ -80,7 +82,7 @@ def _run(
     one_by_one |= e.dialect is not None and e.dialect.apart and isinstance(axes.time, int)
     rows = None
     if not isinstance(axes.batch, int):
-        rows = symbol_of_rows(node.inputs["X"], 1 - node.layout) or e.names.fresh("batch")
+        rows = _symbol_of_rows(node.inputs["X"], 1 - node.layout) or e.names.fresh("batch")
     outputs: list[TimeSeries] = []
     states: list[ir.Value] = []
     for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
@@ -93,6 +95,12 @@ def _run(
         outputs += joined.outputs(e, results.outputs)
         states += results.states
     return Results(outputs, states)
+
+
+def _symbol_of_rows(X: ir.Value, axis: int) -> str | None:
+    """The name that the model has for the number of rows."""
+    dim = None if X.shape is None or axis >= len(X.shape) else X.shape[axis]
+    return dim.value if isinstance(dim, ir.SymbolicDim) else None
 
 
 def fail_like_node(e: Emitter, node: ir.Node) -> dict[str, ir.Value]:
@@ -140,7 +148,7 @@ class _Joined:
         for lane in self.lanes:
             inputs += lane.inputs.values()
             if self.mask is not None:
-                inputs.append(self.mask.within.reversed(lane.reverse).named(lane.alias, "mask"))
+                inputs.append(self.mask.within.reversed(lane.reverse).named(lane.names, "mask"))
         per_lane = 0 if not self.node.used("Y") else 1 if self.last_op is None else 2
         reverse = [lane.reverse for lane in self.lanes for _ in range(per_lane)]
         return Recurrence(
@@ -151,7 +159,24 @@ class _Joined:
             output_widths=[self.node.hidden_size] * len(reverse),
             output_reverse=reverse,
             rows=rows,
+            fit_names=lambda e: self._fit_names(e, rows),
         )
+
+    def _fit_names(self, e: Emitter, rows: str | None) -> None:
+        """Fits the names of each lane to the size of its step."""
+        for lane in self.lanes:
+            apart = e.apart()
+            x = {name: ir.Value(name="x") for name in lane.inputs}
+            old = [
+                None if lane.axes.time == 1 and state.initial is None else ir.Value(name="h")
+                for state in lane.states
+            ]
+            with apart.naming(StepScope(NameSource(), lane.names, 0)):
+                lane.step(apart, x, old)
+            is_part = isinstance(lane.axes.time, int) and lane.axes.time > FAN_OUT
+            size = size_of_step(apart.nodes, x.values(), old, rows, is_part=is_part)
+            lane.names.fit(size, e.names.source)
+            detach(apart.nodes)
 
     def outputs(self, e: Emitter, outputs: Sequence[TimeSeries]) -> Sequence[TimeSeries]:
         """Return H of each lane over time."""
@@ -172,7 +197,7 @@ class _Joined:
             own = values[index * per_lane : (index + 1) * per_lane]
             old = states[index * states_per_lane : (index + 1) * states_per_lane]
             x = dict(zip(lane.inputs, own[: len(lane.inputs)], strict=True))
-            with e.naming(lane.names(e, number)):
+            with e.naming(lane.scope(e, number)):
                 new = _masked_step(e, lane, x, None if self.mask is None else own[-1], old)
             new_states += new.values
             if self.node.used("Y"):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.step_names import StepNames
 
 __all__ = ["Axes", "TimeSeries"]
 
@@ -43,10 +44,10 @@ class TimeSeries:
     (flat, the layout of Gemm). The other layout is a Reshape, emitted on first use.
 
     Attributes:
-        reverse: Whether the steps run from the end.
-        name: The parts of the name of one step's value: the alias of its lane (the number follows) and its
-            role.
-        known: The stacked content if it is known beforehand.
+        reverse: Whether the steps are to be taken from the end.
+        names: The names of the steps.
+        name: What one step's value is.
+        known: The stacked content where it is known beforehand.
     """
 
     def __init__(
@@ -60,13 +61,15 @@ class TimeSeries:
         known: np.ndarray | None = None,
         reverse: bool = False,
         dtype: ir.DataType | None = None,
-        name: tuple[str, str] = ("", "x"),
+        names: StepNames | None = None,
+        name: str = "x",
     ) -> None:
         self.e = e
         self.axes = axes
         self.width = width
         self.reverse = reverse
         self.dtype = e.dtype if dtype is None else dtype
+        self.names = names
         self.name = name
         self.known = known
         self._flat = flat
@@ -95,10 +98,10 @@ class TimeSeries:
             self._stacked = self.e.reshape(self._flat, [self.axes.time, *self.axes.value(self.width)])
         return self._stacked
 
-    def named(self, alias: str, what: str) -> TimeSeries:
-        """Return the same series under another name for its steps."""
+    def named(self, names: StepNames, what: str) -> TimeSeries:
+        """The same series, a step of which is called so."""
         series = self.reversed(self.reverse)
-        series.name = (alias, what)
+        series.names, series.name = names, what
         return series
 
     def reversed(self, reverse: bool) -> TimeSeries:
@@ -112,5 +115,6 @@ class TimeSeries:
             known=self.known,
             reverse=reverse,
             dtype=self.dtype,
+            names=self.names,
             name=self.name,
         )

@@ -60,9 +60,7 @@ class Weights:
         assert tensor is not None
         rows = tensor.numpy() if direction is None else tensor.numpy()[direction]
         columns = np.ascontiguousarray(rows[..., first:last, :].swapaxes(-1, -2))
-        return self._in_dtype(
-            e, e.tensor_constant(ir.Tensor(columns, dtype=tensor.dtype), name=value.name or "")
-        )
+        return self._in_dtype(e, e.often_read(ir.Tensor(columns, dtype=tensor.dtype), "R"))
 
     def is_constant(self, value: ir.Value) -> bool:
         """Return whether the weight is a constant that may be cut."""

@@ -147,12 +147,6 @@ def test_large_directions_run_one_after_the_other(dims: list[Any], scans: int) -
     assert differences(run(source, X), run(result, X), "float32") == []
 
 
-def test_bytes_of_a_step_of_every_cell() -> None:
-    for op_type in ("LSTM", "GRU", "RNN"):
-        short, long = (lowered("unroll", op_type, steps).ByteSize() for steps in (100, 1000))
-        assert (long - short) / 900 <= 400
-
-
 @pytest.mark.parametrize("name", [name for name, row in KERNELS.items() if not {"clip", "P"} & {*row[1]}])
 def test_prices_count_these_kernels(name: str) -> None:
     op_type, attributes, batch, straight, scanned = KERNELS[name]

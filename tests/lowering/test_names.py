@@ -88,13 +88,81 @@ def test_names_of_the_model_stay_apart() -> None:
     assert_unique(value_names(result))
 
 
+def called(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    model.graph.node[0].name = name
+    return model
+
+
 def test_names_tell_node_step_and_gate() -> None:
-    source = source_of("LSTM", 12, **BOTH)
-    source.graph.node[0].name = "encoder"
-    names = {node.name for node in lowered(source, "unroll").graph.node}
-    assert {"l11i", "l11y", "la0i", "encoder/Gemm", "encoder/reverse/Gemm"} <= names
-    names = {node.name for node in all_nodes(lowered(source, "scan"))}
-    assert {"encoder/Scan", "encoder/step/i", "encoder/step/reverse/y"} <= names
+    """All in names of nodes, and in those of values what a file of many steps has room for."""
+    names = {
+        node.name: list(node.output)
+        for node in lowered(called(source_of("LSTM"), "enc"), "unroll").graph.node
+    }
+    assert names["enc/t3/i"] == ["i3", "o3", "f3"]
+    assert names["enc/t3/y"] == ["y3"]
+    assert "enc/Gemm" in names
+    names = {
+        node.name: list(node.output) for node in lowered(called(source_of("RNN"), "enc"), "unroll").graph.node
+    }
+    assert names["enc/t3/y"] == ["enc/t3/y"]
+    source = called(source_of("GRU", 12, **BOTH), "enc")
+    names = {node.name: list(node.output) for node in lowered(source, "unroll").graph.node}
+    assert names["enc/t11/z"] == ["z11", "r11"]
+    assert names["enc/r11/z"] == ["az11", "ar11"]
+    assert "enc/reverse/Gemm" in names
+    names = {node.name: [] for node in all_nodes(lowered(source, "scan"))}
+    assert {"enc/Scan", "enc/step/z", "enc/step/reverse/y"} <= {*names}
+
+
+def bytes_of_a_step(op_type: str, steps: tuple[int, int], name: str, opset: int, **attributes: Any) -> float:
+    short, long = (
+        lowered(called(source_of(op_type, count, **attributes), name), "unroll", opset=opset).ByteSize()
+        for count in steps
+    )
+    return (long - short) / (steps[1] - steps[0]) / (2 if attributes else 1)
+
+
+@pytest.mark.parametrize("opset", [14, 21])
+@pytest.mark.parametrize("name", ["encoder", "/encoder/" + "layer_" * 15 + "/LSTM"], ids=["short", "long"])
+@pytest.mark.parametrize("attributes", [{}, BOTH], ids=["forward", "both"])
+@pytest.mark.parametrize(
+    ("op_type", "steps"),
+    [
+        ("LSTM", (3, 10)),
+        ("LSTM", (11, 50)),
+        ("LSTM", (150, 450)),
+        ("LSTM", (1100, 1400)),
+        ("GRU", (3, 50)),
+        ("GRU", (150, 450)),
+        ("RNN", (3, 450)),
+    ],
+)
+def test_a_step_takes_less_than_400_bytes(
+    op_type: str, steps: tuple[int, int], attributes: dict[str, Any], name: str, opset: int
+) -> None:
+    assert bytes_of_a_step(op_type, steps, name, opset, **attributes) < 400
+
+
+def test_long_names_are_shortened_to_what_tells_the_node() -> None:
+    long = "/encoder/" + "layer_" * 15 + "/GRU"
+    names = {node.name for node in lowered(called(source_of("GRU", 12), long), "unroll").graph.node}
+    assert {"GRU/t11/z", f"{long}/Gemm"} <= names
+
+
+def test_two_nodes_do_not_share_a_short_name() -> None:
+    source = called(source_of("GRU", 12), "/first/layer_of_many_units/cell")
+    again = helper.make_node(
+        "GRU", ["X", "W", "R", "B"], ["Z"], "/second/layer_of_many_units/cell", hidden_size=4
+    )
+    source.graph.node.append(again)
+    source.graph.output.append(helper.make_tensor_value_info("Z", FLOAT, None))
+    result = lowered(source, "unroll")
+    assert_unique([node.name for node in result.graph.node])
+    assert_unique(value_names(result))
+    names = {node.name for node in result.graph.node}
+    assert "cell/t11/z" in names
+    assert not {f"cell/t11/z_{number}" for number in range(9)} & names
 
 
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])

@@ -24,7 +24,9 @@ FLOAT = onnx.TensorProto.FLOAT
         ("LSTM", {"clip": 0.5, "direction": "bidirectional"}),
         ("LSTM", {"input_forget": 1, "initial": True}),
         ("GRU", {"linear_before_reset": 1, "initial": True}),
+        ("GRU", {"lengths": True, "initial": True}),
         ("GRU", {"activations": ["Affine", "LeakyRelu"]}),
+        ("LSTM", {"activations": ["Softplus", "ScaledTanh", "ThresholdedRelu"]}),
         ("RNN", {"activations": ["ScaledTanh"]}),
     ],
 )
@@ -36,6 +38,9 @@ def test_rows_of_all_steps_have_one_symbol(op_type: str, options: dict[str, Any]
     if attributes.pop("initial", False):
         inputs["initial_h"] = (FLOAT, [directions, batch, 4])
         feeds["initial_h"] = np.ones((directions, 4, 4), np.float32)
+    if attributes.pop("lengths", False):
+        inputs["sequence_lens"] = (onnx.TensorProto.INT32, [batch])
+        feeds["sequence_lens"] = np.array([6, 1, 0, 4], np.int32)
     source = recurrent_model(
         op_type, constants=weights(op_type, directions=directions), inputs=inputs, **attributes
     )
@@ -45,7 +50,7 @@ def test_rows_of_all_steps_have_one_symbol(op_type: str, options: dict[str, Any]
     rows = {
         dims[0].dim_param or dims[0].dim_value
         for value in inferred.graph.value_info
-        if re.match("[a-z]+[0-9]", value.name)
+        if re.match("[a-z]+[0-9]|.*/[tr][0-9]", value.name)
         if len(dims := value.type.tensor_type.shape.dim) == 2
     }
     assert len(rows) == 1

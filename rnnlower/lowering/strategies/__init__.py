@@ -14,9 +14,10 @@ from rnnlower.lowering.strategies.base import Recurrence, Results, State, Step, 
 from rnnlower.lowering.strategies.chunks import run_in_chunks
 from rnnlower.lowering.strategies.loop import run_loop
 from rnnlower.lowering.strategies.scan import run_scan
-from rnnlower.lowering.strategies.unroll import run_unrolled
+from rnnlower.lowering.strategies.unroll import FAN_OUT, run_unrolled
 
 __all__ = [
+    "FAN_OUT",
     "STRATEGIES",
     "Recurrence",
     "Results",

@@ -38,8 +38,9 @@ class Recurrence:
         states: The initial states.
         step: Emits one step.
         output_widths: The widths of the step's outputs; their rows are those of the inputs.
-        output_reverse: For each output, whether the first step's value belongs at the end.
-        rows: The symbol of the number of rows, if a straight line has to declare it.
+        output_reverse: For each output whether the first step's value belongs at the end.
+        rows: The symbol of the number of rows, where a straight line has to declare it.
+        fit_names: Gives the steps of a straight line names that are as telling as their size allows.
     """
 
     axes: Axes
@@ -49,6 +50,7 @@ class Recurrence:
     output_widths: Sequence[int]
     output_reverse: Sequence[bool]
     rows: str | None = None
+    fit_names: Callable[[Emitter], None] = lambda e: None
 
     def state_dims(self) -> list[list[Dim]]:
         """Return the sizes of the states."""

@@ -68,6 +68,7 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
                 stacked=part,
                 reverse=series.reverse,
                 dtype=series.dtype,
+                names=series.names,
                 name=series.name,
             )
             for part in e.split_evenly(stacked, factor, axis=1, size=height)
@@ -115,6 +116,7 @@ def _over_rest(
                 stacked=stacked,
                 reverse=series.reverse,
                 dtype=series.dtype,
+                names=series.names,
                 name=series.name,
             )
         )

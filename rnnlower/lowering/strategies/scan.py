@@ -58,7 +58,7 @@ def _scan(e: Emitter, recurrence: Recurrence, initial: Sequence[ir.Value]) -> Se
     body = e.body("step")
     states = [body_value(body, "state", body.dtype, dims) for dims in recurrence.state_dims()]
     inputs = [
-        body_value(body, series.name[1], series.dtype, recurrence.axes.value(series.width))
+        body_value(body, series.name, series.dtype, recurrence.axes.value(series.width))
         for series in recurrence.inputs
     ]
     new_states, outputs = recurrence.step(body, inputs, states, None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from rnnlower.lowering.declaring import declare_rows
+from rnnlower.graph.names import Scope
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.strategies.base import Recurrence, Results
 from rnnlower.lowering.timeseries import TimeSeries
@@ -17,16 +18,18 @@ __all__ = ["FAN_OUT", "run_unrolled"]
 FAN_OUT = 128
 """Maximum fan-out of a Split and fan-in of a Concat: runtimes take quadratic time for wider ones."""
 
+_LONGEST = 12
+
 
 def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
     """Emit ``axes.time`` steps, at least 1."""
     time = recurrence.axes.time
     assert isinstance(time, int)
+    recurrence.fit_names(e)
     inputs = [list(_named(e, series, time)) for series in recurrence.inputs]
     for series, steps in zip(recurrence.inputs, inputs, strict=True):
         if series.reverse:
             steps.reverse()
-    first = len(e.nodes)
     state: Sequence[ir.Value | None] = [state.initial for state in recurrence.states]
     final: list[ir.Value] = []
     collected: list[list[ir.Value]] = []
@@ -35,14 +38,7 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
         state = final
         collected.append(outputs)
     if recurrence.rows is not None:
-        widths: list[tuple[ir.Value | None, Dim]] = [
-            (value, series.width)
-            for series, values in zip(recurrence.inputs, inputs, strict=True)
-            for value in values
-        ]
-        widths += [(state.initial, state.width) for state in recurrence.states]
-        known = {value: width for value, width in widths if value is not None and isinstance(width, int)}
-        declare_rows(e.nodes[first:], known, recurrence.rows, e.dtype)
+        _declare_rows(recurrence, inputs, recurrence.rows, e.dtype)
     results = []
     for index, width in enumerate(recurrence.output_widths):
         steps = [outputs[index] for outputs in collected]
@@ -53,12 +49,31 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
 
 
 def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
-    """Yield the inputs of each step, named after it."""
-    alias, what = series.name
+    """The inputs of each step, named after it."""
     for number, value in enumerate(_steps(e, series, time)):
-        if time > 1 and series.known is None:
-            value.name = e.names.source.fresh(f"{alias}{number}{what}")
+        if time > 1 and series.known is None and series.names is not None:
+            value.name = e.names.source.fresh(series.names.value(number, series.name))
         yield value
+
+
+def _declare_rows(
+    recurrence: Recurrence, inputs: Sequence[Sequence[ir.Value]], rows: str, dtype: ir.DataType
+) -> None:
+    """Declares ``[rows, width]`` for what the steps begin with; shape inference takes it from there.
+
+    onnxruntime plans its memory by looking among all free buffers for one of the same shape. Without
+    declarations the rows of every step get a symbol of their own, no two shapes are equal, and the search is
+    quadratic.
+    """
+    begin: list[tuple[ir.Value | None, Dim, ir.DataType]] = [
+        (value, series.width, series.dtype)
+        for series, values in zip(recurrence.inputs, inputs, strict=True)
+        for value in values
+    ]
+    begin += [(state.initial, state.width, dtype) for state in recurrence.states]
+    for value, width, its_dtype in begin:
+        if value is not None and isinstance(width, int):
+            value.type, value.shape = ir.TensorType(its_dtype), ir.Shape([rows, width])
 
 
 def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
@@ -69,10 +84,12 @@ def _steps(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
     if time <= _fan_out(e):
         yield from e.split_evenly(series.flat(), time, axis=0, size=series.axes.batch)
         return
-    for part, steps in _stacked_parts(e, series.stacked(), time):
-        axes = dataclasses.replace(series.axes, time=steps)
-        flat = TimeSeries(e, axes, series.width, stacked=part).flat()
-        yield from e.split_evenly(flat, steps, axis=0, size=axes.batch)
+    stacked = series.stacked()
+    with e.naming(_of_parts(e)):
+        for part, steps in _stacked_parts(e, stacked, time):
+            axes = dataclasses.replace(series.axes, time=steps)
+            flat = TimeSeries(e, axes, series.width, stacked=part).flat()
+            yield from e.split_evenly(flat, steps, axis=0, size=axes.batch)
 
 
 def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[ir.Value, int]]:
@@ -95,7 +112,14 @@ def _fan_out(e: Emitter) -> int:
 
 
 def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:
-    """Emit ``[time * rows, width]`` of the steps' outputs, by a tree of Concats."""
-    while len(steps) > 1:
-        steps = [e.concat(steps[i : i + FAN_OUT], axis=0) for i in range(0, len(steps), FAN_OUT)]
+    """``[time * rows, width]`` of the steps' outputs, by a tree of Concats."""
+    with e.naming(_of_parts(e) if len(steps) > FAN_OUT else e.names):
+        while len(steps) > 1:
+            steps = [e.concat(steps[i : i + FAN_OUT], axis=0) for i in range(0, len(steps), FAN_OUT)]
     return steps[0]
+
+
+def _of_parts(e: Emitter) -> Scope:
+    """The names of parts of a line, short also where the node's is long."""
+    last = re.split("[/.:]", e.names.prefix.rstrip("/"))[-1]
+    return Scope(e.names.source, f"{last[:_LONGEST]}/")

@@ -1,0 +1,222 @@
+"""Names of the steps of a straight line: as telling as a file of thousands of steps allows.
+
+`BYTES_OF_STEP` bounds what a step adds to the file. A step of an LSTM holds 31 names of values and 10 of
+nodes, which leaves five letters each; one of an RNN 7 and 2. So forms are tried, the most telling first:
+
+===============  =======  ========================================================================
+node             value    where it fits
+===============  =======  ========================================================================
+``enc/t47/i``    same     RNN
+``enc/t47/i``    ``i47``  GRU; LSTM of some ten steps, of a hundred where it is the first of a model
+``i47``          ``i47``  LSTM up to a thousand steps
+``i1b``          ``i1b``  any: the number in base 36
+===============  =======  ========================================================================
+
+``t47`` is the position in time, ``r47`` that of the reverse direction. The letter is that of a gate
+(``i o f c``, ``z r h``), ``y`` for H, ``m`` for C (the memory), ``x`` and ``w`` for products of X, any other
+for what lies between. Every direction but the first of a model has a letter in front: ``ai47``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.names import NameSource, Scope
+
+__all__ = ["BYTES_OF_STEP", "StepNames", "StepScope", "StepSize", "size_of_step"]
+
+BYTES_OF_STEP = 400
+"""A step adds fewer bytes to the file, where names can see to it."""
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_LONG = 1000
+"""Steps beyond which numbers are as wide as those of 46,656: then no step more makes all others longer."""
+
+_LENGTH = 2
+"""Bytes that say what follows in a protobuf, and how long it is."""
+
+_DECLARED = 20
+"""Bytes of a declared shape ``[rows, width]`` without its names."""
+
+_PART = 3
+"""A step's share in what cuts an input, or joins H, by parts of 128 steps."""
+
+_LEAST = 3
+"""Letters that the beginning of a node's name needs to tell which node it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSize:
+    """What a step takes in the file.
+
+    Attributes:
+        rest: Bytes of all but the names that differ from step to step.
+        nodes: How many names of nodes it holds.
+        values: How many names of values.
+    """
+
+    rest: int
+    nodes: int
+    values: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """How nodes and values are called; `stem` is empty where nodes are called as their first value."""
+
+    stem: str = ""
+    alike: bool = False
+    base36: bool = False
+
+
+class StepNames:
+    """The names of the steps of one direction of a node.
+
+    Args:
+        lane: What short names begin with, `NameSource.lane`.
+        node: The name of the node.
+        steps: The number of steps.
+        reverse: Whether it is a reverse direction.
+    """
+
+    def __init__(self, lane: str, node: str, steps: int, *, reverse: bool) -> None:
+        self._lane = lane
+        self._node = node
+        self._steps = steps
+        self._letter = "r" if reverse else "t"
+        self._form = _Form()
+
+    def value(self, position: int, what: str) -> str:
+        """The name of a value of the step at this position in time."""
+        return self._value(self._form, position, what)
+
+    def node(self, position: int, what: str) -> str | None:
+        """The name of the node that makes the value; ``None`` where it is the value's."""
+        if not self._form.stem or self._form.alike:
+            return None
+        return self._node_name(self._form, position, what)
+
+    def fit(self, size: StepSize, source: NameSource) -> None:
+        """Takes the most telling form that keeps a step of this size within bounds, and is free."""
+        last, what = self._steps - 1, "y"
+        for form in self._forms(source):
+            value = len(self._value(form, last, what))
+            node = len(self._node_name(form, last, what)) if form.stem else value
+            if size.rest + size.nodes * node + size.values * value < BYTES_OF_STEP:
+                break
+        self._form = form
+        if form.stem not in ("", self._node):
+            source.fresh(f"{form.stem}/{self._letter}")
+
+    def _forms(self, source: NameSource) -> Iterator[_Form]:
+        """The forms, the most telling first."""
+        stems = [stem for stem in _stems(self._node) if self._is_free(stem, source)]
+        yield from (_Form(stem, alike=True) for stem in stems)
+        for base36 in (False, True):
+            yield from (_Form(stem, base36=base36) for stem in stems)
+        yield from (_Form(), _Form(base36=True))
+
+    def _is_free(self, stem: str, source: NameSource) -> bool:
+        return stem == self._node or source.is_free(stem, f"{stem}/{self._letter}")
+
+    def _value(self, form: _Form, position: int, what: str) -> str:
+        if form.alike:
+            return self._node_name(form, position, what)
+        number = _base36(position, self._steps) if form.base36 else str(position)
+        return f"{self._lane}{what}{number}"
+
+    def _node_name(self, form: _Form, position: int, what: str) -> str:
+        return f"{form.stem}/{self._letter}{position}/{what}"
+
+
+class StepScope(Scope):
+    """The names of one step, which tell what is not labelled by a letter.
+
+    Args:
+        source: Where names come from.
+        names: Those of the steps.
+        position: The step's position in time.
+    """
+
+    def __init__(self, source: NameSource, names: StepNames, position: int) -> None:
+        super().__init__(source, "")
+        self._names, self._position = names, position
+        self._letters = _letters()
+        self._given: set[str] = set()
+
+    def fresh(self, what: str) -> str:
+        name = self.source.fresh(self._names.value(self._position, what))
+        self._given.add(name)
+        return name
+
+    def holds(self, name: str) -> bool:
+        return name in self._given
+
+    def node(self, what: str, value: str) -> str:
+        name = self._names.node(self._position, what)
+        return value if name is None else self.source.fresh(name)
+
+    def role(self, op_type: str) -> str:
+        return next(self._letters)
+
+
+def size_of_step(
+    nodes: Sequence[ir.Node],
+    inputs: Collection[ir.Value],
+    states: Collection[ir.Value | None],
+    rows: str | None,
+    *,
+    is_part: bool,
+) -> StepSize:
+    """What a step takes.
+
+    Args:
+        nodes: What it emits.
+        inputs: What Splits made for it.
+        states: What the step before it made.
+        rows: The symbol of the number of rows, if the shapes of the inputs are declared.
+        is_part: Whether the line has so many steps that it is cut and joined part by part.
+    """
+    made = {out for node in nodes for out in node.outputs}.union(inputs, states)
+    named = (value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None)
+    names = [str(value.name) for value in named if value in made]
+    total = sum(_LENGTH + ir.to_proto(node).ByteSize() for node in nodes)
+    declared = 0 if rows is None else len(inputs)
+    return StepSize(
+        rest=total
+        - sum(map(len, names))
+        - sum(len(str(node.name)) for node in nodes)
+        + _LENGTH * (len(inputs) + 1)
+        + (_PART * (len(inputs) + 1) if is_part else 0)
+        + declared * (_DECLARED + len(rows or "")),
+        nodes=len(nodes),
+        # A Concat of all steps reads H.
+        values=len(names) + len(inputs) + 1 + declared,
+    )
+
+
+def _stems(name: str) -> Iterator[str]:
+    """A node's name, shorter and shorter: fewer components of a path, then fewer letters of the last."""
+    starts = [0, *(match.end() for match in re.finditer("[/.:]+", name))]
+    yield from (name[start:] for start in starts if start < len(name))
+    last = name[starts[-1] :]
+    yield from (last[:length] for length in range(len(last) - 1, _LEAST - 1, -1))
+
+
+def _base36(number: int, steps: int) -> str:
+    """The number in base 36, as wide as the last step's."""
+    width = next(width for width in itertools.count(1) if steps <= 36**width)
+    if steps > _LONG:
+        width = max(width, 3)
+    return "".join(_DIGITS[number // 36**place % 36] for place in reversed(range(width)))
+
+
+def _letters() -> Iterator[str]:
+    for length in itertools.count(1):
+        for letters in itertools.product("abdegjlnpqstuv", repeat=length):
+            yield "".join(letters)
