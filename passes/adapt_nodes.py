@@ -26,6 +26,7 @@ from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
 
 __all__ = ["AdaptNodesPass"]
@@ -39,7 +40,7 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
     return not any(has_node(model, op_type, name) for op_type, name in gone)
 
 
-class AdaptNodesPass(ir.passes.InPlacePass):
+class AdaptNodesPass(Pass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
     Flatten, Squeeze and Unsqueeze become a Reshape, a Split Slices; a Pad that repeats what is there becomes

@@ -30,6 +30,7 @@ from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
@@ -47,7 +48,7 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bo
     return all(located.node.graph is None for located in adapting.gone)
 
 
-class AdaptRecurrentPass(ir.passes.InPlacePass):
+class AdaptRecurrentPass(Pass):
     """Adapts the nodes that a target does not run as they are to what it runs, where its data allows that.
 
     Types that the model does not write down (`InferTypesPass`) and functions (`InlineFunctionsPass`) are

@@ -23,6 +23,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import find_recurrent
 
@@ -37,7 +38,7 @@ def _every_gru_is_linear(model: ir.Model, assuming: AssumeLinearBeforeResetPass)
     return all(node.attributes.get_int(_NAME, 0) == 1 for node in nodes)
 
 
-class AssumeLinearBeforeResetPass(ir.passes.InPlacePass):
+class AssumeLinearBeforeResetPass(Pass):
     """Gives linear_before_reset=1 to every GRU of the model, functions included.
 
     Attributes:

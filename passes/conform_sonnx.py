@@ -35,6 +35,7 @@ from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import LoweredNode, replace_node
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -50,7 +51,7 @@ def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
     return not any(departure.level == "error" for located in there for departure in departures(located))
 
 
-class ConformSonnxPass(ir.passes.InPlacePass):
+class ConformSonnxPass(Pass):
     """Makes LSTM nodes of the main graph and its subgraphs conform, or refuses them by name.
 
     Constants that are computed (`FoldWeightsPass`), types that the model does not write down

@@ -24,6 +24,7 @@ import onnx_ir as ir
 from rnnlower.arguments import integer
 from rnnlower.graph.walk import default_opset
 from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
 __all__ = ["ConvertOpsetPass"]
@@ -33,7 +34,7 @@ def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
     return default_opset(model) == converting.target
 
 
-class ConvertOpsetPass(ir.passes.InPlacePass):
+class ConvertOpsetPass(Pass):
     """Moves the model to the opset `target` of the default domain.
 
     Attributes:

@@ -21,11 +21,12 @@ import onnx_ir as ir
 
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.walk import walk
+from rnnlower.passes.base import Pass
 
 __all__ = ["CorrectShapesPass"]
 
 
-class CorrectShapesPass(ir.passes.InPlacePass):
+class CorrectShapesPass(Pass):
     """Writes the shapes that follow from the inputs in the place of others, and none where there is none.
 
     What the graph gives keeps its declared shape.

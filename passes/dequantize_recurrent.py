@@ -33,6 +33,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -50,7 +51,7 @@ def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) ->
     return all(not located.node.domain for located in nodes)
 
 
-class DequantizeRecurrentPass(ir.passes.InPlacePass):
+class DequantizeRecurrentPass(Pass):
     """Makes DynamicQuantizeLSTM nodes of the main graph and its subgraphs LSTM nodes.
 
     Args:

@@ -26,6 +26,7 @@ from rnnlower.graph.inlining import inline_functions
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
 
 __all__ = ["ExpandDefinitionsPass"]
@@ -41,7 +42,7 @@ def _expanded_nodes_are_gone(model: ir.Model, expanding: ExpandDefinitionsPass) 
     return not any(has_node(model, op_type, name) for op_type, name in gone)
 
 
-class ExpandDefinitionsPass(ir.passes.InPlacePass):
+class ExpandDefinitionsPass(Pass):
     """Replaces operators by the function bodies that onnx has for them.
 
     Args:

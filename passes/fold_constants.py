@@ -27,6 +27,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, value_names, walk
+from rnnlower.passes.base import Pass
 
 __all__ = ["FoldConstantsPass"]
 
@@ -35,7 +36,7 @@ _SLACK_BYTES = 1024
 _TYPED_CONSTANT = 9
 
 
-class FoldConstantsPass(ir.passes.InPlacePass):
+class FoldConstantsPass(Pass):
     """Replaces what follows from constants and static sizes by initializers of the main graph.
 
     A constant that is larger than what it replaces (DequantizeLinear of int8 weights, an expanded mask, a

@@ -28,6 +28,7 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import value_names, walk
+from rnnlower.passes.base import Pass
 from rnnlower.recurrent.analysis import inferred_copy
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import WEIGHT_INPUTS
@@ -65,7 +66,7 @@ _FOLDABLE = frozenset(
 _SLACK_BYTES = 1024
 
 
-class FoldWeightsPass(ir.passes.InPlacePass):
+class FoldWeightsPass(Pass):
     """Replaces computed weights of the given nodes by initializers of the main graph.
 
     A weight whose constant is larger than what it is computed from (DequantizeLinear of an int8 tensor), or

@@ -26,6 +26,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import dim_name, forget_negative_sizes
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
 __all__ = ["FreezeDimsPass"]
@@ -38,7 +39,7 @@ def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
     return names.isdisjoint(freezing._dims) and all(inputs[name] == list(shape) for name, shape in given)
 
 
-class FreezeDimsPass(ir.passes.InPlacePass):
+class FreezeDimsPass(Pass):
     """Gives numbers to symbolic dimensions, wherever they appear.
 
     Args:

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.passes.base import Pass
 from rnnlower.recurrent.typing import infer_input_types
 
 __all__ = ["InferTypesPass"]
 
 
-class InferTypesPass(ir.passes.InPlacePass):
+class InferTypesPass(Pass):
     """Notes inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
 
     What cannot be inferred stays unknown.

@@ -29,6 +29,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import is_recurrent
 
@@ -39,7 +40,7 @@ def _no_function_is_wanted(model: ir.Model, inlining: InlineFunctionsPass) -> bo
     return not functions_with(model, inlining._wanted)
 
 
-class InlineFunctionsPass(ir.passes.InPlacePass):
+class InlineFunctionsPass(Pass):
     """Inlines the functions that hold a wanted node, or call one that does, and removes those functions.
 
     Args:

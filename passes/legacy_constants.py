@@ -26,12 +26,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, initializers_suit_ir_version
 
 __all__ = ["LegacyConstantsPass"]
 
 
-class LegacyConstantsPass(ir.passes.InPlacePass):
+class LegacyConstantsPass(Pass):
     """Turns initializers that are not graph inputs into Constant nodes where the IR version demands it."""
 
     ENSURES: ClassVar[Sequence[Condition]] = (initializers_suit_ir_version,)

@@ -43,6 +43,7 @@ from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.sketching import Wishes, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic, private_weights
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
@@ -58,7 +59,7 @@ def _nodes_are_replaced(model: ir.Model, lowering: LowerRecurrentPass) -> bool:
     return all(located.node.graph is None for located in (*nodes, *lowering._impossible))
 
 
-class LowerRecurrentPass(ir.passes.InPlacePass):
+class LowerRecurrentPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
 
     Weights that are computed from constants (`FoldWeightsPass`), types that the model does not write down

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
+from rnnlower.graph.restoring import changes_may_stay
 from rnnlower.graph.walk import default_opset
 from rnnlower.passes.lowering_options import LoweringOptions, Report, count_ops
 from rnnlower.passes.steps import choosing, emitting, preparing
@@ -18,8 +19,11 @@ from rnnlower.targets.plan import wants_numbers
 __all__ = ["PIPELINE", "LoweringOptions", "Report", "Step", "lower_model"]
 
 
+@changes_may_stay()
 def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *_: None) -> Report:
     """Lowers the recurrent nodes of the model in place; ``tell`` hears what is being done, and how far it is.
+
+    A failure leaves the model half lowered: it is to be a copy.
 
     Raises:
         OptionError: An option does not fit the model.

@@ -24,13 +24,14 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
+from rnnlower.passes.base import Pass
 
 __all__ = ["RemoveNoopsPass"]
 
 _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
 
 
-class RemoveNoopsPass(ir.passes.InPlacePass):
+class RemoveNoopsPass(Pass):
     """Removes Identity nodes, casts to the type that is there, and reshaping to the shape that is there.
 
     A node that gives a graph's output stays where the output would lose its name otherwise.

@@ -24,12 +24,13 @@ import onnx_ir as ir
 from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.walk import walk
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, nothing_is_dead
 
 __all__ = ["RemoveUnusedPass"]
 
 
-class RemoveUnusedPass(ir.passes.InPlacePass):
+class RemoveUnusedPass(Pass):
     """Removes dead nodes and initializers, uncalled functions, and imports of unused domains.
 
     Inputs that are left out at the end of a node's list go, too. Inputs and outputs of the graph stay, and so

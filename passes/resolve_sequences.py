@@ -28,6 +28,7 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.passes.base import Pass
 
 __all__ = ["SEQUENCE_OPS", "ResolveSequencesPass"]
 
@@ -38,7 +39,7 @@ _READERS = frozenset(["ConcatFromSequence", "SequenceAt", "SequenceLength"])
 SEQUENCE_OPS = _MAKERS | _READERS
 
 
-class ResolveSequencesPass(ir.passes.InPlacePass):
+class ResolveSequencesPass(Pass):
     """Replaces what reads a sequence by what reads its elements, where these are known one by one.
 
     They are where the places of insertions and the sizes of what is split are constants, and no Loop builds

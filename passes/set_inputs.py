@@ -25,6 +25,7 @@ from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 
@@ -36,7 +37,7 @@ def _inputs_are_constants(model: ir.Model, setting: SetInputsPass) -> bool:
     return inputs.isdisjoint(setting.values) and setting.values.keys() <= model.graph.initializers.keys()
 
 
-class SetInputsPass(ir.passes.InPlacePass):
+class SetInputsPass(Pass):
     """Turns graph inputs into initializers that hold the given values, in the inputs' types and shapes.
 
     A number fills every element. Where the shape is open, an array fixes it.

@@ -29,6 +29,7 @@ from rnnlower.graph.inference import guarded
 from rnnlower.graph.splicing import splice
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.walk import Located, op_types, walk
+from rnnlower.passes.base import Pass
 from rnnlower.recurrent.analysis import bare_copy
 from rnnlower.recurrent.finding import find_recurrent
 
@@ -39,7 +40,7 @@ _SMALL = 4096
 _RANK = 3
 
 
-class StaticShapesPass(ir.passes.InPlacePass):
+class StaticShapesPass(Pass):
     """Notes the shape of X that follows from the model's inputs, by folding constants on a copy of the model.
 
     An If that the shapes decide gives way to the branch that runs, when a node to be unrolled is in it: the

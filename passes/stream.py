@@ -27,6 +27,7 @@ import onnx_ir as ir
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.rewriting import StreamRewriter
@@ -43,7 +44,7 @@ def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
     return outputs >= streaming.states.keys() and inputs >= {*streaming.states.values()}
 
 
-class StreamPass(ir.passes.InPlacePass):
+class StreamPass(Pass):
     """Makes a model of one chunk a call.
 
     Args:

@@ -26,6 +26,7 @@ import onnx_ir as ir
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.splicing import splice
 from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
 
 __all__ = ["TakeBranchesPass"]
@@ -35,7 +36,7 @@ def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:
     return not any(has_node(model, "If", name) for name in taking.taken)
 
 
-class TakeBranchesPass(ir.passes.InPlacePass):
+class TakeBranchesPass(Pass):
     """Replaces every If whose condition follows from constants and static sizes by its branch, at any depth.
 
     Attributes:

@@ -39,6 +39,7 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.resolve_sequences import ResolveSequencesPass
@@ -56,7 +57,7 @@ def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) 
     return not (unrolling._strict and left) and not any(name in unrolling.unrolled for name in left if name)
 
 
-class UnrollControlFlowPass(ir.passes.InPlacePass):
+class UnrollControlFlowPass(Pass):
     """Unrolls the Scan and Loop nodes whose number of iterations constants and static sizes tell.
 
     Bodies may hold others, and capture values. An If that an iteration decides is taken, and a sequence that

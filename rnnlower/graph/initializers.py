@@ -53,7 +53,7 @@ class InitializerPool:
         return self._values[key]
 
     def integers(self, numbers: tuple[int, ...], letter: str = "") -> ir.Value:
-        """Return a vector of type int64, which may have a short name; thousands of nodes share the same few."""
+        """Return a vector of type int64, maybe of a short name; thousands of nodes share the same few."""
         if numbers not in self._integers:
             tensor = ir.Tensor(np.array(numbers, dtype=np.int64))
             self._integers[numbers] = self.of(tensor, letter, short=bool(letter))

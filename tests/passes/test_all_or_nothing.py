@@ -1,0 +1,281 @@
+"""A pass that fails halfway leaves the model as it was: the same nodes, the same values, the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from support.quantized_models import QuantizedLstm
+
+import rnnlower.passes as passes
+from rnnlower.graph.walk import walk
+from rnnlower.targets import find_target
+
+RNNS = """
+    main (float[T, 2, 3] X) => (float[T, 1, 2, 3] Y, float[1, 2, 3] Z)
+    <float[1, 3, 3] V = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[1, 3, 3] S = {1, 2, 3, 4, 5, 6, 7, 8, 9},
+     int64[1] axis = {1}>
+    {
+        W = Neg (V)
+        R = Abs (S)
+        once = Identity (X)
+        A = RNN <hidden_size = 3> (once, W, R)
+        again = Squeeze (A, axis)
+        twice = Identity (again)
+        Y, Z = RNN <hidden_size = 3> (twice, W, R)
+    }
+"""
+SQUEEZED = """
+    main (float[1, 2, 1] x) => (float[2] y) <int64[1] first = {0}, int64[1] last = {1}>
+    {
+        a = Squeeze (x, first)
+        y = Squeeze (a, last)
+    }
+"""
+GATED = """
+    main (float[4, 2, 3] X, float[1, 9, 3] W, float[1, 9, 3] R) => (float[1, 2, 3] y, float[1, 2, 3] z)
+    {
+        a, y = GRU <hidden_size = 3> (X, W, R)
+        b, z = GRU <hidden_size = 3> (X, W, R)
+    }
+"""
+LSTMS = """
+    main (float[2, 4, 1] X) => (float[2, 4, 1, 1] Y, float[2, 4, 1, 1] Z)
+    <float[1, 4, 1] W = {1, 2, 3, 4}, float[1, 4, 1] R = {5, 6, 7, 8}>
+    {
+        Y = LSTM <hidden_size = 1, layout = 1> (X, W, R)
+        Z = LSTM <hidden_size = 1, layout = 1> (X, W, R)
+    }
+"""
+FUNCTION = """
+    main (float[4, 2, 3] X, float[1, 3, 3] W, float[1, 3, 3] R) => (float[4, 1, 2, 3] Y, float[4, 1, 2, 3] Z)
+    {
+        Y = local.encoder (X, W, R)
+        Z = local.encoder (X, W, R)
+    }
+    <domain: "local", opset_import: ["" : 17]>
+    encoder (x, w, r) => (y)
+    {
+        n = Neg (x)
+        y = RNN <hidden_size = 3> (n, w, r)
+    }
+"""
+STREAM = """
+    main (float[T, 1, 3] X, float[1, 9, 3] W, float[1, 9, 3] R) => (float[T, 1, 1, 3] Y)
+    <int64[1] axis = {1}>
+    {
+        A = GRU <hidden_size = 3, linear_before_reset = 1> (X, W, R)
+        again = Squeeze (A, axis)
+        Y = GRU <hidden_size = 3, linear_before_reset = 1> (again, W, R)
+    }
+"""
+BRANCHES = """
+    main (float[2] x) => (float[2] y) <bool on = {1}>
+    {
+        a = If (on) <
+            then_branch = t () => (float[2] p) { p = Neg (x) },
+            else_branch = e () => (float[2] q) { q = Abs (x) }
+        >
+        y = If (on) <
+            then_branch = u () => (float[2] r) { r = Neg (a) },
+            else_branch = f () => (float[2] s) { s = Abs (a) }
+        >
+    }
+"""
+LOOPS = """
+    main (float[2] x) => (float[2] y) <int64 n = {2}, bool on = {1}>
+    {
+        a = Loop (n, on, x) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] g) {
+            d = Identity (c)
+            g = Add (h, x)
+        }>
+        y = Loop (n, on, a) <body = v (int64 j, bool k, float[2] l) => (bool m, float[2] o) {
+            m = Identity (k)
+            o = Mul (l, x)
+        }>
+    }
+"""
+UNKNOWN = """
+    main (float[4, 12] x, float[1, 3, 3] W, float[1, 3, 3] R) => (float a, float b)
+    <int64[3] sizes = {-1, 2, 3}, float[2, 2] wrong>
+    {
+        first = Reshape (x, sizes)
+        a = RNN <hidden_size = 3> (first, W, R)
+        second = Reshape (x, sizes)
+        b = RNN <hidden_size = 3> (second, W, R)
+    }
+"""
+WRONG = """
+    main (float[1, 1, 12] x) => (float[1, 12] y) <int64[1] axis = {1}, float[7] one, float[9] two>
+    {
+        one = Neg (x)
+        two = Neg (one)
+        y = Squeeze (two, axis)
+    }
+"""
+UNUSED = """
+    main (float[2] x) => (float[2] y)
+    {
+        y = Neg (x)
+        a = Abs (y)
+        b = Abs (x)
+    }
+"""
+LEGACY = """
+    main (float[2, 3] X) => (float[2, 3] Y) <float[3] a = {1, 2, 3}, float[3] b = {4, 5, 6}>
+    {
+        product = Mul (X, a)
+        Y = Add (product, b)
+    }
+"""
+SWISH = """
+    main (float[2] x) => (float[2] y)
+    {
+        a = HardSwish (x)
+        y = HardSwish (a)
+    }
+"""
+
+
+SEQUENCE = """
+    main (float[2] a, float[2] b) => (float[4] y, float[4] z)
+    {
+        pair = SequenceConstruct (a, b)
+        y = ConcatFromSequence <axis = 0> (pair)
+        z = ConcatFromSequence <axis = 0> (pair)
+    }
+"""
+
+
+def is_a(*op_types: str) -> Callable[[ir.Node], bool]:
+    return lambda node: node.op_type in op_types
+
+
+CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
+    "AdaptNodesPass": (lambda: passes.AdaptNodesPass(is_a("Squeeze")), SQUEEZED),
+    "AdaptRecurrentPass": (lambda: passes.AdaptRecurrentPass(find_target("opencv")), GATED),
+    "AssumeLinearBeforeResetPass": (passes.AssumeLinearBeforeResetPass, GATED),
+    "ConformSonnxPass": (passes.ConformSonnxPass, LSTMS),
+    "ConvertOpsetPass": (lambda: passes.ConvertOpsetPass(12), RNNS),
+    "CorrectShapesPass": (passes.CorrectShapesPass, WRONG),
+    "DequantizeRecurrentPass": (passes.DequantizeRecurrentPass, ""),
+    "ExpandDefinitionsPass": (lambda: passes.ExpandDefinitionsPass(is_a("HardSwish")), SWISH),
+    "FoldConstantsPass": (passes.FoldConstantsPass, RNNS),
+    "FoldWeightsPass": (passes.FoldWeightsPass, RNNS),
+    "FreezeDimsPass": (lambda: passes.FreezeDimsPass({"T": 4}), RNNS),
+    "InferTypesPass": (passes.InferTypesPass, UNKNOWN),
+    "InlineFunctionsPass": (passes.InlineFunctionsPass, FUNCTION),
+    "LegacyConstantsPass": (passes.LegacyConstantsPass, LEGACY),
+    "LowerRecurrentPass": (lambda: passes.LowerRecurrentPass("scan"), GATED),
+    "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),
+    "RemoveUnusedPass": (passes.RemoveUnusedPass, UNUSED),
+    "ResolveSequencesPass": (passes.ResolveSequencesPass, SEQUENCE),
+    "SetInputsPass": (lambda: passes.SetInputsPass({"W": 1.0, "R": 2.0}), GATED),
+    "StaticShapesPass": (passes.StaticShapesPass, UNKNOWN),
+    "StreamPass": (passes.StreamPass, STREAM),
+    "TakeBranchesPass": (passes.TakeBranchesPass, BRANCHES),
+    "UnrollControlFlowPass": (passes.UnrollControlFlowPass, LOOPS),
+}
+
+CHANGES: list[tuple[type, str]] = [
+    (type(ir.node("Neg", []).attributes), "__setitem__"),
+    (ir.Node, "replace_input_with"),
+    *((ir.Graph, name) for name in ("append", "extend", "insert_after", "insert_before", "remove")),
+    *((ir.Value, name) for name in ("const_value", "name", "shape", "type")),
+]
+"""What changes a model: methods, and properties that are set."""
+
+
+class PlantedError(Exception):
+    """The failure."""
+
+
+class Changes:
+    """Counts what is done to one model, and fails in the midst of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parts: dict[int, Any] = {}
+        self.made, self.fatal = 0, -1
+        for owner, name in CHANGES:
+            member = owner.__dict__[name]
+            if isinstance(member, property):
+                assert member.fset is not None
+                counted = property(member.fget, self._counted(member.fset))
+            else:
+                counted = self._counted(member)
+            monkeypatch.setattr(owner, name, counted)
+
+    def watch(self, model: ir.Model, fatal: int = -1) -> None:
+        watched = [*parts(model)]
+        watched += [part.attributes for part in watched if isinstance(part, ir.Node)]
+        self.parts = {id(part): part for part in watched}
+        self.made, self.fatal = 0, fatal
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(part: Any, *arguments: Any, **options: Any) -> Any:
+            if id(part) in self.parts:
+                self.made += 1
+                if self.made == self.fatal:
+                    self.parts = {}
+                    raise PlantedError
+            return function(part, *arguments, **options)
+
+        return call
+
+
+def model_of(name: str) -> ir.Model:
+    text = CASES[name][1]
+    if not text:
+        twice = QuantizedLstm().build()
+        again = onnx.compose.add_prefix(twice, "again_")
+        return ir.from_proto(onnx.compose.merge_models(twice, again, io_map=[]))
+    ir_version = 3 if name == "LegacyConstantsPass" else 8
+    local = ', "local" : 1' if "local" in text else ""
+    parsed = onnx.parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : 17{local}]>{text}')
+    return ir.from_proto(parsed)
+
+
+def parts(model: ir.Model) -> Iterator[Any]:
+    """Graphs, nodes and values."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for each in (graph, *graph.subgraphs()):
+            yield each
+            yield from (*each.inputs, *each.initializers.values())
+        for node, _ in walk(graph):
+            yield node
+            yield from node.outputs
+
+
+def content(model: ir.Model) -> bytes:
+    data: bytes = ir.to_proto(model).SerializeToString()
+    return data
+
+
+def test_every_pass_is_here() -> None:
+    assert {*CASES} == {*passes.__all__}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_failure_leaves_the_model_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = CASES[name][0]
+    changes = Changes(monkeypatch)
+    model = model_of(name)
+    before = content(model)
+    changes.watch(model)
+    assert make()(model).modified
+    after, total = content(model), changes.made
+    assert after != before
+    assert total >= 2
+    for fatal in {1, 2, total // 2, total - 1, total} - {0}:
+        own = model_of(name)
+        old = [*parts(own)]
+        changes.watch(own, fatal)
+        with pytest.raises(PlantedError):
+            make()(own)
+        assert content(own) == before
+        assert [*parts(own)] == old
+        assert make()(own).modified
+        assert content(own) == after
