@@ -110,6 +110,37 @@ def _kernels(data: dict[str, Any]) -> str:
     return _table(["", "B,H", *forms], rows)
 
 
+def _runtime(data: dict[str, Any]) -> str:
+    """How the choice did, then a row for each size: ratios to the own operator and the fastest, loading."""
+    forms = ("native", "adapt", "unroll", "scan", "loop")
+    made = [form for form in forms if any("ms" in row["forms"][form] for row in data["rows"])]
+    ratios, rows = [], []
+    for row in data["rows"]:
+        times = {name: form["ms"] for name, form in row["forms"].items() if "ms" in form}
+        fastest, native = min(times.values()), times.get("native")
+        taken = row["taken"][0]
+        same = times.get("native" if taken == "keep" else taken, times["lower"])
+        ratios.append(min(times["lower"], same) / fastest)
+        cells = [_against(row["forms"][form], native, fastest) for form in made]
+        loading = [f"{row['forms'][form]['loading_ms']:.0f}" if form in times else "" for form in made]
+        size = ",".join(map(str, row["size"]))
+        rows.append([TITLES[row["variant"]], size, *cells, f"{taken} {ratios[-1]:.2f}", " / ".join(loading)])
+    close = sum(ratio <= 1.1 for ratio in ratios)
+    told = (
+        f"{data['rows'][0]['on']}: what `lower` takes is within 1.10 of the fastest right form in {close} of "
+        f"{len(ratios)} rows; the worst takes {max(ratios):.2f} times as long."
+    )
+    return f"{told}\n\n" + _table(["", "T,B,I,H", *made, "`lower` takes", "loading ms"], rows)
+
+
+def _against(form: dict[str, Any], native: float | None, fastest: float) -> str:
+    """Milliseconds of the form; its ratios to the own operator, if that is right, and to the fastest."""
+    if "ms" not in form:
+        return {"different": "wrong", "does not run": "does not run"}.get(form["status"], "")
+    to_native = "" if native is None else f"{form['ms'] / native:.2f}, "
+    return f"{form['ms']:.3g} ({to_native}{form['ms'] / fastest:.2f})"
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "environment": _environment,
     "runtime": _ratios,
@@ -122,6 +153,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "loading": _growth,
     "lowering": _lowering,
     "startup": _startup,
+    **{f"on_{name}": _runtime for name in ("tract", "opencv", "openvino", "onnxruntime")},
 }
 
 
