@@ -204,7 +204,8 @@ def markdown(cells: Sequence[Cell]) -> Iterator[str]:
     yield ""
     for cell in cells:
         if cell["form"] == "lowered" and cell["verdict"] != "right":
-            yield f"- {cell['target']}, {cell['case']}: {cell['verdict']}: {cell['why'][:_WORDS]}"
+            model = cell["model"] if cell["case"] == GENERATED else cell["case"]
+            yield f"- {cell['target']}, {model}: {cell['verdict']}: {cell['why'][:_WORDS]}"
             yield from (f"    - {misfit}" for misfit in cell.get("misfits", ()))
 
 
