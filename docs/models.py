@@ -110,6 +110,7 @@ PACKAGES = (
         "silero_vad_v6.onnx",
         "MIT",
         {"input": (4, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
+        example="opencv",
     ),
     Package(
         "DTLN",
@@ -174,15 +175,7 @@ PACKAGES = (
         "rawi_v3.int8.onnx",
         "Apache-2.0",
         {"input": (1, 32)},
-        example="onnx2torch",
-    ),
-    Package(
-        "DKSplit, 8 bits",
-        "words of domain names, LSTMs that onnxruntime quantized, and a CRF",
-        "dksplit==1.0.2",
-        "dksplit-int8.onnx",
-        "CC-BY-4.0",
-        {"chars": (1, 20)},
+        example="openvino",
     ),
 )
 
@@ -266,7 +259,7 @@ def _page(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
         row = []
         for target in targets:
             both = [known.get((f"{package.slug}.onnx", target, form)) for form in whole_models.FORMS]
-            row.append(" → ".join("" if cell is None else cell["verdict"] for cell in both))
+            row.append(" → ".join("not tried" if cell is None else cell["verdict"] for cell in both))
             if both[1] is not None and both[1]["verdict"] != "right":
                 rest.append(
                     f"- {package.title} for {target}, {both[1]['verdict']}: {both[1]['why'][:_WORDS]}"

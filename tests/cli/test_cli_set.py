@@ -122,3 +122,30 @@ def test_convert_and_bench_take_it_too(model: Path, tmp_path: Path) -> None:
     assert [variant["status"] for variant in run.json["variants"]] == ["timed", "timed"]
     converted = library.convert(str(model), opset=13, sets={"sr": 16000})
     assert [value.name for value in converted.graph.input] == ["X"]
+
+
+@pytest.mark.parametrize(
+    "line", ["convert --opset 13", "stream --chunk 1", "check --target openvino", "bench --runs 1"]
+)
+@pytest.mark.parametrize(("value", "message"), [("rate=1", "no input named 'rate'"), ("sr=1.5", "integers")])
+def test_the_other_commands_refuse_bad_values(
+    model: Path, tmp_path: Path, line: str, value: str, message: str
+) -> None:
+    name, *options = line.split()
+    out = tmp_path / "out.onnx"
+    written = ["-o", out] if name in ("convert", "stream") else []
+    assert message in rnnlower(name, model, *written, *options, "--set", value, code=2).stderr
+    assert not out.exists()
+
+
+def test_check_and_stream_take_it_too(model: Path, tmp_path: Path) -> None:
+    misfits = rnnlower(
+        "check", model, "--target", "primitive", "--set", "sr=8000", "--dim", "T=3", "--json", code=1
+    )
+    assert {each["op_type"] for each in misfits.json["misfits"]} == {"Abs", "RNN"}
+    out = tmp_path / "out.onnx"
+    run = rnnlower("stream", model, "-o", out, "--set", "sr=8000", "--json")
+    assert run.json["verification"]["equal"]
+    names = [value.name for value in onnx.load(out).graph.input]
+    assert names[0] == "X"
+    assert "sr" not in names
