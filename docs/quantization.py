@@ -43,8 +43,10 @@ rnnlower lower model.onnx -o lowered.onnx --target ort-quantization
 
 writes MatMul and Add instead of Gemm: `quantize_dynamic` rewrites a Gemm by transposing its weight in place,
 which goes wrong where two Gemms share one, as the time steps of an unrolled graph do. Few steps become a
-straight line, more of them or a dynamic length a Scan. `quantize_static` does not look into bodies: for it,
-give a length (`--dim T=16`). `--gates separate` gives each gate a product, and so a range, of its own.
+straight line, more of them or a dynamic length a Scan. `quantize_static` does not look into bodies: of a Scan
+it quantizes the products in front and behind, and the recurrent ones stay in float32 (5 of 9 products in the
+table below). For all of them the graph has to be free of Scans: give a length (`--dim T=16`), or `unroll`.
+`--gates separate` gives each gate a product, and so a range, of its own.
 
 ## 2. Dynamic: weights in 8 bits, values as they come
 
@@ -136,7 +138,9 @@ HALF = """
 ## float16
 
 onnxruntime's native kernels compute float16 in float32 and round at the end. Lowered, each operator rounds;
-`--compute-type float32` puts Casts around the recurrence, and weights stay float16 in the file. A layer of
+`--compute-type float32` puts Casts around the recurrence, and weights stay float16 in the file. Where a
+result differs by more than rounding explains, the message names the option; for a runtime that sums products
+of float16 in float16 `lower` takes it by itself. A layer of
 128 units over 50 steps, with weights 4 times as large as above, so that errors grow; the difference of the
 scores from those of the native kernel, the largest and the mean:
 

@@ -57,9 +57,9 @@ QUANTIZED = [
     Case("a zero point of another type", SCAN, weight("R_zero_point", np.zeros(1, np.uint8)), MODEL),
     Case("zero points of the columns", SCAN, weight("W_zero_point", np.ones((1, 8), np.int8)), MODEL),
     Case("no scale", SCAN, no_scale, MODEL),
-    Case("some nodes dequantized", f"{SCAN} --dequantize --node cell", None, MODEL),
     Case("a GRU older than its attribute", f"{SCAN} --assume-linear-before-reset", None, cell("GRU", 1)),
     Case("a compute type", f"{SCAN} --compute-type float64"),
     Case("gates", f"{SCAN} --gates joined"),
+    Case("a stream of it", "stream model.onnx -o out.onnx", None, MODEL),
     Case("a target without integer products", PLAIN, None, MODEL),
 ]

@@ -76,5 +76,8 @@ STREAMS = [
     Case("no such axis", f"{STREAM} --time-axis X:3"),
     Case("an axis that is no number", f"{STREAM} --time-axis X"),
     Case("no such strategy", f"{STREAM} --strategy unfold"),
+    Case("a chunk that is no number", f"{STREAM} --chunk all"),
+    Case("a chunk of any length, of a model of one", f"{STREAM} --chunk any", x(TensorProto.FLOAT, 5, 1, 3)),
+    Case("forms of what stays", f"{STREAM} --gates separate"),
     Case("a strategy and a target", f"{STREAM} --strategy unroll --target tract"),
 ]

@@ -127,5 +127,10 @@ TARGET_FILES = [
         target=own('[[limits]]\nops = ["Split"]\nmax_outputs = 1\nsource = "me"\n'),
     ),
     Case("a range of opsets", f"{LOWER} own.toml", target=own(opset="range = [9, 7]")),
+    Case(
+        "float16 that nothing does better",
+        f"{LOWER} own.toml",
+        target=own('[arithmetic]\naccumulates = "float16"\nsource = "me"\n', ops='allowed = ["Add"]'),
+    ),
     Case("what there is and what is not", f"{LOWER} own.toml", target=own(ops="domains = []")),
 ]

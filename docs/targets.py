@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 
 from rnnlower.targets import Target, find_target, target_names
+from rnnlower.targets.target import Arithmetic
 
 __all__ = ["PAGE", "page"]
 
@@ -38,6 +39,9 @@ form is written, and where there is none the node is refused by name.
 - Where: with constant sequence_lens rows by Slice and Concat, exactly; else multiplication by 0 and 1, which
   is exact for finite numbers, while NaN or infinity past the end of a sequence reaches the results. Less:
   Cast, Sub and Clip.
+- Products: with `--gates auto` as many as the runtime wants (*arithmetic* below), or as run fastest. A
+  runtime that sums products of float16 in float16 gets recurrences in float32 between Casts, as with
+  `--compute-type float32`; one that sums them in float32 gets them as they are.
 - Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
   Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Tanh, Identity: `rnnlower/lowering/fallbacks.py`.
 
@@ -80,6 +84,7 @@ def _section(target: Target) -> list[str]:
         "shapes": "static" if target.shapes.static else "static and dynamic",
         "dtypes": ", ".join(target.dtypes.allowed),
         "ops": ops,
+        "arithmetic": "" if target.arithmetic is None else _arithmetic(target.arithmetic),
         "costs": "" if target.costs is None else _prices(target.costs.microseconds),
         "tried": "" if target.tried is None else target.tried.version,
     }
@@ -105,6 +110,12 @@ def _limit(limit: object) -> str:
     return "; ".join(
         f"{key} {_words(value)}" for key, value in given.items() if value not in (None, (), {}, False, "")
     )
+
+
+def _arithmetic(arithmetic: Arithmetic) -> str:
+    gates = "gates as they run fastest" if arithmetic.gates == "auto" else f"{arithmetic.gates} gates"
+    summed = arithmetic.accumulates and f"; products of float16 are summed in {arithmetic.accumulates}"
+    return gates + summed
 
 
 def _prices(costs: Mapping[str, float]) -> str:

@@ -47,7 +47,7 @@ class LoweringOptions:
         control_flow: ``unroll``: Loop and Scan nodes of the model become straight lines, too; ``keep``: they
             stay; ``None``: those go that the target lacks.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
-        dequantize: Whether quantized recurrent operators become float ones.
+        dequantize: Whether quantized recurrent operators, of those that are lowered, become float ones.
         assume_linear_before_reset: Whether every GRU is read as ``linear_before_reset=1``.
         compute_type: ``float32``: narrower recurrences compute in it, between Casts.
         gates: ``fused``: as few products as can be; ``separate``: one for each gate; ``auto``: what the
@@ -106,11 +106,6 @@ class LoweringOptions:
         if integer("unroll factor", self.unroll_factor) < 1:
             raise OptionError(f"the unroll factor is {self.unroll_factor}; it must be at least 1")
         check_semantics(self.semantics)
-        if self.dequantize and self.nodes is not None:
-            raise OptionError(
-                "all quantized recurrent operators are to be dequantized, and only some nodes lowered",
-                remedy="leave out --dequantize or --node",
-            )
         if self.compute_type not in (None, "float32"):
             raise OptionError(f"the compute type is {self.compute_type!r}; it must be 'float32'")
         if self.gates not in get_args(Gates):
@@ -144,6 +139,8 @@ class Report:
         notes: What the user should know beside it.
         target: The name of the runtime that the result is for, if it is for one.
         warnings: What the result may not do that the user expects of it.
+        dequantized: Outputs of the quantized nodes that became float ones.
+        rounds: Whether a recurrence rounds each operator to 16 bits.
         kept: Recurrent nodes that this runtime runs soundly as they are.
         sets: The inputs that were set, with their values as the model holds them.
     """
@@ -157,6 +154,8 @@ class Report:
     kept: Sequence[KeptNode] = ()
     sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     warnings: Sequence[Suspicion] = ()
+    rounds: bool = False
+    dequantized: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON knows it; reasons, where a target is the reason."""

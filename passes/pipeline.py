@@ -52,6 +52,8 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
         work.kept,
         work.sets,
         work.warnings,
+        work.rounds,
+        work.dequantized,
     )
 
 

@@ -168,7 +168,7 @@ class StreamRewriter:
         value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
         assert value is not None
         start = edit.start.tobytes() if isinstance(edit.start, np.ndarray) else edit.start
-        key = (value, edit.axis, edit.cache, edit.take, start, edit.calls)
+        key = (value, edit.axis, edit.cache, edit.drop, start, edit.calls)
         if key not in self._shared or edit.node is None:
             self._shared[key] = self._with_cache(edit, value)
         if edit.node is not None:
@@ -185,8 +185,8 @@ class StreamRewriter:
         joined = emitter.concat([state, value], edit.axis)
         last = emitter.slice(joined, [-edit.cache], [np.iinfo(np.int64).max], [edit.axis])
         front = joined
-        if edit.take < edit.cache + edit.chunk:
-            front = emitter.slice(joined, [0], [edit.take], [edit.axis])
+        if edit.drop:
+            front = emitter.slice(joined, [0], [-edit.drop], [edit.axis])
         for each in (joined, last, front):
             each.type = ir.TensorType(edit.dtype)
         self._place(emitter, value)
@@ -201,7 +201,7 @@ class StreamRewriter:
         state, out = self._state(f"{total.name}_sum", edit.dtype, edit.shape, 0.0)
         emitter = self._emitter(source, f"{total.name}_sum")
         ongoing = emitter.op("Add", total, state)
-        ends = ([edit.chunk - 1], [edit.chunk], [edit.axis])
+        ends = ([-1], [np.iinfo(np.int64).max], [edit.axis])
         last = emitter.slice(ongoing, *ends)
         if "exclusive" in node.attributes and node.attributes["exclusive"].value:
             last = emitter.op("Add", last, emitter.slice(source, *ends))
@@ -209,7 +209,7 @@ class StreamRewriter:
         total.replace_all_uses_with(ongoing, replace_graph_outputs=True)
         emitter.nodes[0].replace_input_with(0, total)
         total.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
-        ongoing.type = total.type
+        ongoing.type, ongoing.shape = total.type, total.shape
         self._graph.insert_after(node, emitter.nodes)
         emitter.nodes.clear()
         self._hand_out(last, out, state, edit.calls)
@@ -241,7 +241,7 @@ class StreamRewriter:
         new = identity.outputs[0]
         self._graph.insert_before(edit.node, identity)
         out.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.type, new.name, out.name = out.type, out.name, None
+        new.type, new.shape, new.name, out.name = out.type, out.shape, out.name, None
         self._graph.remove(edit.node, safe=True)
         remove_orphans(others)
 
@@ -267,11 +267,11 @@ class StreamRewriter:
                     out.shape = None
         for value in self._graph.inputs:
             axis = analysis.axes.get(value.name or "")
-            if axis is not None and value.shape is not None:
+            if axis is not None and value.shape is not None and analysis.chunk is not None:
                 value.shape = _with_size(value.shape, axis, analysis.chunk)
         for value in self._graph.outputs:
             track = analysis.outputs.get(value.name or "")
-            if track is not None and value.shape is not None:
+            if track is not None and value.shape is not None and analysis.chunk is not None:
                 value.shape = _with_size(value.shape, track.axis, track.chunk_size)
 
 

@@ -48,7 +48,7 @@ class StreamPass(Pass):
     """Makes a model of one chunk a call.
 
     Args:
-        chunk: Time steps a call.
+        chunk: Time steps a call; ``None``: any number of them, another in each call.
         time_axes: The axis of time of inputs, where it does not follow from the recurrent nodes.
         allow_delay: Whether convolutions may look ahead, at a delay.
 
@@ -63,10 +63,10 @@ class StreamPass(Pass):
     ENSURES: ClassVar[Sequence[Condition]] = (_states_are_outside,)
 
     def __init__(
-        self, chunk: int = 1, time_axes: Mapping[str, int] | None = None, allow_delay: bool = False
+        self, chunk: int | None = 1, time_axes: Mapping[str, int] | None = None, allow_delay: bool = False
     ) -> None:
         super().__init__()
-        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise OptionError(f"the chunk is {chunk!r}; it must be a number of time steps, at least 1")
         self._chunk = chunk
         self._time_axes = dict(time_axes or {})

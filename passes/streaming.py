@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import walk
+from rnnlower.lowering.replacing import Gates
+from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
+from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lowering_options import LoweringOptions, Report
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
 from rnnlower.passes.stream import StreamPass
+from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.node import Semantics, check_semantics
+from rnnlower.recurrent.state_warnings import other_recurrences
 from rnnlower.targets import Target
 
 __all__ = ["STRATEGIES", "StreamOptions", "StreamReport", "stream_model"]
@@ -30,7 +37,7 @@ class StreamOptions:
     """What is to be done; the fields are the command line's options.
 
     Attributes:
-        chunk: Time steps a call.
+        chunk: Time steps a call; ``None``: any number.
         time_axes: The axis of time by the input's name, where it does not follow from the recurrent nodes.
         allow_delay: Whether convolutions may look ahead, at a delay.
         strategy: ``none``, ``unroll``, ``scan`` or ``loop``: what becomes of the recurrent nodes.
@@ -39,9 +46,11 @@ class StreamOptions:
         input_shapes: Shapes of graph inputs.
         semantics: Which reading wins where the text and onnxruntime differ.
         sets: Values of graph inputs that become constants.
+        dequantize, assume_linear_before_reset, compute_type, gates: As in `LoweringOptions`; the last two
+            are for recurrent nodes that are lowered as well.
     """
 
-    chunk: int = 1
+    chunk: int | None = 1
     time_axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     allow_delay: bool = False
     strategy: str = "none"
@@ -50,11 +59,20 @@ class StreamOptions:
     input_shapes: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     semantics: Semantics = "ort"
     sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dequantize: bool = False
+    assume_linear_before_reset: bool = False
+    compute_type: str | None = None
+    gates: Gates = "auto"
 
     @property
     def folds(self) -> bool:
         """Whether branches are taken and constants are folded."""
         return bool(self.sets or self.dims or self.input_shapes)
+
+    @property
+    def lowers(self) -> bool:
+        """Whether the recurrent nodes are lowered as well."""
+        return self.strategy != "none" or self.target is not None
 
     def __post_init__(self) -> None:
         check_semantics(self.semantics)
@@ -62,6 +80,13 @@ class StreamOptions:
             raise OptionError(f"the strategy is {self.strategy!r}; it must be one of {', '.join(STRATEGIES)}")
         if self.target is not None and self.strategy != "none":
             raise OptionError("a target chooses the strategy itself: leave out one of the two")
+        if not self.lowers and (self.compute_type is not None or self.gates != "auto"):
+            what = f"{wording.option('compute-type')} and {wording.option('gates')}"
+            how = f"{wording.option('strategy', 'unroll')}, {wording.option('target', 'NAME')}"
+            raise OptionError(
+                f"{what} are for recurrent nodes that are lowered, and these stay",
+                remedy=f"say how to lower them ({how})",
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,16 +94,17 @@ class StreamReport:
     """What was done.
 
     Attributes:
-        chunk: Time steps a call.
+        chunk: Time steps a call; ``None``: any number.
         inputs, outputs: The axis of time of those that have one.
         delay: Time steps that the outputs are late.
         states: For each output that holds a state, the input that takes it in the next call.
         lowering: What became of the recurrent nodes, if they were lowered.
         notes: What the user should know beside it.
         sets: The inputs that were set, with their values.
+        warnings: What the source may not do that the user expects of it.
     """
 
-    chunk: int
+    chunk: int | None
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     delay: int
@@ -86,6 +112,7 @@ class StreamReport:
     lowering: Report | None = None
     notes: Sequence[str] = ()
     sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    warnings: Sequence[Suspicion] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON knows it."""
@@ -96,6 +123,7 @@ class StreamReport:
             "delay": self.delay,
             "states": dict(self.states),
             "notes": list(self.notes),
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
             "lowering": None if self.lowering is None else self.lowering.to_dict(),
         }
 
@@ -117,17 +145,28 @@ def stream_model(
     if options.sets:
         setting(model)
     notes = simplify(model) if options.folds or _has_branches(model) else []
+    if options.assume_linear_before_reset:
+        AssumeLinearBeforeResetPass()(model)
+    warnings = [*find_suspicions(model), *other_recurrences(model)]
+    if options.dequantize:
+        InferTypesPass()(model)
+        keep_integers = options.target is None or "DequantizeLinear" in options.target.op_types
+        DequantizeRecurrentPass(keep_integers=keep_integers)(model)
     tell("following time", 0, 0)
     streaming = StreamPass(options.chunk, options.time_axes, options.allow_delay)
     streaming(model)
     analysis = streaming.analysis
     assert analysis is not None
     lowering = None
-    if options.strategy != "none" or options.target is not None:
-        strategy = options.strategy if options.target is None else "target"
-        lowering = lower_model(
-            model, LoweringOptions(strategy, semantics=options.semantics, target=options.target), tell
+    if options.lowers:
+        how = LoweringOptions(
+            options.strategy if options.target is None else "target",
+            semantics=options.semantics,
+            target=options.target,
+            compute_type=options.compute_type,
+            gates=options.gates,
         )
+        lowering = lower_model(model, how, tell)
     outputs = {name: track.axis for name, track in analysis.outputs.items()}
     return StreamReport(
         options.chunk,
@@ -138,6 +177,7 @@ def stream_model(
         lowering,
         [*notes, *(() if lowering is None else lowering.notes)],
         setting.values,
+        warnings,
     )
 
 

@@ -259,7 +259,7 @@ def inspect(model: ModelLike, *, progress: Progress | None = None) -> list[Recur
 def stream(
     model: ir.Model,
     *,
-    chunk: int = 1,
+    chunk: int | None = 1,
     time_axes: Mapping[str, int] | None = None,
     allow_delay: bool = False,
     strategy: str = "none",
@@ -268,12 +268,16 @@ def stream(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
     semantics: Semantics = "ort",
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    compute_type: str | None = None,
+    gates: Gates = "auto",
     progress: Progress | None = None,
 ) -> StreamReport:
     """Turn a model of whole sequences into one of a chunk per call, with all states as inputs and outputs.
 
     Args:
-        chunk: Time steps per call.
+        chunk: Time steps per call; ``None``: any number of them, different in each call.
         time_axes: Time axes of inputs, ``{name: axis}``, where they do not follow from the recurrent nodes.
         allow_delay: Accept convolutions that look ahead, at the price of a delay.
         strategy: ``unroll``, ``scan`` or ``loop``: lower the recurrent nodes of the chunk as well.
@@ -301,6 +305,10 @@ def stream(
         input_shapes or {},
         semantics,
         sets or {},
+        dequantize,
+        assume_linear_before_reset,
+        compute_type,
+        gates,
     )
     return stream_model(model, options, progress or _silent)
 

@@ -15,6 +15,7 @@ __all__ = [
     "input_shapes",
     "option",
     "several",
+    "steps_of_call",
     "time_axis",
 ]
 
@@ -98,3 +99,10 @@ def _literal(value: object) -> str:
 def _quoted(text: str) -> str:
     """Quote the text for a shell: names may contain spaces and brackets."""
     return text if re.fullmatch(r"[\w@%+=:,./-]+", text) else "'" + text.replace("'", "'\\''") + "'"
+
+
+def steps_of_call(chunk: int | None) -> str:
+    """How many time steps a streamed model takes: ``1 time step a call``."""
+    if chunk is None:
+        return "any number of time steps a call"
+    return f"{chunk} time step{'s' * (chunk > 1)} a call"

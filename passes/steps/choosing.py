@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import onnx_ir as ir
 
@@ -11,13 +11,11 @@ from rnnlower.errors import MissingOperatorError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import Plan
-from rnnlower.lowering.sketching import Wishes
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lower_recurrent import dtype_of
-from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.steps.contracts import (
     contract,
     lengths_are_numbers,
@@ -31,6 +29,7 @@ from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.passes.steps.profile import conform
 from rnnlower.passes.steps.work import Work, leave_out
 from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 from rnnlower.targets import find_target
@@ -49,7 +48,7 @@ def settle_native(work: Work) -> None:
             options.semantics,
             options.native,
             private,
-            _wishes(options),
+            work.wishes,
             work.sketches,
         )
         work.choices[located.node] = choice
@@ -123,16 +122,11 @@ def _private_weights(work: Work) -> Container[ir.Value]:
     return private_weights([located.node for located in work.nodes], trained)
 
 
-def _wishes(options: LoweringOptions) -> Wishes:
-    compute_type = None if options.compute_type is None else ir.DataType.FLOAT
-    return Wishes(options.unroll_factor, options.gates, compute_type)
-
-
 @contract(requires=[nodes_can_be_read, nodes_are_outside_functions], ensures=[nodes_are_planned])
 def plan_nodes(work: Work) -> None:
     options, nodes = work.options, []
     opset = work.opset or default_opset(work.model)
-    private, wishes = _private_weights(work), _wishes(options)
+    private, wishes = _private_weights(work), work.wishes
     for located in work.nodes:
         node = parse_recurrent(located, options.semantics)
         if options.target is not None:
@@ -150,6 +144,17 @@ def plan_nodes(work: Work) -> None:
         work.needs[located] = dict(plan.needs)
     if options.target is not None:
         work.notes += cautions(options.target, nodes)
+    _look_at_types(work, nodes)
     for located in work.impossible:
         work.plans[located.node] = Plan("unroll", reason="it cannot run")
         work.needs[located] = {"NonZero-9": 9}
+
+
+def _look_at_types(work: Work, nodes: Sequence[ResolvedNode]) -> None:
+    narrow = [node for node in nodes if node.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
+    work.rounds = bool(narrow) and work.wishes.compute_type is None
+    if narrow and work.options.compute_type is None and not work.rounds:
+        work.notes.append(
+            f"target {work.target.name} sums products of float16 in float16: {len(narrow)} recurrent node(s) "
+            "compute in float32, between Casts"
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import default_opset
@@ -53,8 +51,8 @@ def lower_nodes(work: Work) -> None:
         semantics=work.options.semantics,
         impossible=work.impossible,
         dialect=None if target is None else dialect(target),
-        compute_type=None if work.options.compute_type is None else ir.DataType.FLOAT,
-        gates=work.options.gates,
+        compute_type=work.wishes.compute_type,
+        gates=work.wishes.gates,
         tell=work.tell,
     )
     lowering(work.model)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
-
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import Located, default_opset, op_types
+from rnnlower.graph.walk import default_opset, op_types
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import AdaptNodesPass
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
@@ -30,7 +28,8 @@ from rnnlower.passes.steps.opset_moves import inline, move
 from rnnlower.passes.steps.work import Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
-from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.finding import find_recurrent, matches
+from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.fit import refuses, runs_op
 from rnnlower.targets.plan import require_static_inputs
 
@@ -40,18 +39,13 @@ def select_nodes(work: Work) -> None:
     work.tell("preparing", 0, 0)
     found, patterns = find_recurrent(work.model), work.options.nodes
     for pattern in patterns or ():
-        if not any(_matches(located, pattern) for located in found):
+        if not any(matches(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
             raise OptionError(f"no recurrent node matches {pattern!r}; the model has {names}")
     for located in found:
-        if patterns is None or any(_matches(located, pattern) for pattern in patterns):
+        if patterns is None or any(matches(located, pattern) for pattern in patterns):
             select(located)
             work.nodes.append(located)
-
-
-def _matches(located: Located, pattern: str) -> bool:
-    """A name matches itself too, although its brackets say something else in a pattern."""
-    return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
 def freeze_dims(work: Work) -> None:
@@ -142,6 +136,8 @@ def dequantize_recurrent(work: Work) -> None:
     target = work.options.target
     keep_integers = target is None or "DequantizeLinear" in target.op_types
     InferTypesPass()(work.model)
+    quantized = [located.node for located in work.nodes if located.node.op_type == QUANTIZED_LSTM]
+    work.dequantized = [output.name for node in quantized for output in node.outputs if output.name]
     DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers)(work.model)
 
 

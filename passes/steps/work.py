@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -12,8 +13,8 @@ from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering import LAST_OPSET
-from rnnlower.lowering.replacing import EMITTED, LoweredNode, Plan
-from rnnlower.lowering.sketching import Sketches
+from rnnlower.lowering.replacing import EMITTED, Gates, LoweredNode, Plan
+from rnnlower.lowering.sketching import Sketches, Wishes
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets import Target
@@ -48,6 +49,8 @@ class Work:
         notes: What the user should know beside it.
         sets: The inputs that were set, with their values.
         warnings: What the result may not do that the user expects of it.
+        dequantized: Outputs of the quantized nodes that became float ones.
+        rounds: Whether a recurrence rounds each operator to 16 bits.
     """
 
     model: ir.Model
@@ -67,6 +70,8 @@ class Work:
     notes: list[str] = dataclasses.field(default_factory=list)
     sets: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     warnings: list[Suspicion] = dataclasses.field(default_factory=list)
+    rounds: bool = False
+    dequantized: list[str] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.opset = _asked_opset(self.model, self.options)
@@ -76,6 +81,16 @@ class Work:
         """The target, in steps that are for one."""
         assert self.options.target is not None
         return self.options.target
+
+    @property
+    def wishes(self) -> Wishes:
+        """What the user wants, or else the target."""
+        options, arithmetic = self.options, None if self.options.target is None else self.target.arithmetic
+        gates, compute_type = options.gates, options.compute_type
+        if arithmetic is not None:
+            gates = cast(Gates, arithmetic.gates) if gates == "auto" else gates
+            compute_type = "float32" if arithmetic.accumulates == "float16" else compute_type
+        return Wishes(options.unroll_factor, gates, None if compute_type is None else ir.DataType.FLOAT)
 
     def find_nodes(self) -> None:
         """Notes where the selected nodes are now, under the names and places that they had in the source."""

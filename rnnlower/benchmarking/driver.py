@@ -23,7 +23,9 @@ from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.session import LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
+from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.folders import temporary_folder
+from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.set_inputs import SetInputsPass
@@ -36,6 +38,7 @@ from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
 from rnnlower.verification.models import HeldModel, hold
+from rnnlower.verification.readings import as_read
 from rnnlower.verification.running import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 
@@ -62,6 +65,10 @@ def bench(
     threads: int = 1,
     runs: int = 50,
     warmup: int = 3,
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    compute_type: str | None = None,
+    gates: Gates = "auto",
     on: str | None = None,
     progress: Progress | None = None,
 ) -> BenchResult:
@@ -85,6 +92,9 @@ def bench(
         threads: Threads of onnxruntime inside of an operator; 0: as many as it likes.
         runs: Timed runs of each form.
         warmup: Runs before those, in each session.
+        dequantize, assume_linear_before_reset: As for `rnnlower.unroll`. The model as it is then computes
+            other numbers: it is timed, and the forms are compared with what it is read as.
+        compute_type, gates: As for `rnnlower.unroll`.
         on: Another runtime than onnxruntime: a name of `rnnlower.engines()`, or
             ``"cmd:PROGRAM {model} {inputs} {outputs}"``, each of whose runs is timed as a whole.
         progress: Called with what is being done, how much is done, and how much there is to do.
@@ -115,6 +125,10 @@ def bench(
         threads=threads,
         runs=runs,
         warmup=warmup,
+        dequantize=dequantize,
+        assume_linear_before_reset=assume_linear_before_reset,
+        compute_type=compute_type,
+        gates=gates,
         runtime=runtime,
         target=target,
         progress=progress or (lambda activity, done, total: None),
@@ -160,7 +174,12 @@ def _bench(
     own = load_model(model)
     has_recurrent = bool(find_recurrent(own))
     source = hold(model, "reference", folder)
-    runner = Runner(source, source, settings.semantics, None)
+    read = as_read(
+        source,
+        dequantize=settings.dequantize,
+        assume_linear_before_reset=settings.assume_linear_before_reset,
+    )
+    runner = Runner(read, read, settings.semantics, None)
     entries = [native_form(own, source, folder)]
     FreezeDimsPass(settings.dims, settings.input_shapes)(own)
     trial = _trial(runner, own, settings)
@@ -168,6 +187,11 @@ def _bench(
     if not has_recurrent:
         notes.append("the model has no recurrent node: there is nothing to lower")
         plans = ()
+    if read is not source:
+        notes.append(
+            "the model as it is computes other numbers than those asked for: its outputs are not compared"
+        )
+    stream = StreamMetadata.read({entry.key: entry.value for entry in source.proto.metadata_props})
     total = len(plans) + 1
     for done, (strategy, factor) in enumerate(plans):
         settings.progress("lowering: form", done + 1, total - 1)
@@ -182,7 +206,8 @@ def _bench(
     with contextlib.closing(Worker() if runtime is None else RuntimeWorker(runtime)) as worker:
         for done, entry in enumerate(entries):
             settings.progress("checking: form", done + 1, total)
-            _check(entry, judging, trial, steps, settings, worker)
+            compares = read is source or entry.variant.strategy != "native"
+            _check(entry, judging if compares else None, trial, steps, settings, worker)
         _measure(entries, trial, settings, worker)
     return BenchResult(
         variants=_timed(entries),
@@ -193,6 +218,7 @@ def _bench(
         environment=_environment(),
         runtime=runtime,
         notes=notes,
+        chunk=None if stream is None else stream.chunk,
     )
 
 
@@ -246,29 +272,31 @@ def _steps(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> int | No
 
 def _check(
     entry: Entry,
-    runner: Runner,
+    runner: Runner | None,
     trial: Trial,
     steps: int | None,
     settings: Settings,
     worker: Worker | RuntimeWorker,
 ) -> None:
-    """Runs the variant once, on the session that will be timed, and compares its outputs."""
+    """Runs the variant once, on the session that will be timed, and lets the runner compare its outputs."""
     if not entry.is_timed:
         return
     try:
         outputs, kernels = worker.check(entry.path, trial.feeds, settings.threads)
     except WorkerError as error:
-        native = entry.variant.strategy == "native" and settings.runtime is None
-        reasons = reasons_against_onnxruntime(runner.reference_facts, "ort", runner.empty_inputs)
-        entry.drop("does not run", "; ".join(reasons) if native and reasons else brief(error))
+        reasons = []
+        if entry.variant.strategy == "native" and settings.runtime is None and runner is not None:
+            reasons = reasons_against_onnxruntime(runner.reference_facts, "ort", runner.empty_inputs)
+        entry.drop("does not run", "; ".join(reasons) or brief(error))
         return
-    judge = Judge(runner, None, None)
-    judged = judge.look_again([Judged(trial, outputs, judge.compare(trial, outputs))], settings.seed)
-    wrong = [comparison for comparison in judge.merged(judged).values() if not comparison.equal]
-    missing = [name for name in trial.outputs if name not in outputs]
-    if wrong or missing:
-        entry.drop("different", "; ".join([*map(str, wrong), *(f"no output {n!r}" for n in missing)]))
-        return
+    if runner is not None:
+        judge = Judge(runner, None, None)
+        judged = judge.look_again([Judged(trial, outputs, judge.compare(trial, outputs))], settings.seed)
+        wrong = [comparison for comparison in judge.merged(judged).values() if not comparison.equal]
+        missing = [name for name in trial.outputs if name not in outputs]
+        if wrong or missing:
+            entry.drop("different", "; ".join([*map(str, wrong), *(f"no output {n!r}" for n in missing)]))
+            return
     entry.variant = dataclasses.replace(entry.variant, ops_run=kernels, ops_per_step=per_step(kernels, steps))
 
 

@@ -88,6 +88,7 @@ class BenchResult:
         environment: What measured: version of onnxruntime, processors, machine.
         notes: What the user should know beside it.
         runtime: What ran the forms, where that is not onnxruntime in this environment.
+        chunk: Time steps of a run, where the model is streamed (`rnnlower stream`) with a fixed number.
     """
 
     variants: Sequence[BenchVariant]
@@ -98,6 +99,7 @@ class BenchResult:
     environment: Mapping[str, str | int]
     notes: Sequence[str] = ()
     runtime: Engine | None = None
+    chunk: int | None = None
 
     @property
     def wrong(self) -> list[BenchVariant]:
@@ -109,6 +111,11 @@ class BenchResult:
         """The variants that have times."""
         return [variant for variant in self.variants if variant.status == "timed"]
 
+    @property
+    def step_ms(self) -> dict[str, float]:
+        """What a time step of a streamed model costs in each form: the median of a run over its steps."""
+        return {v.name: v.latency.median / self.chunk for v in self.timed if v.latency and self.chunk}
+
     def to_dict(self) -> dict[str, Any]:
         """What ``bench --json`` prints."""
         return {
@@ -119,6 +126,7 @@ class BenchResult:
             "runs": self.runs,
             "environment": dict(self.environment),
             "notes": list(self.notes),
+            **({} if self.chunk is None else {"step_ms": self.step_ms}),
             **({} if self.runtime is None else {"on": self._on(self.runtime)}),
         }
 

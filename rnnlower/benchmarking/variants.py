@@ -12,6 +12,7 @@ from rnnlower.benchmarking.result import BenchVariant, Status
 from rnnlower.engines.known import Engine
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
+from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.lowering_options import count_ops
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent.node import Semantics
@@ -42,6 +43,10 @@ class Settings:
     threads: int
     runs: int
     warmup: int
+    dequantize: bool
+    assume_linear_before_reset: bool
+    compute_type: str | None
+    gates: Gates
     runtime: Engine | None
     target: Target | None
     progress: Progress
@@ -105,6 +110,10 @@ def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Setting
         target=settings.target,
         fold=None if settings.target is None else True,
         native=_NATIVE.get(strategy, "lower"),
+        dequantize=settings.dequantize,
+        assume_linear_before_reset=settings.assume_linear_before_reset,
+        compute_type=settings.compute_type,
+        gates=settings.gates,
     )
     lowered = load_model(model)
     try:

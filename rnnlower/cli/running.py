@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rnnlower.cli.progress import Phases, Tell
     from rnnlower.engines.known import Engine
+    from rnnlower.passes.lowering_options import Report as LoweringReport
     from rnnlower.recurrent.exporter_warnings import Suspicion
     from rnnlower.reporting import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
@@ -48,6 +49,7 @@ __all__ = [
     "say",
     "size_on_disk",
     "tell_difference",
+    "tell_of_rounding",
     "to_stderr",
     "verify_files",
     "warn",
@@ -217,6 +219,16 @@ def warn(suspicions: Iterable[Suspicion]) -> None:
     """Prints warnings, under -q too: silence would be taken for assent."""
     for suspicion in suspicions:
         to_stderr(f"rnnlower: warning: {suspicion}")
+
+
+def tell_of_rounding(lowering: LoweringReport, verification: VerificationResult | None, quiet: bool) -> None:
+    """Names the option that helps where a result in 16 bits differs."""
+    if lowering.rounds and verification is not None and not verification:
+        say(
+            "rnnlower: note: each operator of a float16 recurrence rounds to 16 bits, where onnxruntime's "
+            "recurrent operators round at the end; --compute-type float32 does as they do",
+            quiet,
+        )
 
 
 def say(text: str, quiet: bool) -> None:

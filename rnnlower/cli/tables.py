@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rnnlower.cli.console import new_table, write
 from rnnlower.recurrent.operators import RECURRENT_OPS
-from rnnlower.wording import counted
+from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -123,7 +123,7 @@ def print_stream(
         f"{name} on axis {axis}" for name, axis in (*report.inputs.items(), *report.outputs.items())
     )
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
-    write(f"{counted(report.chunk, 'time step')} a call: {places}{late}")
+    write(f"{steps_of_call(report.chunk)}: {places}{late}")
     if report.lowering is not None:
         print_lowering(report.lowering, None, verbose=verbose)
     if verification is not None:
@@ -351,6 +351,9 @@ def print_bench(result: BenchResult) -> None:
             "" if variant.ops_per_step is None else f"{variant.ops_per_step:.2f}",
         )
     write(table)
+    if result.step_ms:
+        costs = ", ".join(f"{name} {cost:.4g} ms" for name, cost in result.step_ms.items())
+        write(f"a time step of the stream: {costs}")
     for variant in result.variants:
         if variant.taken:
             write(f"{variant.name} takes {', '.join(variant.taken)}")

@@ -12,6 +12,7 @@ from rnnlower.errors import OptionError
 __all__ = [
     "check_external_data",
     "parse_axes",
+    "parse_chunk",
     "parse_dims",
     "parse_sets",
     "parse_shapes",
@@ -113,6 +114,15 @@ def parse_axes(options: list[str] | None) -> dict[str, int]:
             raise OptionError(f"--time-axis {option!r} is not INPUT:AXIS, as in --time-axis X:0")
         _set_once(axes, name, int(axis), "--time-axis")
     return axes
+
+
+def parse_chunk(chunk: str) -> int | None:
+    """Time steps a call; ``None``: any number of them."""
+    if chunk == "any":
+        return None
+    if not chunk.isdecimal():
+        raise OptionError(f"--chunk {chunk!r} is no number of time steps, and not any")
+    return int(chunk)
 
 
 def check_external_data(mode: str) -> None:

@@ -18,7 +18,7 @@ class StreamMetadata:
     """The calling convention of a streamed model.
 
     Attributes:
-        chunk: Time steps per call.
+        chunk: Time steps per call; ``None``: any number.
         inputs: The time axis of each input that has one.
         outputs: The time axis of each output that has one; the others hold the value at the end of the chunk.
         delay: Time steps by which the outputs are late: that many come first that belong to no step.
@@ -27,7 +27,7 @@ class StreamMetadata:
             (a size of 1 stands for any size).
     """
 
-    chunk: int
+    chunk: int | None
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     delay: int

@@ -180,9 +180,10 @@ def gru_step(
     z, r = gate["z"], gate["r"]
     if p.node.linear_before_reset:
         hidden = products.multiplied_input("h")
-        linear = p.recurrent_bias if h is None else products.recurrent("h", h, p.recurrent_bias)
-        if linear is not None:
-            hidden = e.op("Add", hidden, e.op("Mul", r, linear))
+        if h is not None:
+            hidden = e.op("Add", hidden, p.form.reset(products, r, h))
+        elif p.recurrent_bias is not None:
+            hidden = e.op("Add", hidden, e.op("Mul", r, p.recurrent_bias))
     else:
         hidden = products.sum("h", None if h is None else e.op("Mul", r, h))
     candidate = p.activate(e, 1, hidden)

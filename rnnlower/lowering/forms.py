@@ -151,6 +151,10 @@ class Form:
         weights = products.p.weights
         return products.e.gemm(h, weights.R[group], addend, transposed=not weights.turned)
 
+    def reset(self, products: Products, r: ir.Value, h: ir.Value) -> ir.Value:
+        """``r (h R^T + Rbh)``, GRU's reset gate behind the product."""
+        return products.e.op("Mul", r, products.recurrent("h", h, products.p.recurrent_bias))
+
 
 class StraightForm(Form):
     """Weights stored in the file, transposed once: a Gemm without attributes is shorter."""
@@ -271,6 +275,12 @@ class SeparateForm(Form):
 
     def groups(self, node: ResolvedNode) -> Sequence[GateGroup]:
         return _grouped(node, _BY_ACTIVATION[node.op_type], len(node.cell.gates))
+
+    def reset(self, products: Products, r: ir.Value, h: ir.Value) -> ir.Value:
+        """``r (h R^T) + r Rbh``: the product keeps the range that it has without the bias."""
+        e, bias = products.e, products.p.recurrent_bias
+        product = e.op("Mul", r, products.recurrent("h", h, None))
+        return product if bias is None else e.op("Add", product, e.op("Mul", r, bias))
 
 
 class FusedForm(Form):

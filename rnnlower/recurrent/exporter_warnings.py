@@ -6,17 +6,20 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, walk
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
+from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
 
 __all__ = ["Suspicion", "find_suspicions"]
 
 _RECURRENT_NAME = re.compile(r"LSTM|GRU|RNN|Lstm|Gru|Rnn|(^|_)(lstm|gru|rnn)(_|$)")
 _LINEAR = "--assume-linear-before-reset"
+_MOVES = frozenset(["Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,25 +71,85 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
 
 
 def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspicion]:
-    """Yield a PyTorch GRU whose reset gate is applied before the product."""
+    """Yield a GRU whose reset gate is applied before the product, against its framework."""
     linear = located.node.attributes.get("linear_before_reset")
-    is_linear = linear is not None and (linear.is_ref() or linear.as_int() != 0)
-    if located.node.op_type == "GRU" and not is_linear and (model.producer_name or "").lower() == "pytorch":
+    if located.node.op_type != "GRU" or (linear is not None and (linear.is_ref() or linear.as_int() != 0)):
+        return
+    if (model.producer_name or "").lower() == "pytorch":
+        why = (
+            "PyTorch's GRU is the form with 1, but some exporters left the attribute out (torch with "
+            "dynamo=True and onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852)"
+        )
+    elif _is_of_keras(model) and _has_recurrent_bias(located.node):
+        why = (
+            "its recurrent bias is not zero: Keras has one in the form with 1 alone (reset_after, CuDNNGRU), "
+            "and exporters wrote it without (onnx/keras-onnx#33, onnx/tensorflow-onnx#939)"
+        )
+    else:
+        return
+    yield Suspicion(
+        located.label,
+        "linear_before_reset is 0",
+        f"{why}, so the model most likely does not compute what was trained",
+        f"export it again with a newer exporter, or fix it with {_LINEAR}",
+    )
+
+
+def _has_recurrent_bias(node: ir.Node) -> bool:
+    tensor = _constant(node, "B")
+    if tensor is None:
+        return False
+    return bool(np.any(np.split(tensor.numpy(), 2, axis=-1)[1]))
+
+
+def _directions_mixed(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+    """Yield a bidirectional node whose directions are merged with the units outside."""
+    for node in _readers(located.node, "Y"):
+        perm = node.attributes.get("perm")
+        is_mixed = node.op_type == "Transpose" and perm is not None and [*perm.as_ints()] == [0, 2, 3, 1]
+        if is_mixed and _is_by(model, "pytorch") and _direction(located) == "bidirectional":
+            yield Suspicion(
+                located.label,
+                f"Transpose node {node.name or '(unnamed)'!r} puts the directions of Y behind its units",
+                "PyTorch has the forward units first and the reverse ones behind, and its exporter mixed "
+                "them (torch up to 0.4.1: pytorch/pytorch#10838), so what follows reads other features",
+                "export it again with a newer torch",
+            )
+
+
+def _not_turned_back(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+    """Yield a reverse layer of Keras whose sequence stays in processing order."""
+    if not _is_by(model, "keras2onnx") or _direction(located) != "reverse":
+        return
+    behind = _behind(located.node, "Y")
+    if behind and not any(node.op_type in ("ReverseSequence", "Slice", "Gather") for node in behind):
         yield Suspicion(
             located.label,
-            "linear_before_reset is 0",
-            "PyTorch's GRU is the form with 1, but some exporters left the attribute out (torch with "
-            "dynamo=True and onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852), "
-            "so the model most likely does not compute what was trained",
-            f"export it again with a newer onnxscript, or fix it with {_LINEAR}",
+            "it is reverse, and its sequence is not turned",
+            "with go_backwards, Keras gives the last step first, and keras2onnx left the turn out "
+            "(onnx/keras-onnx#523, fixed by onnx/keras-onnx#583)",
+            "if the layer has return_sequences, the model is wrong: compare it with Keras",
+        )
+
+
+def _masked_tail(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+    """Yield a masked layer of Keras whose Y is used: past the end Keras repeats, ONNX has zeros."""
+    node = located.node
+    if _is_of_keras(model) and _input(node, "sequence_lens") is not None and _is_used(node, "Y"):
+        yield Suspicion(
+            located.label,
+            "it has sequence_lens, and its sequence Y is used",
+            "a masked layer of Keras repeats its last output behind the end of a sequence, where ONNX has "
+            "zeros, and skips masked steps at any place (microsoft/onnxruntime#12492, "
+            "onnx/tensorflow-onnx#2030)",
+            "if steps behind the end, or masks elsewhere, matter to what follows, compare it with Keras",
         )
 
 
 def _activations_left_out(model: ir.Model, located: Located) -> Iterator[Suspicion]:
     """Yield a bidirectional layer of Keras, whose activations tf2onnx drops."""
-    node = located.node
-    is_both = parse_recurrent(located, lenient=True).direction == "bidirectional"
-    if is_both and "tf2onnx" in (model.producer_name or "") and "activations" not in node.attributes:
+    is_both = _direction(located) == "bidirectional"
+    if is_both and _is_by(model, "tf2onnx") and "activations" not in located.node.attributes:
         yield Suspicion(
             located.label,
             "it is bidirectional and has the default activations",
@@ -98,14 +161,12 @@ def _activations_left_out(model: ir.Model, located: Located) -> Iterator[Suspici
 
 def _baked_batch(model: ir.Model, located: Located) -> Iterator[Suspicion]:
     """Yield a constant initial state of several rows where the batch of X is dynamic."""
-    node = located.node
     layout = parse_recurrent(located, lenient=True).layout
-    X = node.inputs[0]
-    batch = X.shape[1 - layout] if X is not None and X.shape is not None and len(X.shape) == 3 else 0
-    for index, name in ((5, "initial_h"), (6, "initial_c")):
-        value = node.inputs[index] if index < len(node.inputs) else None
-        tensor = constant_of(value)
-        if tensor is None or isinstance(batch, int) or len(tensor.shape) != 3:
+    if isinstance(_size_of_x(located.node, 1 - layout), int):
+        return
+    for name in ("initial_h", "initial_c"):
+        tensor = _constant(located.node, name)
+        if tensor is None or len(tensor.shape) != 3:
             continue
         rows = tensor.shape[1 - layout]
         yield Suspicion(
@@ -117,8 +178,83 @@ def _baked_batch(model: ir.Model, located: Located) -> Iterator[Suspicion]:
         )
 
 
+def _baked_lengths(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+    """Yield constant sequence_lens where the batch or the length of X is dynamic."""
+    tensor = _constant(located.node, "sequence_lens")
+    if tensor is None or all(isinstance(_size_of_x(located.node, axis), int) for axis in (0, 1)):
+        return
+    lengths = [*map(int, tensor.numpy().ravel())]
+    brief = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
+    yield Suspicion(
+        located.label,
+        f"sequence_lens is a constant ({brief}), but the batch or the length of X is dynamic",
+        "an exporter that traces writes down the lengths of its example (pytorch/pytorch#15319), and steps "
+        "behind them are never read",
+        "export the lengths as an input, or fix the sizes of X to the example's (--dim, --input-shape)",
+    )
+
+
+def _is_by(model: ir.Model, exporter: str) -> bool:
+    return exporter in (model.producer_name or "").lower()
+
+
+def _is_of_keras(model: ir.Model) -> bool:
+    return any(_is_by(model, exporter) for exporter in ("keras2onnx", "tf2onnx"))
+
+
+def _direction(located: Located) -> str:
+    return parse_recurrent(located, lenient=True).direction
+
+
+def _input(node: ir.Node, name: str) -> ir.Value | None:
+    return dict(zip(INPUT_NAMES, node.inputs, strict=False)).get(name)
+
+
+def _constant(node: ir.Node, name: str) -> ir.TensorProtocol | None:
+    """Return the tensor of an input that is no graph input."""
+    return constant_of(_input(node, name))
+
+
+def _size_of_x(node: ir.Node, axis: int) -> int | ir.SymbolicDim | None:
+    """Return a size of X, or 0 if its rank is unknown."""
+    X = node.inputs[0]
+    return X.shape[axis] if X is not None and X.shape is not None and len(X.shape) == 3 else 0
+
+
+def _output(node: ir.Node, name: str) -> ir.Value | None:
+    return dict(zip(OUTPUT_NAMES, node.outputs, strict=False)).get(name)
+
+
+def _is_used(node: ir.Node, name: str) -> bool:
+    value = _output(node, name)
+    return value is not None and (value.is_graph_output() or bool(value.uses()))
+
+
+def _readers(node: ir.Node, name: str) -> list[ir.Node]:
+    value = _output(node, name)
+    return [] if value is None else [use.node for use in value.uses()]
+
+
+def _behind(node: ir.Node, name: str) -> list[ir.Node]:
+    """List the readers of an output, also through nodes that only move its elements."""
+    found: list[ir.Node] = []
+    pending = _readers(node, name)
+    while pending:
+        reader = pending.pop()
+        if reader in found:
+            continue
+        found.append(reader)
+        if reader.op_type in _MOVES:
+            pending += [use.node for out in reader.outputs for use in out.uses()]
+    return found
+
+
 _CHECKS: tuple[Callable[[ir.Model, Located], Iterator[Suspicion]], ...] = (
     _reset_before_product,
+    _directions_mixed,
+    _not_turned_back,
+    _masked_tail,
     _activations_left_out,
     _baked_batch,
+    _baked_lengths,
 )

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import fnmatch
+
 import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.recurrent.operators import SIGNATURES
 
-__all__ = ["find_recurrent", "is_recurrent"]
+__all__ = ["find_recurrent", "is_recurrent", "matches"]
 
 
 def is_recurrent(node: ir.Node) -> bool:
     """Return whether the node is an LSTM, GRU or RNN, or an onnxruntime operator that wraps one."""
     return (node.domain, node.op_type) in SIGNATURES
+
+
+def matches(located: Located, pattern: str) -> bool:
+    """Whether a shell wildcard is meant for the node; a name matches itself too, although it has brackets."""
+    return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 
 def find_recurrent(model: ir.Model) -> list[Located]:

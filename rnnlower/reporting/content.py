@@ -15,7 +15,7 @@ from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.reporting.drawing import draw_node, draw_step, step_of
 from rnnlower.reporting.page import Section, escape, paragraphs, table
 from rnnlower.reporting.plots import bars, over_time
-from rnnlower.wording import counted
+from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult, Timing
@@ -218,7 +218,7 @@ def conversion_sections(report: OpsetReport) -> Iterator[Section]:
 def stream_sections(source: ModelFacts, streamed: ir.Model, report: StreamReport) -> Iterator[Section]:
     """The states and the axes of time; what became of recurrent nodes that were lowered, too."""
     axes = [*report.inputs.items(), *report.outputs.items()]
-    steps = f"{counted(report.chunk, 'time step')} a call"
+    steps = steps_of_call(report.chunk)
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
     body = paragraphs([f"{steps}{late}."])
     body += (

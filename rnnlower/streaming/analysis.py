@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import Located, dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.streaming.edits import Edit
 from rnnlower.streaming.facts import CoupledError, Track, fix_batch, number
 from rnnlower.streaming.flow import Flow, Sample
@@ -22,6 +24,7 @@ __all__ = ["Analysis", "analyse", "find_axes"]
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
 _CHUNKS = 131
 _PROBE = 480
+_ANY = (11, 7)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Analysis:
     """How a model is to be streamed.
 
     Attributes:
-        chunk: Time steps of a chunk.
+        chunk: Time steps of a chunk; ``None``: any number.
         axes: The axis of time of each input that has one.
         steps: Time steps of the model, if their number is fixed.
         outputs: The frames of each output that has any; the others are as of the end of the chunk.
@@ -37,7 +40,7 @@ class Analysis:
         edits: What has to be done to the graph.
     """
 
-    chunk: int
+    chunk: int | None
     axes: Mapping[str, int]
     steps: int | None
     outputs: Mapping[str, Track]
@@ -45,13 +48,44 @@ class Analysis:
     edits: list[Edit]
 
 
-def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int, *, allow_delay: bool) -> Analysis:
+def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allow_delay: bool) -> Analysis:
     """Follows the time axis from the inputs to the outputs; the model has no calls of functions.
+
+    A chunk of any number of steps is one that needs the same edits for two numbers without a common factor.
 
     Raises:
         OptionError: The axes or the chunk do not fit the model.
         UnsupportedModelError: A node couples time steps.
     """
+    if chunk is not None:
+        return _analyse(model, axes, chunk, allow_delay=allow_delay)
+    remedy = f"say how long a chunk is ({option('chunk', 'K')})"
+    steps = _steps(model, axes)
+    if steps is not None:
+        raise OptionError(f"the model has {steps} time steps, not any number", remedy=remedy)
+    few, more = (_analyse(model, axes, size, allow_delay=allow_delay) for size in _ANY)
+    if [_key(edit) for edit in few.edits] != [_key(edit) for edit in more.edits] or few.delay != more.delay:
+        raise UnsupportedModelError("what a chunk needs beside it depends on its length", remedy=remedy)
+    return dataclasses.replace(few, chunk=None)
+
+
+def _key(edit: Edit) -> list[object]:
+    """What makes two edits the same."""
+    values = [getattr(edit, field.name) for field in dataclasses.fields(edit)]
+    return [type(edit), *map(_comparable, values)]
+
+
+def _comparable(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, ResolvedNode):
+        return value.node
+    if isinstance(value, dict):
+        return {key: _comparable(inner) for key, inner in value.items()}
+    return value
+
+
+def _analyse(model: ir.Model, axes: Mapping[str, int], chunk: int, *, allow_delay: bool) -> Analysis:
     steps = _steps(model, axes)
     if steps is not None and chunk > steps:
         raise OptionError(f"a chunk of {chunk} is longer than the model's {steps} time steps")

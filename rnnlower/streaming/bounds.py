@@ -14,6 +14,8 @@ from rnnlower.streaming.pointwise import per_chunk
 __all__ = ["BOUNDS"]
 
 _END = np.iinfo(np.int64).max
+_FROM_THE_END = 11
+"""The first Gather that takes negative indices."""
 
 
 def _slice(flow: Flow, node: ir.Node) -> Outcome:
@@ -37,7 +39,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("takes the first steps of the sequence")
     if start and start == track.size - track.inner and end == track.size and track.frames > 1:
         _last_only(flow, track, track.frames - 1)
-        _set_bounds(flow, node, where, (starts, track.chunk - 1), (ends, track.chunk))
+        _set_bounds(flow, node, where, (starts, -1), (ends, _END))
         return LATEST
     if starts[where] < 0 or starts[where] != later[where]:
         raise CoupledError("takes the last steps of the sequence")
@@ -104,7 +106,8 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("picks steps of the sequence")
     place = int(content[0].reshape(-1)[0]) % track.size
     _last_only(flow, track, place)
-    flow.edits.append(Replaced(node, 1, np.full(content[0].shape, track.chunk - 1, content[0].dtype)))
+    last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
+    flow.edits.append(Replaced(node, 1, np.full(content[0].shape, last, content[0].dtype)))
     return LATEST
 
 
@@ -200,8 +203,7 @@ def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, front: np.nda
             index,
             axis,
             front.shape[axis],
-            later.chunk,
-            later.chunk,
+            front.shape[axis],
             start,
             tuple(shape),
             value,

@@ -33,8 +33,7 @@ class Cached:
         node, index: The input, or an output of the model where there is no node.
         axis: The axis of time there.
         cache: How many elements of it are kept.
-        chunk: How many elements a chunk has.
-        take: How many elements the node takes of both, from the front.
+        drop: How many elements at the end of both the node does not take.
         start: What is kept at first.
         shape: Shape of what is kept; ``None`` where the size of a dimension is not known.
         value: What the state is of, which names it.
@@ -46,8 +45,7 @@ class Cached:
     index: int
     axis: int
     cache: int
-    chunk: int
-    take: int
+    drop: int
     start: Start
     shape: tuple[int | str | None, ...]
     value: ir.Value
@@ -85,7 +83,6 @@ class Summed:
 
     node: ir.Node
     axis: int
-    chunk: int
     shape: tuple[int | str | None, ...]
     dtype: ir.DataType
     calls: int = 0

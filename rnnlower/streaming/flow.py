@@ -13,6 +13,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.streaming.contents import LARGEST, compute, held
 from rnnlower.streaming.edits import Cached, Edit, Start
 from rnnlower.streaming.facts import Array, Content, CoupledError, Fact, Track, fix_batch, fix_shapes, number
@@ -222,10 +223,10 @@ class Flow:
         shape = list(self.fact(value).shape or ())
         named: list[int | str | None] = [self.sample.named(size) for size in shape]
         named[track.axis] = frames * track.inner
-        kept, chunk, taken = (count * track.inner for count in (frames, track.chunk, take))
+        kept, drop = frames * track.inner, (frames + track.chunk - take) * track.inner
         dtype = self.dtype(value)
         self.edits.append(
-            Cached(node, index, track.axis, kept, chunk, taken, start, tuple(named), value, dtype, calls)
+            Cached(node, index, track.axis, kept, drop, start, tuple(named), value, dtype, calls)
         )
 
     def _visit(self, node: ir.Node) -> None:
@@ -259,7 +260,7 @@ class Flow:
     def _apply(self, node: ir.Node) -> None:
         from rnnlower.streaming.rules import RULES
 
-        rule = RULES.get(node.op_type) if not node.domain else None
+        rule = RULES.get(node.op_type) if not node.domain or is_recurrent(node) else None
         if rule is None:
             domain = f"{node.domain}." if node.domain else ""
             raise CoupledError(

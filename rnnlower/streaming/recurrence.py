@@ -7,10 +7,12 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import Located, sources
 from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.streaming.edits import Carried, Start, Summed, WithoutInput
 from rnnlower.streaming.facts import CoupledError, Fact, Track, number
 from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
+from rnnlower.wording import option
 
 __all__ = ["RECURRENCE"]
 
@@ -226,12 +228,21 @@ def _cumulative(flow: Flow, node: ir.Node) -> Outcome:
     track, calls = flow.wait(node, 0)
     shape: list[int | str | None] = [flow.sample.named(size) for size in flow.shape(node)]
     shape[axis] = 1
-    flow.edits.append(Summed(node, axis, track.chunk, tuple(shape), flow.dtype(node.outputs[0]), calls))
+    flow.edits.append(Summed(node, axis, tuple(shape), flow.dtype(node.outputs[0]), calls))
     return track.with_(fill=0.0)
+
+
+def _quantized(flow: Flow, node: ir.Node) -> Outcome:
+    """DynamicQuantizeLSTM rounds X to 8 bits by the smallest and the largest value of all steps."""
+    raise CoupledError(
+        "rounds X by a range of all steps, and a stream never ends",
+        f"make it a float operator ({option('dequantize')})",
+    )
 
 
 RECURRENCE: dict[str, Rule] = {
     "CumSum": _cumulative,
+    QUANTIZED_LSTM: _quantized,
     "GRU": _recurrent,
     "LSTM": _recurrent,
     "RNN": _recurrent,

@@ -13,6 +13,7 @@ from typing import Any
 from rnnlower.errors import OptionError
 from rnnlower.targets.target import (
     OPTIONAL,
+    Arithmetic,
     Caution,
     Claim,
     ControlFlow,
@@ -43,6 +44,7 @@ TABLES = {
     "shapes": Shapes,
     "dtypes": Types,
     "ops": Ops,
+    "arithmetic": Arithmetic,
     "costs": Costs,
     "tried": Tried,
 }

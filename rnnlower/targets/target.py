@@ -87,6 +87,11 @@ version) or, if there is no source, ``guess = true``::
     text = "..."
     source = "..."
 
+    [arithmetic]                  # if it is known
+    gates = "separate"            # whether it wants one product per gate, or "fused": as few as possible
+    accumulates = "float32"       # the type in which it sums float16 products; "float16": they become float32
+    source = "..."
+
     [costs]                       # if they are known; the cheapest candidate is then chosen
     microseconds = { nodes = 1, elements = 1e-3 }  # for each kind of count; what is left out is free
     native = { LSTM = { nodes = 5, steps = 1 } }   # the same for its own recurrent operators
@@ -117,6 +122,7 @@ from rnnlower.targets.validation import CONTROL_FLOW
 __all__ = [
     "CONTROL_FLOW",
     "OPTIONAL",
+    "Arithmetic",
     "Caution",
     "Claim",
     "ControlFlow",
@@ -131,7 +137,7 @@ __all__ = [
     "Types",
 ]
 
-OPTIONAL = ("costs", "tried")
+OPTIONAL = ("arithmetic", "costs", "tried")
 """The optional tables of a file."""
 
 
@@ -200,6 +206,12 @@ class Costs(Claim):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Arithmetic(Claim):
+    gates: str = "auto"
+    accumulates: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Caution(Claim):
     ops: Sequence[str]
     text: str
@@ -256,6 +268,7 @@ class Target:
     limits: Sequence[Limit] = ()
     recurrent: Sequence[RecurrentRule] = ()
     cautions: Sequence[Caution] = ()
+    arithmetic: Arithmetic | None = None
     costs: Costs | None = None
     tried: Tried | None = None
     engine: str = ""

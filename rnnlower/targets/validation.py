@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import onnx
 import onnx_ir as ir
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
 from rnnlower.lowering.pricing import KINDS, names_of_prices
+from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.recurrent.operators import (
     ATTRIBUTE_TYPES,
@@ -100,6 +101,9 @@ def validate(target: Target) -> None:
         for name, values in attributes.items():
             known_word(name, tuple(types), f"{where} has an unknown attribute {name!r}")
             _check_values(values, types[name], f"{where}.{name}")
+    is_narrow = target.arithmetic is not None and target.arithmetic.accumulates == "float16"
+    if is_narrow and ("float32" not in target.dtypes.allowed or "Cast" not in target.op_types):
+        raise ValueError("arithmetic.accumulates is float16, and there is no float32 or no Cast")
     if target.costs is not None:
         _check_costs(target.costs.microseconds, names_of_prices(native=False), "costs.microseconds")
         for op_type, costs in target.costs.native.items():
@@ -137,6 +141,9 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
         yield limit.alone_behind, _standard_ops(), f"{where}.alone_behind"
         own = tuple(name for op_type in limit.ops for name in _schema_attributes(op_type))
         yield limit.written, own, f"{where}.written"
+    if target.arithmetic is not None:
+        yield [target.arithmetic.gates], get_args(Gates), "arithmetic.gates"
+        yield [target.arithmetic.accumulates], ("", "float16", "float32"), "arithmetic.accumulates"
     if target.costs is not None:
         yield target.costs.fused, _standard_ops(), "costs.fused"
         yield target.costs.forms, [form.name for form in (*STRAIGHT_FORMS, *BODY_FORMS)], "costs.forms"

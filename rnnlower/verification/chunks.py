@@ -1,8 +1,8 @@
 """Verification of a streamed model: the whole sequence against its chunks, with the state carried.
 
 The reference runs on whole sequences of several lengths, with values up to saturation. The candidate runs on
-their chunks. All sequences of a length run interleaved, a chunk of each in turn: if the model kept anything
-inside, one would see the state of another.
+their chunks: of its number of steps, or cut anywhere if it takes any number. All sequences of a length run
+interleaved, a chunk of each in turn: if the model kept anything inside, one would see the state of another.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _LONG = 50
 _PATTERNS, _FEWEST = 8, 2
 # Calls for one length: a sequence of thousands of steps is long enough to show what a few do not.
 _MOST_CALLS = 10_000
+_LARGEST_CUT = 9
 _PRODUCT = re.compile(r"(\d+)\*(.+)")
 
 
@@ -153,9 +154,10 @@ class Chunks:
                 size = dims[self.stream.inputs[value.name]]
                 if isinstance(size, int):
                     return [size]
-        late = -(-self.stream.delay // self.stream.chunk)
-        calls = {*(count + late for count in _CALLS), late + math.ceil(_LONG / self.stream.chunk)}
-        return [count * self.stream.chunk for count in sorted(calls)]
+        chunk = self.stream.chunk or 1
+        late = -(-self.stream.delay // chunk)
+        calls = {*(count + late for count in _CALLS), late + math.ceil(_LONG / chunk)}
+        return [count * chunk for count in sorted(calls)]
 
     def _generate(
         self, runner: Runner, run: RunModel, length: int, count: int | None, seed: int
@@ -170,7 +172,7 @@ class Chunks:
                 value.type.tensor_type.shape.dim[self.stream.inputs[value.name]].dim_value = length
         facts = dataclasses.replace(gather_facts(model), threshold=runner.reference_facts.threshold)
         maker = input_maker(model.graph, other, facts, seed)
-        affordable = _MOST_CALLS * self.stream.chunk // length
+        affordable = _MOST_CALLS * (self.stream.chunk or 1) // length
         patterns = max(_FEWEST, min(maker.natural_trials, _PATTERNS, affordable))
         made, skipped = generate_trials(run, maker, count or patterns)
         for text in skipped:
@@ -185,12 +187,18 @@ class Chunks:
         for trial in finished:
             groups.setdefault(self._steps(trial), []).append(trial)
         for steps, group in groups.items():
-            if steps % self.stream.chunk and set(group[0].outputs) - set(self.stream.outputs):
+            if steps % (self.stream.chunk or 1) and set(group[0].outputs) - set(self.stream.outputs):
                 runner.note(
                     f"{steps} time steps are not a multiple of the chunk: final states were not compared"
                 )
             calls = _Calls(runner.candidate.proto.graph, self.stream, group, steps)
             yield from zip(group, calls.outputs(run), strict=True)
+        if self.stream.states and all(steps < 2 * (self.stream.chunk or 1) for steps in groups):
+            steps = max(groups)
+            runner.note(
+                f"the source takes {steps} time step{'s' * (steps > 1)}, which is one call: that states are "
+                "carried from call to call was not shown; a source of more steps shows it"
+            )
 
     def _steps(self, trial: Trial) -> int:
         name, axis = next(iter(self.stream.inputs.items()))
@@ -241,20 +249,24 @@ class _Calls:
         self._stream = stream
         self._trials = trials
         self._inputs = {value.name: value for value in graph.input}
-        self._is_complete = steps % stream.chunk == 0
-        self._calls = steps // stream.chunk
+        self._cuts = [_cut_up(steps, stream.chunk, trial.number) for trial in trials]
+        self._is_complete = self._cuts[0][-1] == steps
 
     def outputs(self, run: RunModel) -> list[dict[str, Any]]:
         """Return the outputs of each sequence in the reference's form, as far as the stream has them."""
-        return [self._joined(trial, calls) for trial, calls in zip(self._trials, self.all(run), strict=True)]
+        made = zip(self._trials, self._cuts, self.all(run), strict=True)
+        return [self._joined(trial, cuts, calls) for trial, cuts, calls in made]
 
     def all(self, run: RunModel) -> list[list[dict[str, Any]]]:
         """Return the outputs of each call, for each sequence."""
         states = [self._start(trial.feeds) for trial in self._trials]
         given: list[list[dict[str, Any]]] = [[] for _ in self._trials]
-        for call in range(self._calls):
+        for call in range(max(map(len, self._cuts)) - 1):
             for number, trial in enumerate(self._trials):
-                found = run({**self._cut(trial.feeds, call), **states[number]})
+                ends = self._cuts[number][call : call + 2]
+                if len(ends) < 2:
+                    continue
+                found = run({**self._cut(trial.feeds, *ends), **states[number]})
                 missing = sorted({*self._stream.states, *trial.outputs} - set(found))
                 if missing:
                     raise RunError(f"it gives no output {missing[0]!r}")
@@ -262,14 +274,13 @@ class _Calls:
                 given[number].append(found)
         return given
 
-    def _cut(self, feeds: Mapping[str, Array], call: int) -> Feeds:
+    def _cut(self, feeds: Mapping[str, Array], first: int, end: int) -> Feeds:
         cut = {}
         for name, array in feeds.items():
             if name in self._inputs:
                 axis = self._stream.inputs.get(name)
-                first = call * self._stream.chunk
                 where = [slice(None)] * (0 if axis is None else axis)
-                where += [] if axis is None else [slice(first, first + self._stream.chunk)]
+                where += [] if axis is None else [slice(first, end)]
                 cut[name] = np.ascontiguousarray(array[tuple(where)])
         return cut
 
@@ -295,20 +306,23 @@ class _Calls:
             states[name] = np.ascontiguousarray(np.broadcast_to(start, shape))
         return states
 
-    def _joined(self, trial: Trial, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _joined(
+        self, trial: Trial, cuts: Sequence[int], calls: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         # The states as well: all outputs of a runtime are compared.
         outputs = {name: calls[-1][name] for name in calls[-1] if name not in trial.outputs} if calls else {}
         for name, expected in trial.outputs.items():
             axis = self._stream.outputs.get(name)
-            if axis is not None:
-                outputs[name] = self._over_time(expected, [call[name] for call in calls], axis)
+            if axis is not None and calls:
+                chunks = [call[name] for call in calls]
+                late = chunks[0].shape[axis] * self._stream.delay // (cuts[1] - cuts[0])
+                outputs[name] = self._over_time(expected, chunks, axis, late)
             elif self._is_complete and calls:
                 outputs[name] = calls[-1][name]
         return outputs
 
-    def _over_time(self, expected: Array, chunks: Sequence[Array], axis: int) -> Array:
+    def _over_time(self, expected: Array, chunks: Sequence[Array], axis: int, late: int) -> Array:
         """Join the chunks, without steps after the reference's end or before its first frame."""
-        late = chunks[0].shape[axis] * self._stream.delay // self._stream.chunk
         joined = np.concatenate(chunks, axis).take(range(late, sum(c.shape[axis] for c in chunks)), axis)
         length = expected.shape[axis]
         joined = joined.take(range(min(length, joined.shape[axis])), axis)
@@ -317,6 +331,19 @@ class _Calls:
         # Steps that the stream has not reached yet are not compared.
         rest = expected.take(range(joined.shape[axis], length), axis)
         return np.concatenate([joined, rest], axis).astype(joined.dtype)
+
+
+def _cut_up(steps: int, chunk: int | None, number: int) -> list[int]:
+    """Where a sequence is cut: at multiples of the chunk; else at every step, nowhere, or anywhere."""
+    if chunk is not None:
+        return [*range(0, steps - steps % chunk + 1, chunk)]
+    if number % 4 == 0 or not steps:
+        return [*range(steps + 1)]
+    if number % 4 == 1:
+        return [0, steps]
+    rng = np.random.default_rng([steps, number])
+    cuts = np.cumsum(rng.integers(1, _LARGEST_CUT + 1, steps))
+    return [0, *(int(cut) for cut in cuts if cut < steps), steps]
 
 
 def _size(dim: int | str | None, sizes: Mapping[str, int], unnamed: int) -> int:

@@ -78,7 +78,7 @@ def verify(
     also_on: str | None = None,
     sets: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-    dequantize: bool = False,
+    dequantize: bool | Collection[str] = False,
     assume_linear_before_reset: bool = False,
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs by name.
@@ -97,7 +97,8 @@ def verify(
         inputs: Run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
         states: For a streaming model, the state input that each state output feeds in the next call; by
             default matched by name and shape. Some of the generated trials continue with such states.
-        dequantize: Read the reference's DynamicQuantizeLSTM nodes as LSTM with dequantized weights.
+        dequantize: Read the reference's DynamicQuantizeLSTM nodes as LSTM with dequantized weights: all of
+            them, or those that have one of these outputs.
         assume_linear_before_reset: Read its GRU nodes as ``linear_before_reset=1``.
         semantics: Whom the reference's recurrent operators follow where onnxruntime and the ONNX spec differ.
         engine: Run both models on this one; by default each on onnxruntime if that has kernels for it.

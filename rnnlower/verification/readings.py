@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import onnx
@@ -20,8 +20,13 @@ __all__ = ["as_read"]
 _OF_LSTM = 8
 
 
-def as_read(model: HeldModel, *, dequantize: bool, assume_linear_before_reset: bool) -> HeldModel:
-    """Return the model with these meanings written down, or itself if there are none."""
+def as_read(
+    model: HeldModel, *, dequantize: bool | Collection[str], assume_linear_before_reset: bool
+) -> HeldModel:
+    """Return the model with these meanings written down, or itself if there are none.
+
+    `dequantize` may be outputs of the nodes that it applies to.
+    """
     if not (dequantize or assume_linear_before_reset):
         return model
     proto = onnx.ModelProto()
@@ -31,7 +36,17 @@ def as_read(model: HeldModel, *, dequantize: bool, assume_linear_before_reset: b
     return replace(model, proto=proto, path=None)
 
 
-def _rewrite(graph: onnx.GraphProto | onnx.FunctionProto, dequantize: bool, linear: bool) -> None:
+def _is_meant(node: NodeProto, dequantize: bool | Collection[str]) -> bool:
+    return (
+        dequantize
+        if isinstance(dequantize, bool)
+        else any(name in dequantize for name in node.output if name)
+    )
+
+
+def _rewrite(
+    graph: onnx.GraphProto | onnx.FunctionProto, dequantize: bool | Collection[str], linear: bool
+) -> None:
     nodes: list[NodeProto] = []
     for node in graph.node:
         for attribute in node.attribute:
@@ -40,7 +55,7 @@ def _rewrite(graph: onnx.GraphProto | onnx.FunctionProto, dequantize: bool, line
                 _rewrite(attribute.g, dequantize, linear)
             for inner in attribute.graphs:
                 _rewrite(inner, dequantize, linear)
-        if dequantize and node.op_type == QUANTIZED_LSTM:
+        if node.op_type == QUANTIZED_LSTM and _is_meant(node, dequantize):
             nodes += _dequantized(node)
             continue
         if linear and node.op_type == "GRU" and node.domain in ("", "ai.onnx"):

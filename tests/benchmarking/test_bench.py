@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import generate
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -19,6 +20,7 @@ from support.small_models import info, model_of, recurrent_model
 import rnnlower
 from rnnlower.benchmarking import variants, worker
 
+MODELS = Path(generate.__file__).parent
 FEW = {"runs": 2, "warmup": 0}
 STATIC = {"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}
 
@@ -265,3 +267,13 @@ def test_on_a_runtime_there_is_what_its_target_makes(tmp_path):
     assert "lower takes keep" in table
     run = cli("bench", path, "--strategy", "lower", "--runs", 2, code=2)
     assert "'lower' is for a runtime that a target describes" in run.stderr
+
+
+def test_what_a_step_of_a_stream_costs(tmp_path: Path) -> None:
+    model = save(rnnlower.stream(onnx.load(MODELS / "denoiser_gru.onnx"), chunk=4), tmp_path)
+    options = ("--strategy", "unroll", "--runs", "2")
+    result = cli("bench", model, *options, "--json").json
+    assert {*result["step_ms"]} == {"native", "unroll"}
+    times = {variant["name"]: variant["latency_ms"]["median"] for variant in result["variants"]}
+    assert result["step_ms"]["unroll"] == pytest.approx(times["unroll"] / 4)
+    assert "a time step of the stream: native" in cli("bench", model, *options).stdout

@@ -6,7 +6,9 @@ onnxruntime and the NumPy reference are left to the tests of verification.
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
+import generate
 import numpy as np
 import onnx
 import pytest
@@ -18,6 +20,7 @@ from rnnlower.engines.known import Engine, engines
 from rnnlower.targets import find_target, target_names
 
 NAMES = [engine.name for engine in engines() if engine.name not in ("onnxruntime", "rnnlower-reference")]
+MODELS = Path(generate.__file__).parent
 NODES = {
     "LSTM": Config(seq_length=3, Y_h="graph", Y_c="graph"),
     "bidirectional LSTM": Config(direction="bidirectional", seq_length=3, Y_h="graph", Y_c="graph"),
@@ -60,6 +63,17 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     verdict = rnnlower.verify(model, result, on=runtime, trials=1)
     assert verdict, str(verdict)
     assert verdict.engines["candidate"] == runtime
+
+
+def test_a_streamed_denoiser_frame_by_frame(runtime: str) -> None:
+    """One step a call, of primitive ops, its states outside: 10 frames in calls as the device makes them."""
+    model = onnx.load(MODELS / "denoiser_gru.onnx")
+    step = rnnlower.stream(model, strategy="unroll")
+    spectrum = np.random.default_rng(0).standard_normal((1, 10, 9)).astype(np.float32)
+    verdict = rnnlower.verify(model, step, on=runtime, inputs={"spectrum": spectrum})
+    assert verdict, str(verdict)
+    assert verdict.engines["candidate"] == runtime
+    assert verdict.states == {"gru_0_h_out": "gru_0_h_in", "gru_1_h_out": "gru_1_h_in"}
 
 
 @pytest.mark.parametrize("fault", ["direction flipped", "a weight of R off by 5%"])

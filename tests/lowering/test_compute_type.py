@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 
+import generate
+import half_table
 import numpy as np
 import onnx
 import pytest
@@ -14,6 +17,7 @@ from support.judge import STRATEGIES, all_nodes, interface, run
 
 import rnnlower
 
+MODELS = pathlib.Path(generate.__file__).parent
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STEPS, UNITS, FEATURES = 40, 32, 16
 
@@ -61,6 +65,31 @@ def test_it_is_as_exact_as_the_kernel(op_type: str, strategy: str) -> None:
     # A step of float16 below 1 is 2 ** -11; float32 rounds the other way where it stands in the middle.
     assert error(model, wide) <= 2**-11
     assert error(model, narrow) > error(model, wide)
+
+
+@pytest.mark.parametrize(("target", "casts"), [("tvm-relax", True), ("onnx2torch", False)])
+def test_a_target_that_sums_in_float16_gets_it_by_default(
+    tmp_path: pathlib.Path, target: str, casts: bool
+) -> None:
+    out = tmp_path / "out.onnx"
+    run = command("lower", save(network("GRU"), tmp_path), "-o", out, "--target", target, "--no-verify")
+    assert ("Cast" in {node.op_type for node in all_nodes(onnx.load(out))}) is casts
+    assert ("sums products of float16 in float16: 1 recurrent node" in run.stderr) is casts
+
+
+def test_generated_models_with_and_without(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors side by side, by the script that does the same for a folder of real models."""
+    for name in ("gru14_float16", "lstm14_float16", "denoiser_gru"):
+        shutil.copy(MODELS / f"{name}.onnx", tmp_path)
+    monkeypatch.setattr("sys.argv", ["half_table.py", str(tmp_path)])
+    assert half_table.main() == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len(rows) == 3
+    for _, code, error, wide_code, wide_error in rows:
+        assert (code, wide_code) == ("0", "0")
+        assert float(wide_error) <= float(error)
 
 
 def test_the_file_does_not_grow() -> None:

@@ -88,7 +88,38 @@ def test_a_target_without_integers_gets_floats(tmp_path: pathlib.Path) -> None:
     command("verify", model, out, "--dequantize")
 
 
-def test_some_nodes_only_are_refused(tmp_path: pathlib.Path) -> None:
+def test_some_nodes_only(tmp_path: pathlib.Path) -> None:
+    """The others stay, and are verified as they are."""
+    model = QuantizedLstm().build()
+    (first,) = model.graph.node
+    second = model.graph.node.add()
+    second.CopyFrom(first)
+    second.name = "second"
+    second.output[:] = [f"{name}_2" if name else "" for name in first.output]
+    for output in [*model.graph.output]:
+        copy = model.graph.output.add()
+        copy.CopyFrom(output)
+        copy.name += "_2"
+    out = tmp_path / "out.onnx"
+    command("scan", save(model, tmp_path), "-o", out, "--dequantize", "--node", "sec*")
+    left = {node.name for node in all_nodes(onnx.load(out)) if node.op_type == "DynamicQuantizeLSTM"}
+    assert left == {first.name}
+
+
+def test_a_stream_of_it(tmp_path: pathlib.Path) -> None:
+    """What rounds all steps of X by one range couples them; the float operator does not."""
+    model, out = save(QuantizedLstm().build(), tmp_path), tmp_path / "out.onnx"
+    refused = command("stream", model, "-o", out, code=3)
+    assert "--dequantize" in refused.stderr
+    command("stream", model, "-o", out, "--dequantize", "--strategy", "unroll", "--gates", "separate")
+    assert "MatMulInteger" not in {node.op_type for node in all_nodes(onnx.load(out))}
+    command("stream", model, "-o", out, "--gates", "separate", code=2)
+
+
+def test_bench_compares_with_the_reading(tmp_path: pathlib.Path) -> None:
     model = save(QuantizedLstm().build(), tmp_path)
-    run = command("scan", model, "-o", tmp_path / "out.onnx", "--dequantize", "--node", "q*", code=2)
-    assert "leave out --dequantize or --node" in run.stderr
+    result = command("bench", model, "--dequantize", "--runs", "2", "--strategy", "scan", "--json").json
+    assert {variant["name"]: variant["status"] for variant in result["variants"]} == {
+        "native": "timed",
+        "scan": "timed",
+    }

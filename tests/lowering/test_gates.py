@@ -50,6 +50,21 @@ def test_no_constant_of_zeros_at_the_first_step() -> None:
     assert all(np.any(onnx.numpy_helper.to_array(tensor)) for tensor in floats)
 
 
+def test_the_reset_gate_multiplies_product_and_bias_apart() -> None:
+    """A product that a bias widens has a coarser range."""
+    result = rnnlower.unroll(Network("GRU", steps=STEPS, layers=1).build(), gates="separate")
+    of_state = [node for node in result.graph.node if node.op_type == "Gemm" and len(node.input) == 2]
+    assert len(of_state) == STEPS - 1
+
+
+@pytest.mark.parametrize(("target", "of_state"), [("axera", 3), ("primitive", 2)])
+def test_the_target_says_how_many(target: str, of_state: int) -> None:
+    network = Network("GRU", steps=STEPS, features=5, hidden_size=8, layers=1)
+    assert products(rnnlower.lower(network.build(), target=target)) == of_state + (STEPS - 1) * of_state
+    fused = rnnlower.lower(network.build(), target=target, gates="fused")
+    assert products(fused) == 2 + (STEPS - 1)
+
+
 def test_other_words_are_refused() -> None:
     with pytest.raises(rnnlower.OptionError, match="must be one of auto, fused, separate"):
         rnnlower.scan(Network(steps=2).build(), gates="joined")  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def model(text: str) -> ir.Model:
     return ir.from_proto(parsed)
 
 
-def stream(text: str, chunk: int = 1, **options: object) -> onnx.ModelProto:
+def stream(text: str, chunk: int | None = 1, **options: object) -> onnx.ModelProto:
     """The streamed model, valid and proved to be right."""
     own = model(text)
     source = ir.to_proto(own)
@@ -54,7 +54,7 @@ def said(proto: onnx.ModelProto, key: str) -> dict[str, object]:
     return json.loads({entry.key: entry.value for entry in proto.metadata_props}[f"rnnlower.{key}"])
 
 
-def refusal(text: str, chunk: int = 1, **options: object) -> str:
+def refusal(text: str, chunk: int | None = 1, **options: object) -> str:
     with pytest.raises((UnsupportedModelError, OptionError)) as caught:
         StreamPass(chunk, **options)(model(text))  # type: ignore[arg-type]
     return str(caught.value)
@@ -229,6 +229,73 @@ def test_the_chunk_must_fit_the_model() -> None:
     """
     assert "must be a multiple of 2 steps" in refusal(strided, 3)
     assert said(stream(strided, 4), "stream")["outputs"] == {"Y": 0}
+
+
+ANY = """
+    main (float[1, T, 4] X) => (float[T, 1, 1, 8] Y, float[T, 1, 4] S)
+    <int64 time = {0}>
+    {
+        channels = Transpose <perm = [0, 2, 1]> (X)
+        smooth = Conv <pads = [4, 0], dilations = [2]> (channels, kernel)
+        steps = Transpose <perm = [2, 0, 1]> (smooth)
+        S = CumSum <exclusive = 1> (steps, time)
+        Y = GRU <hidden_size = 8> (steps, W, R)
+    }
+"""
+
+
+def test_a_chunk_of_any_length() -> None:
+    """Cut at every step, nowhere, and anywhere: a state that depends on the length of a chunk would show."""
+    proto = stream(ANY, chunk=None)
+    assert shapes(proto.graph.input) == {
+        "X": [1, "T", 4],
+        "channels_cache_in": [1, 4, 4],
+        "S_sum_in": [1, 1, 4],
+        "gru4_h_in": [1, 1, 8],
+    }
+    assert said(proto, "stream")["chunk"] is None
+
+
+def test_a_result_that_is_right_for_one_cut_only_is_found() -> None:
+    own = model(ANY)
+    source = ir.to_proto(own)
+    StreamPass(None)(own)
+    wrong = ir.to_proto(own)
+    cache = next(node for node in wrong.graph.node if node.op_type == "Slice" and "cache" in node.output[0])
+    # The last frames of the chunk alone: enough for long chunks, too few for short ones.
+    cache.input[0] = "channels"
+    assert not verify(source, wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "main (float[6, 1, 4] X) => (float[6, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }",
+            "6 time",
+        ),
+        (
+            """main (float[1, 4, T] X) => (float[S, 1, 1, 8] Y) {
+                half = Conv <pads = [2, 0], strides = [2]> (X, kernel)
+                steps = Transpose <perm = [2, 0, 1]> (half)
+                Y = GRU <hidden_size = 8> (steps, W, R)
+            }""",
+            "must be a multiple of 2 steps",
+        ),
+    ],
+    ids=["static", "strided"],
+)
+def test_what_needs_a_number(text: str, words: str) -> None:
+    assert words in refusal(text, chunk=None)
+
+
+def test_one_call_shows_no_state() -> None:
+    own = model("main (float[1, 1, 4] X) => (float[1, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }")
+    source = ir.to_proto(own)
+    StreamPass(1, {"X": 0})(own)
+    result = verify(source, ir.to_proto(own))
+    assert result
+    assert any("which is one call: that states are carried" in note for note in result.skipped)
 
 
 def test_the_same_bytes_each_time() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import pytest
@@ -13,21 +15,30 @@ GATES = {"LSTM": 4, "GRU": 3}
 
 
 def model(
-    op_type: str = "GRU", producer: str = "pytorch", state: np.ndarray | None = None, **attributes: object
+    op_type: str = "GRU",
+    producer: str = "pytorch",
+    state: np.ndarray | None = None,
+    lengths: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    behind: Sequence[onnx.NodeProto] = (),
+    **attributes: object,
 ) -> onnx.ModelProto:
+    """A recurrent node; the nodes `behind` read its output ``y`` and make the output Y of the model."""
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rows = 2 * GATES[op_type]
     weights = {"W": np.ones((D, rows, 3), np.float32), "R": np.ones((D, rows, 2), np.float32)}
     inputs = ["X", "W", "R"]
-    if state is not None:
-        weights["h"] = state
-        inputs += ["", "", "h"]
-    node = helper.make_node(op_type, inputs, ["Y"], name="cell", hidden_size=2, **attributes)
+    for name, array in {"B": bias, "lengths": lengths, "h": state}.items():
+        inputs.append("" if array is None else name)
+        if array is not None:
+            weights[name] = array
+    output = "y" if behind else "Y"
+    node = helper.make_node(op_type, inputs, [output], name="cell", hidden_size=2, **attributes)
     graph = helper.make_graph(
-        [node],
+        [node, *behind],
         "graph",
         [helper.make_tensor_value_info("X", TensorProto.FLOAT, [4, "N", 3])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [4, D, "N", 2])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None if behind else [4, D, "N", 2])],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     return helper.make_model(
@@ -86,6 +97,73 @@ def test_an_initial_state_with_the_batch_of_an_example(path):
     (warning,) = warnings(path)
     assert warning["what"] == "initial_h is a constant of 8 row(s), but the batch of X is dynamic"
     assert "pytorch/pytorch#45653" in warning["why"]
+
+
+def transpose(*perm: int) -> onnx.NodeProto:
+    return helper.make_node("Transpose", ["y"], ["Y"], name="after", perm=perm)
+
+
+LENGTHS = np.array([4, 2], np.int32)
+RECURRENT_BIAS = np.array([[0] * 6 + [1] * 6], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "what", "where"),
+    [
+        (
+            model(producer="tf2onnx", bias=RECURRENT_BIAS),
+            "linear_before_reset is 0",
+            "onnx/tensorflow-onnx#939",
+        ),
+        (
+            model("LSTM", "pytorch", behind=[transpose(0, 2, 3, 1)], direction="bidirectional"),
+            "Transpose node 'after' puts the directions of Y behind its units",
+            "pytorch/pytorch#10838",
+        ),
+        (
+            model("LSTM", "keras2onnx", behind=[transpose(2, 0, 1, 3)], direction="reverse"),
+            "it is reverse, and its sequence is not turned",
+            "onnx/keras-onnx#523",
+        ),
+        (
+            model("LSTM", "", lengths=LENGTHS),
+            "sequence_lens is a constant (4, 2), but the batch or the length of X is dynamic",
+            "pytorch/pytorch#15319",
+        ),
+    ],
+    ids=["recurrent bias", "directions mixed", "not turned back", "constant lengths"],
+)
+def test_faults_of_exporters(path, faulty, what, where):
+    onnx.save(faulty, path)
+    (warning,) = warnings(path)
+    assert warning["what"] == what
+    assert where in warning["why"]
+
+
+def test_a_masked_layer_of_keras(path):
+    onnx.save(model("LSTM", "keras2onnx", lengths=LENGTHS), path)
+    assert "it has sequence_lens, and its sequence Y is used" in [each["what"] for each in warnings(path)]
+
+
+TURN = [
+    helper.make_node("Transpose", ["y"], ["forth"], perm=[2, 0, 1, 3]),
+    helper.make_node("Constant", [], ["steps"], value_ints=[4, 4]),
+    helper.make_node("ReverseSequence", ["forth", "steps"], ["Y"], time_axis=1, batch_axis=0),
+]
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        model(producer="tf2onnx", bias=0 * RECURRENT_BIAS),
+        model("LSTM", "pytorch", behind=[transpose(0, 2, 1, 3)], direction="bidirectional"),
+        model("LSTM", "keras2onnx", behind=TURN, direction="reverse"),
+    ],
+    ids=["no recurrent bias", "directions in front", "turned back"],
+)
+def test_what_only_looks_like_a_fault(path, sound):
+    onnx.save(sound, path)
+    assert warnings(path) == []
 
 
 @pytest.mark.parametrize("op_type", ["AttnLSTM", "CudnnGRU", "custom_lstm_cell"])

@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["LAYERS", "LOOKS_AHEAD", "Stack", "differences", "random_stack"]
+__all__ = ["LAYERS", "LOOKS_AHEAD", "Stack", "differences", "looks_ahead", "random_stack"]
 
 FEATURES = 6
 
@@ -342,6 +342,25 @@ def _session(model: onnx.ModelProto) -> ort.InferenceSession:
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def looks_ahead(stack: Stack, seed: int, steps: int = 64, frames: int = 4) -> bool:
+    """Whether what the input has for the last frames of the output changes those before them.
+
+    Several: a sum without its last step, say, never sees that one.
+    """
+    rng = np.random.default_rng(seed)
+    dims = stack.model.graph.input[0].type.tensor_type.shape.dim
+    shape = [dim.dim_value or (steps if axis == stack.time else 2) for axis, dim in enumerate(dims)]
+    x = rng.standard_normal(shape).astype(np.float32)
+    other = x.copy()
+    # The output is batch first, the input need not be.
+    last = np.moveaxis(other, stack.time, 0)[-frames * stack.stride :]
+    # Not by one number: a norm would take it away.
+    last += 3 * rng.standard_normal(last.shape).astype(np.float32)
+    session = _session(stack.model)
+    first, second = (session.run(None, {"x": each})[0][:, :-frames] for each in (x, other))
+    return not np.array_equal(first, second)
 
 
 def differences(stack: Stack, streamed: onnx.ModelProto, seed: int, calls: int = 8) -> list[str]:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
-from rnnlower.cli.options import LOWERING, MEASURING, OUTPUT, Model, Nodes, Semantics
+from rnnlower.cli.options import (
+    LOWERING,
+    MEASURING,
+    OUTPUT,
+    AssumeLinear,
+    ComputeType,
+    Dequantize,
+    Gates,
+    Model,
+    Nodes,
+    Semantics,
+)
 from rnnlower.cli.running import emit_result, exit_code, exit_codes, installed_runtime, say, to_stderr
 from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
 from rnnlower.wording import counted
@@ -30,8 +41,9 @@ def bench(
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="unroll|scan|loop|adapt|lower",
-            help="Only this; repeatable. adapt and lower: on a runtime that a target describes.",
+            metavar="FORM",
+            help="Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a "
+            "target describes.",
             show_default=False,
             rich_help_panel=LOWERING,
         ),
@@ -75,6 +87,10 @@ def bench(
     ] = None,
     node: Nodes = None,
     semantics: Semantics = "ort",
+    dequantize: Dequantize = False,
+    assume_linear_before_reset: AssumeLinear = False,
+    compute_type: ComputeType = None,
+    gates: Gates = "auto",
     comparing: Comparing,
     showing: Showing,
 ) -> None:
@@ -102,6 +118,10 @@ def bench(
             threads=threads,
             runs=runs,
             warmup=warmup,
+            dequantize=dequantize,
+            assume_linear_before_reset=assume_linear_before_reset,
+            compute_type=compute_type,
+            gates=gates,  # type: ignore[arg-type]  # LoweringOptions checks it
             progress=tell,
             **settings,
             **fixing.values(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
 from rnnlower.cli.options import (
@@ -25,10 +25,7 @@ from rnnlower.cli.options import (
     TargetName,
     UnrollFactor,
 )
-from rnnlower.cli.running import exit_codes, say
-
-if TYPE_CHECKING:
-    from rnnlower.verification import VerificationResult
+from rnnlower.cli.running import exit_codes, tell_of_rounding
 
 __all__ = ["LOWERINGS"]
 
@@ -87,25 +84,15 @@ def _lower(
     settings = {
         "semantics": semantics,
         "sets": lowering.sets,
-        "dequantize": dequantize,
+        "dequantize": lowering.dequantized if node else dequantize,
         "assume_linear_before_reset": assume_linear_before_reset,
     }
     verification = run.write(lowered, settings, lowering.notes, lowering.warnings)
     run.report(verification, lambda source: lowering_sections(source, lowered, lowering))
     if run.shows_words:
         tables.print_lowering(lowering, verification, verbose=showing.verbose)
-    if compute_type is None and verification is not None and _is_narrow(verification):
-        say(
-            "rnnlower: note: each operator rounds to 16 bits, where onnxruntime's recurrent operators round "
-            "at the end; --compute-type float32 does as they do",
-            showing.quiet,
-        )
+    tell_of_rounding(lowering, verification, showing.quiet)
     run.finish(lowering.to_dict(), verification)
-
-
-def _is_narrow(verification: VerificationResult) -> bool:
-    """Whether what differs is floats of 16 bits."""
-    return any(output.dtype in ("float16", "bfloat16") for output in verification.outputs if not output.equal)
 
 
 _ABSENT: dict[str, set[str]] = {

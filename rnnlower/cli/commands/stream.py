@@ -7,9 +7,20 @@ from typing import Annotated
 import typer
 
 from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
-from rnnlower.cli.options import LOWERING, STREAMING, ExternalData, Model, Output, Semantics
-from rnnlower.cli.running import exit_codes
-from rnnlower.cli.values import parse_axes
+from rnnlower.cli.options import (
+    LOWERING,
+    STREAMING,
+    AssumeLinear,
+    ComputeType,
+    Dequantize,
+    ExternalData,
+    Gates,
+    Model,
+    Output,
+    Semantics,
+)
+from rnnlower.cli.running import exit_codes, tell_of_rounding
+from rnnlower.cli.values import parse_axes, parse_chunk
 
 __all__ = ["stream"]
 
@@ -22,8 +33,11 @@ def stream(
     output: Output,
     fixing: Fixing,
     chunk: Annotated[
-        int, typer.Option(min=1, metavar="K", help="Time steps a call.", rich_help_panel=STREAMING)
-    ] = 1,
+        str,
+        typer.Option(
+            metavar="K|any", help="Time steps a call; any: another number in each.", rich_help_panel=STREAMING
+        ),
+    ] = "1",
     time_axis: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,8 +51,8 @@ def stream(
     strategy: Annotated[
         str,
         typer.Option(
-            metavar="none|unroll|scan|loop",
-            help="Whether recurrent nodes are lowered as well.",
+            metavar="FORM",
+            help="unroll, scan or loop: recurrent nodes are lowered as well; none: they stay.",
             rich_help_panel=LOWERING,
         ),
     ] = "none",
@@ -60,6 +74,10 @@ def stream(
         ),
     ] = False,
     semantics: Semantics = "ort",
+    dequantize: Dequantize = False,
+    assume_linear_before_reset: AssumeLinear = False,
+    compute_type: ComputeType = None,
+    gates: Gates = "auto",
     comparing: Comparing,
     external_data: ExternalData = "auto",
     showing: Showing,
@@ -73,20 +91,32 @@ def stream(
 
     runtime = find_target(target) if target else None
     options = StreamOptions(
-        chunk,
+        parse_chunk(chunk),
         parse_axes(time_axis),
         allow_delay,
         strategy,
         runtime,
         semantics=semantics,  # type: ignore[arg-type]  # StreamOptions checks it
+        dequantize=dequantize,
+        assume_linear_before_reset=assume_linear_before_reset,
+        compute_type=compute_type,
+        gates=gates,  # type: ignore[arg-type]  # StreamOptions checks it
         **fixing.values(),
     )
     engine = "" if runtime is None else runtime.engine
     run = Rewriting("stream", model, output, comparing, showing, external_data, engine)
     with run.read() as (streamed, tell):
         report = stream_model(streamed, options, tell)
-    verification = run.write(streamed, {"semantics": semantics, "sets": report.sets}, report.notes)
+    settings = {
+        "semantics": semantics,
+        "sets": report.sets,
+        "dequantize": dequantize,
+        "assume_linear_before_reset": assume_linear_before_reset,
+    }
+    verification = run.write(streamed, settings, report.notes, report.warnings)
     run.report(verification, lambda source: stream_sections(source, streamed, report))
     if run.shows_words:
         tables.print_stream(report, verification, verbose=showing.verbose)
+    if report.lowering is not None:
+        tell_of_rounding(report.lowering, verification, showing.quiet)
     run.finish(report.to_dict(), verification)
