@@ -216,3 +216,14 @@ def test_permissions_are_those_of_a_new_file(tmp_path: Path) -> None:
     plain.close()
     for name in ("out.onnx", "out.onnx.data"):
         assert (tmp_path / name).stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_size_that_is_told_counts_the_data_file(tmp_path: Path) -> None:
+    path, out = model_with_data(tmp_path), tmp_path / "out.onnx"
+    told = rnnlower("scan", path, "-o", out, "--trials", 1).stderr
+    sizes = []
+    for model in (out, path):
+        files = {model, *(tmp_path / location for location in externals(model).values())}
+        assert len(files) == 2
+        sizes.append(sum(file.stat().st_size for file in files))
+    assert f"({sizes[0]:,} bytes; the source has {sizes[1]:,})" in told

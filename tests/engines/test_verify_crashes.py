@@ -94,3 +94,12 @@ def test_every_command_survives(
     assert ("SIGABRT" in run.stdout) == (line[0] != "bench")
     (tmp_path / "out.onnx").unlink(missing_ok=code > 0 or line[0] == "bench")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_death_is_told_under_quiet_too(tmp_path: Path, dies: Callable[[str], None]) -> None:
+    path = save(recurrent_model("GRU", inputs=STATIC), tmp_path)
+    dies("Sigmoid")
+    run = rnnlower("unroll", path, "-o", tmp_path / "out.onnx", "-q", code=1)
+    assert run.stdout == ""
+    assert "onnxruntime ended its process by SIGABRT" in run.stderr
+    assert list(tmp_path.iterdir()) == [path]

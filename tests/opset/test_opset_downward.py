@@ -390,3 +390,15 @@ def test_indices_that_are_known_are_not_told_of() -> None:
         build(12, {"a": "float"}, "k = Constant<value_ints=[1,-1]>() y = Gather(a, k)", "static")
     )
     assert convert_opset(work, 9).notes == []
+
+
+def test_an_operator_from_a_later_opset_is_explained_with_a_way_out() -> None:
+    """onnxruntime's optimisations write operators that the opset of the file has not."""
+    own = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2, 3] x, float[3] scale) => (float[2, 3] y) { y = LayerNormalization (x, scale) }
+    """)
+    with pytest.raises(OpsetError, match="opset 13 has no operator LayerNormalization") as caught:
+        convert_opset(own, 15)
+    assert "onnxruntime writes such models when it optimises them" in str(caught.value)
+    assert "Convert the model as it was before, or leave its opset as it is" in str(caught.value)

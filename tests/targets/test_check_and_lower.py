@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -26,6 +27,18 @@ BUDGET = settings(
     derandomize="RNNLOWER_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+def test_an_opset_that_the_target_does_not_take_is_no_advice(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        main (string[2] x) => (bool[2] y) { y = RegexFullMatch <pattern = "a"> (x) }
+    """)
+    own = write(tmp_path, MINIMAL | {"opset": "range = [9, 18]"})
+    with pytest.raises(rnnlower.OpsetError) as caught:
+        rnnlower.lower(model, target=str(own))
+    assert "choose a target that takes more" in str(caught.value)
+    assert "ask for opset" not in str(caught.value)
 
 
 def without_types(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -135,6 +135,27 @@ def growing(seed: int, scale: float = 1.0) -> onnx.ModelProto:
     )
 
 
+def single(seed: int) -> onnx.ModelProto:
+    """A GRU of one unit whose gates have no bounds in one direction."""
+    constants = weights("GRU", hidden_size=1, directions=2, seed=seed)
+    return recurrent_model(
+        "GRU",
+        constants={name: 2.5 * value for name, value in constants.items()},
+        inputs={"X": (FLOAT, ["T", 2, 3])},
+        hidden_size=1,
+        direction="bidirectional",
+        activations=["Relu", "Relu", "Relu", "HardSigmoid"],
+        activation_alpha=[0.329],
+        activation_beta=[0.644],
+    )
+
+
+@pytest.mark.parametrize(("model", "seed"), [(growing(82), 82), (single(199), 199)], ids=["82", "199"])
+def test_gates_without_bounds_raise_no_false_alarm(model: onnx.ModelProto, seed: int) -> None:
+    result = verify(model, rnnlower.scan(model), seed=seed, trials=8)
+    assert result, str(result)
+
+
 @pytest.mark.parametrize("seed", [15, 17])
 def test_what_overflows_in_every_trial_is_judged_within_range_and_in_float64(seed: int) -> None:
     result = verify(growing(seed), rnnlower.scan(growing(seed)), trials=8)
