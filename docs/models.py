@@ -168,15 +168,6 @@ PACKAGES = (
         "MIT",
         {"src": (1, 12), "src_mask": (1, 12)},
     ),
-    Package(
-        "Tashkeel, 8 bits",
-        "vowel signs for Arabic text, LSTMs that onnxruntime quantized",
-        "text2tashkeel==0.1.0",
-        "rawi_v3.int8.onnx",
-        "Apache-2.0",
-        {"input": (1, 32)},
-        example="openvino",
-    ),
 )
 
 INTRODUCTION = """\
@@ -189,9 +180,7 @@ what becomes of the file as it is → of what `rnnlower lower --target` makes of
 
 - *right*: the numbers are those of onnxruntime on the file, within 2e-4 of the largest;
 - *refuses*: the runtime says that it cannot;
-- *wrong*: it gives other numbers, and says nothing; with 8 bits, another rounding is enough for that;
-- *not lowered*: rnnlower says that it cannot, and what would help: where a runtime has no integer products,
-  `--dequantize`.
+- *wrong*: it gives other numbers, and says nothing.
 
 Below, a command for each model; `--target` takes the other runtimes as well.
 
