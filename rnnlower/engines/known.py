@@ -38,6 +38,7 @@ class Engine:
         precision: The type in which it computes float32; its tolerance follows from it.
         tried: The version with which the adapter was tried; ``""`` if it was not.
         threads: Whether the number of threads can be set.
+        slow: True if it takes seconds to load a model, so that a probe asks less.
         version: The installed version; ``None`` if it is not installed.
         python: The interpreter that has it.
         missing: What is missing to run it; ``""`` if nothing.
@@ -52,6 +53,7 @@ class Engine:
     precision: str = "float32"
     tried: str = ""
     threads: bool = False
+    slow: bool = False
     version: str | None = None
     python: str = sys.executable
     missing: str = ""

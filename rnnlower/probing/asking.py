@@ -113,7 +113,6 @@ class Asker:
 
     Attributes:
         asked: How many questions were put, those of earlier times included.
-        words: What the runtime said where it refused.
     """
 
     def __init__(self, engine: Engine, partial: pathlib.Path | None, tell: Tell) -> None:
@@ -127,7 +126,7 @@ class Asker:
             "version": engine.version,
             "rnnlower": metadata.version("rnnlower"),
         }
-        self._answers: dict[str, str] = {}
+        self._answers: dict[str, list[str]] = {}
         self._saved = time.monotonic()
         if partial is not None and partial.exists():
             kept = json.loads(partial.read_text(encoding="utf-8"))
@@ -161,7 +160,11 @@ class Asker:
             self._answers[key] = self._answer(make(*values, **options))
             if time.monotonic() - self._saved > _SECONDS_BETWEEN_SAVES:
                 self._save()
-        return self._answers[key]
+        return self._answers[key][0]
+
+    def words(self, key: str) -> str:
+        """What the runtime said to a question where it did not answer; ``""`` if it did."""
+        return self._answers[key][1]
 
     def finish(self) -> None:
         """Forget the answers that were kept: another run does not need them."""
@@ -169,18 +172,18 @@ class Asker:
             self._partial.unlink(missing_ok=True)
         self._partial = None
 
-    def _answer(self, asked: Question) -> str:
+    def _answer(self, asked: Question) -> list[str]:
         try:
             answers = self._attempts.run(asked.model, *(feeds for feeds, _ in asked.trials))
         except EngineError as error:
-            return error.how
+            return [error.how, str(error)]
         size = _TOLERANCES.get(self.engine.precision, _TOLERANCES["float32"])
         tolerance = Tolerance(size, size, scaled=True)
         for outputs, (_, expected) in zip(answers, asked.trials, strict=True):
             for name, array in expected.items():
                 if name not in outputs or not compare_values(name, array, outputs[name], tolerance).equal:
-                    return "wrong"
-        return "right"
+                    return ["wrong", ""]
+        return ["right", ""]
 
     def _save(self) -> None:
         self._saved = time.monotonic()

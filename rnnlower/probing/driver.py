@@ -11,9 +11,11 @@ from rnnlower.engines.known import Engine, find_engine
 from rnnlower.errors import UnverifiableError
 from rnnlower.probing import operators
 from rnnlower.probing.asking import Asker, Tell
+from rnnlower.probing.keeping import PROBED, kept
+from rnnlower.probing.lowered import adaptations, cautions, control_flow, open_sizes
 from rnnlower.probing.recurrent import recurrent_rules
 from rnnlower.probing.writing import toml_text
-from rnnlower.targets.reading import parse_target
+from rnnlower.targets.reading import parse_target, read_toml
 from rnnlower.targets.target import Target
 
 __all__ = ["probe", "probe_text"]
@@ -25,7 +27,8 @@ def probe(
     """Try a runtime feature by feature: what it gets right is the target that comes back.
 
     A crash or a hang of the runtime is an answer. It takes minutes. With ``output``, what was answered is
-    kept beside the file until it is written, and a probe that was ended goes on from there.
+    kept beside the file until it is written, and a probe that was ended goes on from there. What a file at
+    this place says that cannot be found out stays: its title, costs, remedies, times, other domains.
 
     Args:
         engine: A name of ``rnnlower engines``, or ``'cmd:PROGRAM {model} {inputs} {outputs}'``.
@@ -55,8 +58,10 @@ def probe_text(name: str, path: pathlib.Path | None, tell: Tell | None) -> str:
     engine = find_engine(name)
     if not engine.installed:
         raise UnverifiableError(f"{engine.title} is not installed ({engine.missing})", remedy=engine.install)
+    before = read_toml(path) if path is not None and path.exists() else {}
     with Asker(engine, None if path is None else _partial(path), tell or (lambda words: None)) as asker:
-        return toml_text(_tables(asker))
+        tables = _tables(asker)
+    return toml_text(kept(tables, before, operators.tried_operators()))
 
 
 def _partial(path: pathlib.Path) -> pathlib.Path:
@@ -73,20 +78,25 @@ def _tables(asker: Asker) -> dict[str, Any]:
     dynamic = operators.is_dynamic(asker)
     ops = operators.operators(asker, opsets[1])
     source = {"source": _source(engine)}
-    dtypes = operators.dtypes(asker)
-    return {
+    tables: dict[str, Any] = {
         "title": engine.title,
         "engine": engine.name,
         "opset": {"range": opsets} | source,
-        "control_flow": operators.control_flow(asker, dynamic) | source,
+        "control_flow": {"ops": []} | source,
         "shapes": {"static": not dynamic} | source,
-        "dtypes": {"allowed": dtypes} | source,
+        "dtypes": {"allowed": operators.dtypes(asker)} | source,
         "ops": {"allowed": ops, "source": f"{source['source']}: ONNX's node tests of each operator"},
         "limits": [limit | source for limit in operators.limits(asker, ops, opsets)],
-        "recurrent": [rule | source for rule in recurrent_rules(asker, dynamic)],
-        "tried": {"version": engine.version or "unknown"} | source,
     }
+    flow = control_flow(asker, tables, dynamic)
+    tables["control_flow"] = flow | source
+    dynamic = dynamic and open_sizes(asker, tables)
+    tables["shapes"] = {"static": not dynamic} | source
+    tables["recurrent"] = [rule | source for rule in recurrent_rules(asker, dynamic, flow["ops"])]
+    tables["recurrent"] = adaptations(asker, tables)
+    tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
+    return tables | {"tried": {"version": engine.version or "unknown"} | source}
 
 
 def _source(engine: Engine) -> str:
-    return f"{engine.label}, rnnlower probe, {datetime.date.today().isoformat()}"
+    return f"{engine.label}, {PROBED}, {datetime.date.today().isoformat()}"

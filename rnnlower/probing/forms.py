@@ -71,6 +71,7 @@ _FED: tuple[tuple[str, Values], ...] = (
     ("Y = MatMul (X, s)", {"X": (2, 4), "s": (4, 3)}),
     ("Y = Gemm (X, s, C)", {"X": (2, 4), "s": (4, 3), "C": (3,)}),
     ("Y = Gemm (X, W, s)", {"X": (2, 4), "W": (4, 3), "s": (3,)}),
+    ("Y = PRelu (X, s)", {"X": (2, 4), "s": (4,)}),
     ("Y = Slice (X, s, e, a)", {"X": (5, 4), "s": [1], "e": [4], "a": [0]}),
     ("Y = Slice (X, b, s, a)", {"X": (5, 4), "b": [1], "s": [4], "a": [0]}),
 )
@@ -112,6 +113,8 @@ def _forms() -> Iterator[Form]:
         version = onnx.defs.get_schema(op_type, opset).since_version
         yield Form(op_type, node, inputs, ("versions", version), opset, _but_first(inputs))
     yield Form("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
+    matrix = {"X": (5, 4), "s": [[3, 1], [0, 2]]}
+    yield Form("Gather", "Y = Gather (X, s)", matrix, ("vector", 1), constant=frozenset("s"))
     squeezed = {"X": (1, 4, 1)}
     yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
 

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import io
+import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from rnnlower.engines.reference import evaluate
-from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.probing.asking import Asker, Question, question
 from rnnlower.probing.forms import FORMS, RANKED, opset_question, rank_question, split_question
-from rnnlower.probing.recurrent import Node, node_question
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.target import CONTROL_FLOW
 
-__all__ = ["control_flow", "dtypes", "is_dynamic", "limits", "operators", "opset_range"]
+__all__ = ["dtypes", "is_dynamic", "limits", "operators", "opset_range", "tried_operators"]
 
 # Tried at the first of these that has the operator in the form of the case.
 _OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
-_CASES_AN_OPERATOR = 3
+_CASES_AN_OPERATOR = 4
 _LARGEST_CASE = 20_000
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _SPLITS = (2, 9, 50, 200)
+_LARGE = {"Sigmoid": (40.0, 100.0), "Softplus": (100.0,), "Tanh": (40.0, 100.0)}
+"""Numbers that a recurrence may well meet."""
 
 
 def opset_range(asker: Asker) -> list[int]:
@@ -45,25 +47,58 @@ def opset_range(asker: Asker) -> list[int]:
 def operators(asker: Asker, last: int) -> list[str]:
     """The operators of which a form or a node test of ONNX is right, up to an opset."""
     formed = {form.op_type for form in FORMS if form.opset <= last and asker.right(str(form), form.question)}
-
-    def has(op_type: str) -> bool:
-        fitting = [(name, case) for name, case, opset in _node_cases().get(op_type, ()) if opset <= last]
-        return op_type in formed or any(asker.right(name, _as_it_is, case) for name, case in fitting)
-
     return [
         name
-        for name in sorted({*_node_cases(), *formed})
-        if name not in (*RECURRENT_OPS, *CONTROL_FLOW) and has(name)
+        for name in tried_operators()
+        if (name in formed or _right_case(asker, name, last))
+        and all(
+            asker.right(f"{name} up to {number:g}", _of_number, name, number)
+            for number in _LARGE.get(name, ())
+        )
     ]
 
 
-def _as_it_is(made: Question) -> Question:
-    return made
+def tried_operators() -> list[str]:
+    """The operators of which there is something to try."""
+    known = {*_node_cases(), *(form.op_type for form in FORMS)}
+    return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW})
+
+
+@dataclasses.dataclass(frozen=True)
+class _RightCase:
+    """A node test that is right: at which opset, and with which inputs as constants."""
+
+    name: str
+    case: Any
+    opset: int
+    constant: bool
+
+
+def _right_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
+    """The first test that is right, with its inputs fed, or else constant but for the first."""
+    for constant in (False, True):
+        for name, case in _node_cases().get(op_type, ()):
+            for opset in itertools.islice(_opsets_of(case, [o for o in _OPSETS if o <= last]), 1):
+                if _is_right(asker, name, case, opset, constant):
+                    return _RightCase(name, case, opset, constant)
+    return None
+
+
+def _of_number(op_type: str, number: float) -> Question:
+    """An operator of a number that overflows where its formula is taken as it stands."""
+    # As many that a kernel takes several at once.
+    x = np.linspace(-number, number, 64, dtype=np.float32).reshape(4, 16)
+    return question([helper.make_node(op_type, ["X"], ["Y"])], {"X": x}, ["Y"], 13)
+
+
+def _is_right(asker: Asker, name: str, case: Any, opset: int, constant: bool) -> bool:
+    key = f"{name} at opset {opset}{', of constants' if constant else ''}"
+    return asker.right(key, _case_question, case, opset, constant)
 
 
 @functools.cache
-def _node_cases() -> Mapping[str, Sequence[tuple[str, Question, int]]]:
-    """Questions of the tests that onnx has of each operator: the smallest, of float32 where there is one."""
+def _node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
+    """The tests that onnx has of each operator: the smallest, of float32 where there is one."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -83,38 +118,37 @@ def _node_cases() -> Mapping[str, Sequence[tuple[str, Question, int]]]:
                 floats = all(array.dtype in (np.float32, np.int64, np.bool_) for array in arrays)
                 plain_rank = len(arrays[0].shape) in (2, 3)
                 found[node.op_type].append(((not floats, not plain_rank, size), case.name, case))
-    made = {}
-    for op_type, sized in found.items():
-        questions: list[tuple[str, Question, int]] = []
-        for _, name, case in sorted(sized, key=lambda entry: entry[:2]):
-            if len(questions) < _CASES_AN_OPERATOR:
-                questions += _case_questions(name, case)
-        made[op_type] = questions
-    return made
+    ordered = {op_type: sorted(sized, key=lambda each: each[:2]) for op_type, sized in found.items()}
+    return {op_type: [each[1:] for each in sized[:_CASES_AN_OPERATOR]] for op_type, sized in ordered.items()}
 
 
-def _case_questions(name: str, case: Any) -> Iterator[tuple[str, Question, int]]:
-    """The test at the first opset that has its form; shapes, axes and the like are constants."""
+def _opsets_of(case: Any, opsets: Iterable[int]) -> Iterator[int]:
+    """Those of the opsets that have the form of the test."""
+    for opset in opsets:
+        try:
+            _case_question(case, opset)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, TypeError, ValueError):
+            continue
+        yield opset
+
+
+def _case_question(case: Any, opset: int, constant: bool = False) -> Question:
+    """The test at an opset; shapes, axes and the like are constants, or all inputs but the first."""
     node = case.model.graph.node[0]
     inputs = dict(zip([name for name in node.input if name], case.data_sets[0][0], strict=False))
     outputs = dict(zip([name for name in node.output if name], case.data_sets[0][1], strict=False))
-    others = {name for index, name in enumerate(inputs) if index and inputs[name].dtype == np.int64}
-    for opset in _OPSETS:
-        try:
-            asked = question([node], inputs, list(outputs), opset, others, outputs)
-        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, TypeError, ValueError):
-            continue
-        yield f"{name} at opset {opset}", asked, opset
-        return
+    others = {
+        name for index, name in enumerate(inputs) if index and (constant or inputs[name].dtype == np.int64)
+    }
+    return question([node], inputs, list(outputs), opset, others, outputs)
 
 
 def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int]) -> list[dict[str, Any]]:
     """The limits of single operators, without their sources."""
     found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
     for form in FORMS:
-        if form.op_type not in ops or not opsets[0] <= form.opset <= opsets[1]:
-            continue
-        if asker.right(str(form), form.question):
+        fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
+        if not fits or asker.right(str(form), form.question):
             continue
         key, what = form.limit
         limit = found[form.op_type]
@@ -124,6 +158,17 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int]) -> list[dict
             limit.setdefault("versions", _versions(form.op_type)).remove(what)
         else:
             limit.setdefault(key, []).append(what)
+    for op_type in ops:
+        right = _right_case(asker, op_type, opsets[1])
+        if right is None:
+            continue
+        if right.constant and op_type not in {form.op_type for form in FORMS}:
+            inputs = [name for name in right.case.model.graph.node[0].input if name]
+            found[op_type]["constant"] = [*range(1, len(inputs))]
+        for version in () if asker.engine.slow else _versions_not_right(asker, op_type, right, opsets):
+            versions = found[op_type].setdefault("versions", _versions(op_type))
+            if version in versions:
+                versions.remove(version)
     if "Split" in ops:
         most = _most(asker, "Split into {}", split_question, _SPLITS)
         if most < _SPLITS[-1]:
@@ -134,10 +179,41 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int]) -> list[dict
             rank = _most(asker, f"{op_type} of rank {{}}", ask, (3, 4, 5, 6))
             if rank < 6:
                 found[op_type]["max_rank"] = rank
+    for op_type, product in (("MatMul", "Y = MatMul (Z, W)"), ("Gemm", "Y = Gemm (Z, W)")):
+        behind = [
+            repeating
+            for repeating in ("Expand", "Tile")
+            if {op_type, repeating} <= {*ops}
+            and not asker.right(f"{op_type} behind {repeating}", _behind, repeating, product)
+        ]
+        if behind:
+            found[op_type]["alone_behind"] = behind
     # An operator of which no version is right is none that the runtime has.
     return [
         {"ops": [op_type], **limit} for op_type, limit in sorted(found.items()) if limit.get("versions", 1)
     ]
+
+
+def _behind(repeating: str, product: str) -> Question:
+    """A product of what another operator repeats, and nothing else reads."""
+    nodes = [onnx.parser.parse_node(line) for line in (f"Z = {repeating} (X, s)", product)]
+    times = [5, 4] if repeating == "Expand" else [5, 1]
+    inputs = {"X": np.ones((1, 4), np.float32), "s": np.array(times), "W": np.ones((4, 3), np.float32)}
+    return question(nodes, inputs, ["Y"], 13, {"s", "W"})
+
+
+def _versions_not_right(
+    asker: Asker, op_type: str, right: _RightCase, opsets: Sequence[int]
+) -> Iterator[int]:
+    """The versions, from the newest to the first that is right, in which a test is not that is in another."""
+    versions = _versions(op_type)
+    for version, after in reversed([*itertools.zip_longest(versions, versions[1:], fillvalue=1 << 30)]):
+        opset = max(version, opsets[0])
+        if opset > opsets[1] or opset >= after or not any(_opsets_of(right.case, [opset])):
+            continue
+        if version <= right.opset < after or _is_right(asker, right.name, right.case, opset, right.constant):
+            return
+        yield version
 
 
 def _versions(op_type: str) -> list[int]:
@@ -159,13 +235,8 @@ def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
 
 def dtypes(asker: Asker) -> list[str]:
     """The types of data that it computes with; float32 and int64, of shapes, are taken for granted."""
-    tried = [("MatMul", _FLOATS), ("Add", _INTEGERS)]
-    right = [
-        dtype
-        for op_type, names in tried
-        for dtype in names
-        if asker.right(f"{op_type} of {dtype}", _typed, op_type, dtype)
-    ]
+    right = [dtype for dtype in _FLOATS if asker.right(f"a cell of {dtype}", _cell, dtype)]
+    right += [dtype for dtype in _INTEGERS if asker.right(f"Add of {dtype}", _sum, dtype)]
     # bool is what comparisons give, rather than a model's input.
     right += ["bool"] if asker.right("Not between Casts", _bools) else []
     return sorted({*right, "float32", "int64"})
@@ -178,18 +249,35 @@ def _bools() -> Question:
     return question(nodes, {"X": np.array([0, 1, 1, 0], np.float32)}, ["Y"], 14)
 
 
-def _typed(op_type: str, dtype: str) -> Question:
-    """An operator of data of this type, in and out."""
+def _cell(dtype: str) -> Question:
+    """What a recurrence computes, of this type."""
     kind = ir.DataType.from_numpy(np.dtype(dtype))
-    # Small integers, which every type holds exactly.
-    x, w = (np.array(rows).astype(kind.numpy()) for rows in ([[0, 1, 2], [1, 0, 3]], [[1, 0, 1]] * 3))
-    y = w + w if op_type == "Add" else x @ w
-    feeds = {"X": w if op_type == "Add" else x, "W": w}
+    lines = ["A = MatMul (X, W)", "C = Gemm <transB = 1> (X, W, b)", "D = Add (A, C)", "E = Sigmoid (D)"]
+    nodes = [onnx.parser.parse_node(line) for line in [*lines, "F = Tanh (C)", "Y = Mul (E, F)"]]
+    x, w = (np.array(rows, dtype) for rows in ([[0, 1, 2], [1, 0, 3]], np.eye(3) + 1))
+    b = np.array([1, -1, 0], dtype)
+    c = x @ w.T + b
+    y = (np.tanh(c) / (1 + np.exp(-(x @ w + c)))).astype(dtype)
+    weights = [numpy_helper.from_array(array, name) for name, array in (("W", w), ("b", b))]
+    return _of_type(nodes, kind, {"X": x}, y, weights)
+
+
+def _sum(dtype: str) -> Question:
+    kind = ir.DataType.from_numpy(np.dtype(dtype))
+    x = np.array([[1, 0, 1]] * 3, dtype)
+    return _of_type([onnx.parser.parse_node("Y = Add (X, W)")], kind, {"X": x, "W": x}, x + x, [])
+
+
+def _of_type(
+    nodes: Sequence[onnx.NodeProto], kind: int, feeds: Mapping[str, Any], y: Any, weights: Sequence[Any]
+) -> Question:
+    """Nodes of data of one type, in and out."""
     graph = helper.make_graph(
-        [helper.make_node(op_type, ["X", "W"], ["Y"])],
+        nodes,
         "question",
-        [helper.make_tensor_value_info(name, kind, feeds[name].shape) for name in feeds],
+        [helper.make_tensor_value_info(name, kind, array.shape) for name, array in feeds.items()],
         [helper.make_tensor_value_info("Y", kind, y.shape)],
+        weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
     onnx.checker.check_model(model, full_check=True)
@@ -198,37 +286,10 @@ def _typed(op_type: str, dtype: str) -> Question:
 
 def is_dynamic(asker: Asker) -> bool:
     """Whether sizes may be symbols: one loaded model runs at two of them."""
-    return asker.right("open sizes", _open, ("batch", "time"), "unroll-free")
+    return asker.right("open sizes", _open)
 
 
-def control_flow(asker: Asker, dynamic: bool) -> dict[str, Any]:
-    """The table ``control_flow``, without its source."""
-    ops = ["If"] if asker.right("If", _if) else []
-    plain, both = Node("LSTM"), Node("LSTM", "bidirectional")
-    right = {
-        (form, node.direction): asker.right(f"{form}: {node}", _lowered, node, form)
-        for form in ("loop", "scan")
-        for node in (plain, both)
-    }
-    ops += [form.capitalize() for form in ("loop", "scan") if right[form, "forward"]]
-    table: dict[str, Any] = {"ops": ops}
-    if any(right[form, "forward"] and not right[form, "bidirectional"] for form in ("loop", "scan")):
-        table["apart"] = True
-    if dynamic and {"Loop", "Scan"} <= {*ops} and not asker.right("open Scan", _open, ("time",), "scan"):
-        table["dynamic"] = "Loop"
-    return table
-
-
-def _lowered(node: Node, form: str) -> Question:
-    asked = node_question(node)
-    model = ir.from_proto(asked.model)
-    lower_model(model, LoweringOptions(form))
-    return Question(ir.to_proto(model), asked.trials)
-
-
-def _open(names: Sequence[str], form: str) -> Question:
-    if form == "scan":
-        return _lowered(Node("LSTM", open=frozenset(names)), form)
+def _open() -> Question:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 13]>
         question (float[time, batch, 4] X) => (float[time, batch, 4] Y)
@@ -237,20 +298,4 @@ def _open(names: Sequence[str], form: str) -> Question:
     """)
     rng = np.random.default_rng(0)
     fed = [{"X": rng.standard_normal(shape).astype(np.float32)} for shape in ((3, 2, 4), (5, 1, 4))]
-    return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])
-
-
-def _if() -> Question:
-    model = onnx.parser.parse_model("""
-        <ir_version: 8, opset_import: ["" : 13]>
-        question (float[1] C, float[2, 4] X) => (float[2, 4] Y)
-        <float[1] zero = {0}>
-        {
-            c = Greater (C, zero)
-            Y = If (c) <then_branch = plus () => (float[2, 4] p) { p = Add (X, X) },
-                        else_branch = minus () => (float[2, 4] m) { m = Neg (X) }>
-        }
-    """)
-    x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    fed = [{"C": np.array([sign], np.float32), "X": x} for sign in (1, -1)]
     return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])

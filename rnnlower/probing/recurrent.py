@@ -3,146 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper
 
-from rnnlower.engines.reference import evaluate
-from rnnlower.probing.asking import Asker, Question, question
+from rnnlower.probing.asking import Asker
+from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
 
-__all__ = ["Node", "node_question", "recurrent_rules"]
+__all__ = ["ask_node", "recurrent_rules"]
 
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-_FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
-_SIZES = (
-    # steps, batch, input_size, hidden_size
-    (3, 2, 8, 16),
-    (1, 1, 8, 16),
-    (50, 1, 8, 64),
-    (3, 16, 8, 64),
-    (50, 16, 8, 16),
-    (3, 1, 64, 256),
-)
-_TRIED = "batches of 1, 2 and 16, 1, 3 and 50 steps, 8 and 64 features, 16, 64 and 256 units"
+_INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")
+_UNITS = (8, 4, 2, 1)
+_MEMBERS, _FEW_MEMBERS = 16, 4
+_LONG = 3
+"""Steps beyond which a runtime that compiles for long is not tried."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
-    """A recurrent node as it is put to a runtime: the plain form, but for what is given.
+def ask_node(asker: Asker, node: Node) -> str:
+    """What becomes of a node."""
+    return asker.ask(str(node), node_question, node)
 
-    Attributes:
-        inputs: The optional inputs that it has.
-        left_out: What of the plain form it lacks: ``hidden_size``, ``Y``, ``Y_h`` or ``Y_c``.
-        fed: Weights that are graph inputs.
-        open: Sizes of X that are symbols.
+
+def recurrent_rules(asker: Asker, dynamic: bool, loops: Sequence[str]) -> list[dict[str, Any]]:
+    """The recurrent rules of the target's file, without their sources.
+
+    Args:
+        asker: Puts the questions.
+        dynamic: Whether sizes may be symbols.
+        loops: Which of If, Loop and Scan there are.
     """
-
-    op_type: str
-    direction: str = "forward"
-    sizes: tuple[int, int, int, int] = _SIZES[0]
-    inputs: frozenset[str] = frozenset({"B"})
-    attributes: tuple[tuple[str, Any], ...] = ()
-    left_out: frozenset[str] = frozenset()
-    fed: frozenset[str] = frozenset()
-    open: frozenset[str] = frozenset()
-
-    def with_(self, name: str) -> Node:
-        """The node with one feature more, as :func:`_features` calls it."""
-        if name in ("sequence_lens", "initial_h", "initial_c", "P", "B"):
-            return dataclasses.replace(self, inputs=self.inputs | {name})
-        values = {"clip": 0.3, "layout": 1, "input_forget": 1, "linear_before_reset": 1}
-        if name in values:
-            return dataclasses.replace(self, attributes=(*self.attributes, (name, values[name])))
-        count = _FUNCTIONS[self.op_type] * (2 if self.direction == "bidirectional" else 1)
-        return dataclasses.replace(self, attributes=(*self.attributes, ("activations", (name,) * count)))
-
-    def __str__(self) -> str:
-        steps, batch, features, units = self.sizes
-        more = [f"{name}={value}" for name, value in self.attributes]
-        more += [f"no {name}" for name in sorted(self.left_out)]
-        more += [f"{name} fed" for name in sorted(self.fed)] + [f"open {name}" for name in sorted(self.open)]
-        given = " ".join([*sorted(self.inputs), *more])
-        return f"{self.op_type} {self.direction} T={steps} B={batch} I={features} H={units} {given}"
-
-
-def node_question(node: Node) -> Question:
-    """The question whether a runtime gets the node right."""
-    rng = np.random.default_rng(0)
-    steps, batch, features, units = node.sizes
-    count = 2 if node.direction == "bidirectional" else 1
-    attributes: dict[str, Any] = dict(node.attributes)
-    rows = _GATES[node.op_type] * units
-    state = (batch, count, units) if attributes.get("layout") else (count, batch, units)
-    x = (batch, steps, features) if attributes.get("layout") else (steps, batch, features)
-    shapes = {
-        "X": x,
-        "W": (count, rows, features),
-        "R": (count, rows, units),
-        "B": (count, 2 * rows),
-        "initial_h": state,
-        "initial_c": state,
-        "P": (count, 3 * units),
-    }
-    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    for name in ("W", "R", "B", "P"):
-        arrays[name] *= np.float32(0.5 / np.sqrt(units))
-    arrays["sequence_lens"] = np.maximum(steps - np.arange(batch) % 2, 1).astype(np.int32)
-    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-    names = [name if name in ("X", "W", "R", *node.inputs) else "" for name in order]
-    while not names[-1]:
-        names.pop()
-    outputs = ["Y", "Y_h", "Y_c"] if node.op_type == "LSTM" else ["Y", "Y_h"]
-    outputs = ["" if name in node.left_out else name for name in outputs]
-    while not outputs[-1]:
-        outputs.pop()
-    if "hidden_size" not in node.left_out:
-        attributes["hidden_size"] = units
-    if node.direction != "forward":
-        attributes["direction"] = node.direction
-    made = helper.make_node(node.op_type, names, outputs, name="node", **attributes)
-    inputs = {name: arrays[name] for name in names if name}
-    constant = {"W", "R", "B", "P"} - node.fed
-    asked = question([made], inputs, [name for name in outputs if name], 14, constant)
-    return _opened(asked, node) if node.open else asked
-
-
-def _opened(asked: Question, node: Node) -> Question:
-    """The same with symbols for sizes of X, on which those of the outputs depend, and a second trial."""
-    model = onnx.ModelProto.FromString(asked.model.SerializeToString())
-    axes = {"time": 0, "batch": 1}
-    for name in node.open:
-        model.graph.input[0].type.tensor_type.shape.dim[axes[name]].dim_param = name
-    # The plain form's other inputs are states, [directions, batch, units].
-    stateful = [value for value in model.graph.input[1:] if "batch" in node.open]
-    for value in stateful:
-        value.type.tensor_type.shape.dim[1].dim_param = "batch"
-    for value in model.graph.output:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            batch_axis = 2 if value.name == "Y" else 1
-            if "batch" in node.open and axis == batch_axis:
-                dim.dim_param = "batch"
-            if "time" in node.open and value.name == "Y" and axis == 0:
-                dim.dim_param = "time"
-    trials = list(asked.trials)
-    feeds = dict(trials[0][0])
-    for name in node.open:
-        feeds["X"] = np.concatenate([feeds["X"]] * 2, axis=axes[name])
-    feeds |= {value.name: np.concatenate([feeds[value.name]] * 2, axis=1) for value in stateful}
-    return Question(model, [*trials, (feeds, evaluate(model, feeds))])
-
-
-def recurrent_rules(asker: Asker, dynamic: bool) -> list[dict[str, Any]]:
-    """The recurrent rules of the target's file, without their sources."""
     rules: list[dict[str, Any]] = []
     for op_type, form in (("LSTM", None), ("GRU", 0), ("GRU", 1), ("RNN", None)):
         base = Node(op_type)
         base = base.with_("linear_before_reset") if form else base
-        for rule in _rules(asker, base, dynamic):
+        for rule in _rules(asker, base, dynamic, loops):
             twin = rule | {"attributes": rule["attributes"] | {"linear_before_reset": [0]}}
             if form == 1 and twin in rules:
                 # Both forms alike: the attribute limits nothing.
@@ -154,14 +51,14 @@ def recurrent_rules(asker: Asker, dynamic: bool) -> list[dict[str, Any]]:
     return rules
 
 
-def _rules(asker: Asker, base: Node, dynamic: bool) -> Iterator[dict[str, Any]]:
-    states = ["initial_h", "initial_c"] if base.op_type == "LSTM" else ["initial_h"]
+def _rules(asker: Asker, base: Node, dynamic: bool, loops: Sequence[str]) -> Iterator[dict[str, Any]]:
+    states = STATES[base.op_type]
     with_states = base
     for name in states:
         with_states = with_states.with_(name)
     left = list(_DIRECTIONS)
     wrong: set[str] = set()
-    for start, needs in ((base, []), (with_states, states)):
+    for start, needs in ((base, ()), (with_states, states)):
         sound = []
         for direction in left:
             answers = _at_sizes(asker, dataclasses.replace(start, direction=direction))
@@ -171,86 +68,280 @@ def _rules(asker: Asker, base: Node, dynamic: bool) -> Iterator[dict[str, Any]]:
                 wrong.add(direction)
         left = [direction for direction in left if direction not in sound]
         if sound:
-            rule = _rule(asker, start, needs, sound, wrong, dynamic)
+            tries = _Tries(asker, start, sound, needs, wrong)
+            rule = tries.rule(dynamic, loops)
+            if not rule:
+                continue
             yield rule
             # States that are right only all together want a rule of their own.
             left += [] if {*states} <= {*rule["inputs"]} else sound
 
 
+def _sizes(asker: Asker) -> list[tuple[int, int, int, int]]:
+    return [sizes for sizes in SIZES if sizes[0] <= _LONG or not asker.engine.slow]
+
+
 def _at_sizes(asker: Asker, node: Node) -> list[str]:
     """The answers at each size, up to the first that is not right."""
     answers: list[str] = []
-    for sizes in _SIZES:
-        sized = dataclasses.replace(node, sizes=sizes)
-        answers.append(asker.ask(str(sized), node_question, sized))
+    for sizes in _sizes(asker):
+        answers.append(ask_node(asker, dataclasses.replace(node, sizes=sizes)))
         if answers[-1] != "right":
             break
     return answers
 
 
-def _rule(
-    asker: Asker, base: Node, needs: Sequence[str], sound: Sequence[str], wrong: set[str], dynamic: bool
-) -> dict[str, Any]:
-    nodes = [dataclasses.replace(base, direction=direction) for direction in sound]
+class _Tries:
+    """What is found out about the nodes of one rule.
 
-    def all_right(variants: Sequence[Node], key: str) -> bool:
-        answers = [asker.ask(str(node), node_question, node) for node in variants]
-        if "wrong" in answers:
-            wrong.add(key)
-        return set(answers) == {"right"}
+    Args:
+        asker: Puts the questions.
+        base: The plain node.
+        sound: The directions in which it is right.
+        needs: The states that it has.
+        wrong: Takes what the runtime gets silently wrong.
+    """
 
-    taken, functions = [], []
-    together = nodes
-    for name in _features(base):
-        key = "activations" if name in _ACTIVATIONS else name
-        if not all_right([node.with_(name) for node in nodes], key):
-            continue
-        if name in _ACTIVATIONS:
-            functions.append(name)
-            continue
-        # What is right alone need not be right beside the others.
-        joined = [node.with_(name) for node in together]
-        if all_right(joined, name):
-            together = joined
-            taken.append(name)
-    needed = [
-        name
-        for name in ("hidden_size", "Y", "Y_h", "Y_c")
-        if (name != "Y_c" or base.op_type == "LSTM")
-        and not all_right([dataclasses.replace(n, left_out=frozenset({name})) for n in nodes], name)
-    ]
-    if not all_right([dataclasses.replace(n, inputs=n.inputs - {"B"}) for n in nodes], "B"):
-        needed.append("B")
-    rule: dict[str, Any] = {
-        "ops": [base.op_type],
-        "dtypes": ["float32"],
-        "directions": list(sound),
-        "inputs": ["B", *needs, *(n for n in taken if n in ("sequence_lens", "initial_h", "initial_c", "P"))],
-        "attributes": _attributes(base, taken),
-        "activations": ["default", *functions],
-    }
-    # Names that are empty in the middle are what a node without Y is written with.
-    rule |= {"not_empty": [name for name in needed if name in ("Y", "Y_h", "Y_c")]}
-    rule |= {"needs": [*needs, *needed]}
-    rule["constant"] = [
-        name
-        for name in ("W", "R", "B")
-        if not all_right([dataclasses.replace(n, fed=frozenset({name})) for n in nodes[:1]], name)
-    ]
-    if dynamic:
-        rule["static"] = [
-            name
-            for name in ("batch", "time")
-            if not all_right([dataclasses.replace(n, open=frozenset({name})) for n in nodes], name)
+    def __init__(
+        self, asker: Asker, base: Node, sound: Sequence[str], needs: Sequence[str], wrong: set[str]
+    ) -> None:
+        self._asker = asker
+        self._base = base
+        self._directions = list(sound)
+        self._states = list(needs)
+        self._wrong = wrong
+        self._taken: list[str] = []
+        self._functions: list[str] = []
+        self._needs: list[str] = []
+        self._not_empty: list[str] = []
+
+    def rule(self, dynamic: bool, loops: Sequence[str]) -> dict[str, Any]:
+        """The rule; nothing where random nodes show that not even the plain one is right."""
+        self._try_features()
+        self._try_outputs()
+        self._try_members()
+        if not self._directions:
+            return {}
+        base = self._base
+        attributes: dict[str, list[Any]] = {"layout": [0], "clip": []}
+        if base.op_type == "LSTM":
+            attributes["input_forget"] = [0]
+        attributes = {name: values for name, values in attributes.items() if name not in self._taken}
+        if not self._right(lambda node: node.activated(), "activations"):
+            attributes["activations"] = []
+        inputs = ["B", *self._states, *(name for name in self._taken if name in _INPUTS)]
+        rule: dict[str, Any] = {
+            "ops": [base.op_type],
+            "dtypes": ["float32"],
+            "directions": list(self._directions),
+            "inputs": inputs,
+            "attributes": attributes,
+            "activations": ["default", *self._functions],
+            "not_empty": self._not_empty,
+            "needs": [*self._states, *self._needs],
+        }
+        rule |= self._weights() | self._least_and_most(inputs)
+        if dynamic:
+            rule |= self._open_sizes(inputs, loops)
+        rule["not_behind"] = [
+            op_type
+            for op_type in ("Expand", "Tile")
+            if not self._right(lambda node, o=op_type: self._bare(node, o), "repeated")
         ]
-    if not all_right([dataclasses.replace(n, sizes=(3, 2, 1, 16)) for n in nodes], "input_size"):
-        rule["min_input_size"] = 2
-    # Readings differ in what is clipped; bodies were not tried.
-    rule["semantics"] = ["ort"] if "clip" in taken else []
-    rule["nested"] = False
-    rule["wrong"] = sorted(wrong - set(sound))
-    rule["tried"] = _TRIED
-    return {key: value for key, value in rule.items() if value or key in ("attributes", "inputs", "nested")}
+        # Readings differ in what is clipped.
+        rule["semantics"] = ["ort"] if "clip" in self._taken else []
+        rule["nested"] = all(
+            self._right(lambda node, p=place: dataclasses.replace(node, place=p), "nested") for place in loops
+        )
+        rule["wrong"] = sorted(self._wrong - {*self._directions})
+        rule["tried"] = _tried(_sizes(self._asker))
+        kept = ("attributes", "inputs")
+        return {key: value for key, value in rule.items() if (value or key in kept) and value is not True} | (
+            {} if rule["nested"] else {"nested": False}
+        )
+
+    def _bare(self, node: Node, behind: str) -> Node:
+        """The node behind an operator, with no more inputs than it needs."""
+        inputs = node.inputs if "B" in self._needs else node.inputs - {"B"}
+        return dataclasses.replace(node, behind=behind, inputs=inputs)
+
+    @property
+    def _nodes(self) -> list[Node]:
+        return [dataclasses.replace(self._base, direction=direction) for direction in self._directions]
+
+    def _right(self, change: Any, key: str, nodes: Sequence[Node] | None = None) -> bool:
+        """Whether the nodes, changed, are all right; ``key`` is noted where one is silently wrong."""
+        changed = [change(node) for node in (self._nodes if nodes is None else nodes)]
+        answers = {ask_node(self._asker, node) for node in changed}
+        if "wrong" in answers and key:
+            self._wrong.add(key)
+        return answers == {"right"}
+
+    def _try_features(self) -> None:
+        together = self._nodes
+        for name in _features(self._base):
+            key = "activations" if name in _ACTIVATIONS else name
+            if not self._right(lambda node, n=name: node.with_(n), key):
+                continue
+            if name in _ACTIVATIONS:
+                self._functions.append(name)
+                continue
+            # What is right alone need not be right beside the others.
+            joined = [node.with_(name) for node in together]
+            if self._right(lambda node: node, name, joined):
+                together = joined
+                self._taken.append(name)
+        mixed = [*self._functions, "Sigmoid", "Tanh"]
+        if self._functions and not self._right(lambda node: node.activated(*mixed), "activations"):
+            self._functions = []
+
+    def _try_outputs(self) -> None:
+        """Which outputs, and B, must be there, and which may be missing but not empty."""
+
+        def without(*names: str) -> bool:
+            return self._right(lambda node: dataclasses.replace(node, left_out=frozenset(names)), names[0])
+
+        last = "Y_c" if self._base.op_type == "LSTM" else "Y_h"
+        if not without("hidden_size"):
+            self._needs.append("hidden_size")
+        for name in ("Y", "Y_h", "Y_c") if last == "Y_c" else ("Y", "Y_h"):
+            ends = {"Y_h": ("Y_h", "Y_c")[: 2 if last == "Y_c" else 1], "Y_c": ("Y_c",)}.get(name, ())
+            empty = name == last or without(name)
+            absent = not ends or without(*ends)
+            if not empty and name != last:
+                self._not_empty.append(name)
+            if not absent:
+                self._needs.append(name)
+        bare = [dataclasses.replace(node, inputs=node.inputs - {"B"}) for node in self._nodes]
+        if not self._right(lambda node: node, "B", bare):
+            self._needs.append("B")
+        elif not self._right(lambda node: dataclasses.replace(node, written=4), "B", bare):
+            self._not_empty.append("B")
+
+    def _try_members(self) -> None:
+        """Random nodes of the rule; what none but the plain ones lack is taken back."""
+        rng = np.random.default_rng(0)
+        for _ in range(_FEW_MEMBERS if self._asker.engine.slow else _MEMBERS):
+            while self._directions:
+                member, parts = self._member(rng)
+                answer = ask_node(self._asker, member)
+                if answer == "right":
+                    break
+                self._take_back(member, parts, answer)
+
+    def _member(self, rng: np.random.Generator) -> tuple[Node, list[str]]:
+        """A random node of the rule, and what it has beyond the plain one."""
+        direction = self._directions[rng.integers(len(self._directions))]
+        sizes = _sizes(self._asker)
+        size = sizes[rng.integers(len(sizes))]
+        node = dataclasses.replace(self._base, direction=direction, sizes=size, read=True)
+        leave = [name for name in ("Y", "Y_h", "Y_c", "hidden_size") if self._may_lack(name)]
+        parts = [name for name in [*self._taken, *leave] if rng.integers(2)]
+        if {"Y", "Y_h", "Y_c"} <= {*parts} or ({"Y", "Y_h"} <= {*parts} and node.op_type != "LSTM"):
+            parts.remove("Y")
+        if self._functions and rng.integers(2):
+            parts.append("activations")
+        return self._with(node, parts), parts
+
+    def _may_lack(self, name: str) -> bool:
+        return name not in (*self._needs, *self._not_empty) and (
+            name != "Y_c" or self._base.op_type == "LSTM"
+        )
+
+    def _with(self, node: Node, parts: Sequence[str]) -> Node:
+        for name in parts:
+            if name in ("Y", "Y_h", "Y_c", "hidden_size"):
+                node = dataclasses.replace(node, left_out=node.left_out | {name})
+            elif name == "activations":
+                node = node.activated(*self._functions)
+            else:
+                node = node.with_(name)
+        return node
+
+    def _take_back(self, member: Node, parts: list[str], answer: str) -> None:
+        """Takes back the part of a node that is not right without which it is, or the direction."""
+        plain = dataclasses.replace(self._base, direction=member.direction, sizes=member.sizes, read=True)
+        culprit = next(
+            (
+                name
+                for name in parts
+                if ask_node(self._asker, self._with(plain, [part for part in parts if part != name]))
+                == "right"
+            ),
+            parts[0] if parts else member.direction,
+        )
+        if culprit in self._taken:
+            self._taken.remove(culprit)
+        elif culprit == "activations":
+            self._functions = []
+        elif culprit in self._directions:
+            self._directions.remove(culprit)
+        else:
+            self._needs.append(culprit)
+            if culprit != "hidden_size":
+                self._not_empty.append(culprit)
+        if answer == "wrong":
+            self._wrong.add(culprit)
+
+    def _weights(self) -> dict[str, Any]:
+        """Which weights must be constants, or made of constants."""
+        rule: dict[str, Any] = {"constant": [], "fixed": []}
+        nodes = self._nodes[:1]
+        for name in ("W", "R", "B"):
+            if self._right(lambda node, n=name: dataclasses.replace(node, fed=frozenset({n})), name, nodes):
+                continue
+            computed = self._right(
+                lambda node, n=name: dataclasses.replace(node, computed=frozenset({n})),
+                name,
+                nodes,
+            )
+            rule["fixed" if computed else "constant"].append(name)
+        return rule
+
+    def _least_and_most(self, inputs: Sequence[str]) -> dict[str, Any]:
+        """How small a node may be, and how many inputs may be written."""
+        rule: dict[str, Any] = {}
+        if not self._right(lambda node: dataclasses.replace(node, sizes=(3, 2, 1, 16)), "input_size"):
+            rule["min_input_size"] = 2
+        states = frozenset(STATES[self._base.op_type]) & {*inputs}
+
+        def small(units: int) -> bool:
+            more = {"inputs": self._base.inputs | states, "full": states, "sizes": (3, 1, 8, units)}
+            return self._right(lambda node: dataclasses.replace(node, **more), "")
+
+        least = next((units * 2 for units in _UNITS if not small(units)), 1)
+        if least > 1:
+            rule["min_hidden_size"] = least
+        last = 8 if self._base.op_type == "LSTM" else 6
+        first = 4 if not self._states else 5 + len(self._states)
+        written = (
+            count - 1
+            for count in range(first + 1, last + 1)
+            if not self._right(lambda node, c=count: dataclasses.replace(node, written=c), "inputs")
+        )
+        most = next(written, last)
+        if most < last:
+            rule["most_inputs"] = most
+        return rule
+
+    def _open_sizes(self, inputs: Sequence[str], loops: Sequence[str]) -> dict[str, Any]:
+        """Which sizes must be numbers: anywhere, in bodies, and where the node's states are computed."""
+
+        def takes(nodes: Sequence[Node], name: str) -> bool:
+            return self._right(lambda node: dataclasses.replace(node, open=frozenset({name})), name, nodes)
+
+        rule: dict[str, Any] = {"static": [n for n in ("batch", "time") if not takes(self._nodes, n)]}
+        taken = [name for name in ("batch", "time") if name not in rule["static"]]
+        inner = [dataclasses.replace(node, place=place) for node in self._nodes for place in loops]
+        rule["static_nested"] = [name for name in taken if inner and not takes(inner, name)]
+        states = frozenset(STATES[self._base.op_type])
+        if "batch" in taken and states <= {*inputs}:
+            computed = [
+                dataclasses.replace(node, inputs=node.inputs | states, computed=states)
+                for node in self._nodes
+            ]
+            rule["static_with_states"] = [] if takes(computed, "batch") else ["batch"]
+        return rule
 
 
 def _features(node: Node) -> list[str]:
@@ -264,9 +355,15 @@ def _features(node: Node) -> list[str]:
     return [name for name in features if name not in node.inputs]
 
 
-def _attributes(node: Node, taken: Sequence[str]) -> Mapping[str, list[Any]]:
-    """What attributes may be: at their defaults where another value is not right."""
-    defaults: dict[str, list[Any]] = {"layout": [0], "clip": []}
-    if node.op_type == "LSTM":
-        defaults["input_forget"] = [0]
-    return {name: values for name, values in defaults.items() if name not in taken}
+def _tried(sizes: Sequence[tuple[int, int, int, int]]) -> str:
+    """``batches of 1, 2 and 16, 1, 3 and 50 steps, ...``."""
+    steps, batches, features, units = (sorted(set(column)) for column in zip(*sizes, strict=True))
+    return (
+        f"batches of {_listed(batches)}, {_listed(steps)} steps, {_listed(features)} features, "
+        f"{_listed(units)} units"
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last

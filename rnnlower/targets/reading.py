@@ -34,7 +34,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["LISTS", "TABLES", "find_target", "parse_target", "target_names"]
+__all__ = ["LISTS", "TABLES", "find_target", "parse_target", "read_toml", "target_names"]
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -83,6 +83,19 @@ def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
         return parse_target(path.stem, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise OptionError(f"target file {path}: {error}") from error
+
+
+def read_toml(path: pathlib.Path) -> dict[str, Any]:
+    """Return what a target's file says, as it stands there.
+
+    Raises:
+        OptionError: It is no TOML.
+    """
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"target file {path}: {error}") from error
+    return data
 
 
 def parse_target(name: str, text: str) -> Target:

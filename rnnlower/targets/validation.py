@@ -40,7 +40,7 @@ _DTYPES = (
     "float8_e8m0fnu",
 )
 _JUDGED = (
-    *(*_OPTIONAL_INPUTS, *OUTPUT_NAMES, *ATTRIBUTE_TYPES, *DIRECTIONS, *_SIZES),
+    *(*INPUT_NAMES, *OUTPUT_NAMES, *ATTRIBUTE_TYPES, *DIRECTIONS, *_SIZES),
     *("type", "empty", "inputs", "nested", "semantics", "repeated", "input_size"),
 )
 ADAPTABLE: Mapping[str, str] = {

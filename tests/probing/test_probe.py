@@ -14,9 +14,9 @@ from support.cli_helpers import rnnlower
 
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, driver, probe
+from rnnlower.probing import asking, driver, operators, probe
 from rnnlower.probing.forms import FORMS, split_question
-from rnnlower.probing.recurrent import Node, node_question
+from rnnlower.probing.nodes import Node, node_question
 from rnnlower.probing.writing import changes, toml_text
 from rnnlower.targets import find_target
 from rnnlower.targets.reading import parse_target
@@ -57,14 +57,15 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     monkeypatch.setattr(asking, "Attempts", Runtime)
     # A few operators are enough; those of all tests of onnx take their time.
     few = {"Erf": "Y = Erf (X)", "Relu": "Y = Relu (X)", "Split": "", "Gemm": ""}
-    cases = {name: [(text, _of(text), 13)] if text else [] for name, text in few.items()}
-    monkeypatch.setattr("rnnlower.probing.operators._node_cases", lambda: cases)
+    cases = {name: [(text, text)] if text else [] for name, text in few.items()}
+    monkeypatch.setattr(operators, "_node_cases", lambda: cases)
+    monkeypatch.setattr(operators, "_case_question", _of)
     return Runtime
 
 
-def _of(text: str) -> asking.Question:
+def _of(text: str, opset: int, constant: bool = False) -> asking.Question:
     node = onnx.parser.parse_node(text)
-    return asking.question([node], {"X": np.ones((2, 3), np.float32)}, ["Y"], 13)
+    return asking.question([node], {"X": np.ones((2, 3), np.float32)}, ["Y"], opset)
 
 
 def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ ABOUT = {
     "install": "pip install emx-onnx-cgen, and gcc",
     "needs": ("gcc",),
     "tried": "1.4.0",
+    "slow": True,
 }
 
 

@@ -12,6 +12,7 @@ ABOUT = {
     "packages": ("iree-base-compiler", "iree-base-runtime", "onnx"),
     "install": "pip install 'iree-base-compiler[onnx]' iree-base-runtime",
     "tried": "3.13.0",
+    "slow": True,
 }
 
 

@@ -1,9 +1,9 @@
-// node ort_web.mjs PACKAGE MODEL: answers lines of JSON, the first an empty one, with lines of JSON.
+// node ort_web.mjs PACKAGE: answers lines of JSON with lines of JSON; {model} is loaded, on {feeds} it is run.
 import fs from "node:fs";
 import readline from "node:readline";
 import { createRequire } from "node:module";
 
-const [, , folder, model] = process.argv;
+const [, , folder] = process.argv;
 const ort = createRequire(folder + "/package.json")(folder);
 ort.env.wasm.numThreads = 1;
 ort.env.logLevel = "error";
@@ -31,8 +31,10 @@ function converted(values, how) {
 
 let session;
 
-async function answered(values) {
-  if (session) return converted(await session.run(converted(values, decoded)), encoded);
+async function answered({ model, feeds }) {
+  if (feeds) return converted(await session.run(converted(feeds, decoded)), encoded);
+  await session?.release();
+  session = undefined;
   session = await ort.InferenceSession.create(new Uint8Array(fs.readFileSync(model)), { executionProviders: ["wasm"] });
   return {};
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import json
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,25 +36,9 @@ def _package() -> str:
 
 
 def load(model: Model) -> Run:
-    import base64
-    import subprocess
-
     import numpy as np
 
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ort_web.mjs")
-    node = subprocess.Popen(
-        ["node", script, _package(), model.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-
-    def ask(request: Any) -> Any:
-        assert node.stdin is not None
-        assert node.stdout is not None
-        node.stdin.write(json.dumps(request).encode() + b"\n")
-        node.stdin.flush()
-        answer = json.loads(node.stdout.readline() or '{"error": "node ended"}')
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer
+    ask = _node()
 
     def run(feeds: Arrays) -> Arrays:
         values = {}
@@ -59,10 +46,35 @@ def load(model: Model) -> Run:
             data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
             values[name] = {"type": str(array.dtype), "dims": list(array.shape), "data": data}
         results = {}
-        for name, value in ask(values).items():
+        for name, value in ask({"feeds": values}).items():
             raw = base64.b64decode(value["data"])
             results[name] = np.frombuffer(raw, np.dtype(value["type"])).reshape(value["dims"])
         return results
 
-    ask({})
+    ask({"model": model.path})
     return run
+
+
+@functools.cache
+def _node() -> Callable[[Any], Any]:
+    """What asks a process of node, which takes long to start, and holds the model that was loaded last."""
+    import subprocess
+
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ort_web.mjs")
+    node = subprocess.Popen(["node", script, _package()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(request: Any) -> Any:
+        assert node.stdin is not None
+        assert node.stdout is not None
+        node.stdin.write(json.dumps(request).encode() + b"\n")
+        node.stdin.flush()
+        line = node.stdout.readline()
+        if not line:
+            _node.cache_clear()
+            raise RuntimeError("node ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+    return ask

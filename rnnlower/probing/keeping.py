@@ -1,0 +1,67 @@
+"""What a target's file says that a probe cannot find out, kept when the runtime is tried anew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+__all__ = ["PROBED", "kept"]
+
+PROBED = "rnnlower probe"
+"""What stands in the source of a claim that is found out."""
+_OF_A_LIMIT = ("written", "alone_behind", "vector", "constant", "attributes", "versions", "max_outputs")
+
+
+def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection[str] = ()) -> dict[str, Any]:
+    """The tables of a file, with what an earlier file of the runtime says beside.
+
+    That are its title, costs and cautions, operators that were not tried, remedies, and how fast nodes are.
+
+    Args:
+        tables: What was found out.
+        before: The earlier file.
+        tried: The operators that were tried.
+    """
+    result = dict(tables) | {"title": before.get("title", tables["title"])}
+    ops = before.get("ops", {})
+    result["ops"] = tables["ops"] | {name: ops[name] for name in ("domains", "functions") if name in ops}
+    others = [name for name in ops.get("allowed", ()) if name not in tried]
+    names = {*tables["ops"]["allowed"], *others}
+    # Those of other domains last.
+    result["ops"]["allowed"] = sorted(names, key=lambda name: ("." in name, name))
+    result["limits"] = [_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]]
+    result["recurrent"] = [_with_times(rule, before.get("recurrent", ())) for rule in tables["recurrent"]]
+    known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
+    result["cautions"] = [*tables["cautions"], *known]
+    if "costs" in before:
+        result["costs"] = before["costs"]
+    return result
+
+
+def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The limit, with the remedy of an earlier one of the same kind."""
+    remedies = (
+        each["remedy"]
+        for each in before
+        if "remedy" in each
+        and {*limit["ops"]} & {*each["ops"]}
+        and any(key in limit and key in each for key in _OF_A_LIMIT)
+    )
+    remedy = next(remedies, "")
+    return dict(limit) | ({"remedy": remedy} if remedy else {})
+
+
+def _with_times(rule: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The rule, with the times of the earlier one that is most like it."""
+    timed = [each for each in before if rule["ops"][0] in each["ops"] and "measured" in each]
+    likeness = [
+        (
+            len({*rule["directions"]} & {*each.get("directions", rule["directions"])}),
+            len({*rule.get("needs", ())} & {*each.get("needs", ())}),
+        )
+        for each in timed
+    ]
+    if not timed or not max(likeness)[0]:
+        return dict(rule)
+    nearest = timed[likeness.index(max(likeness))]
+    return dict(rule) | {key: nearest[key] for key in ("faster_unrolled", "measured") if key in nearest}

@@ -1,0 +1,194 @@
+"""What a lowering makes for a runtime, tried there: loops, adapted nodes, and primitives at real sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnnlower.engines.reference import evaluate
+from rnnlower.errors import RnnLowerError
+from rnnlower.passes.pipeline import LoweringOptions, lower_model
+from rnnlower.probing.asking import Asker, Question
+from rnnlower.probing.nodes import STATES, Node, node_question
+from rnnlower.probing.writing import toml_text
+from rnnlower.targets.plan import Native
+from rnnlower.targets.reading import parse_target
+from rnnlower.targets.target import Target
+from rnnlower.targets.validation import ADAPTABLE
+
+__all__ = ["adaptations", "cautions", "control_flow", "open_sizes"]
+
+Tables = Mapping[str, Any]
+
+_FORMS = (Node("LSTM"), Node("GRU"), Node("GRU").with_("linear_before_reset"), Node("RNN"))
+_DIRECTIONS = ("forward", "reverse", "bidirectional")
+# More steps than are unrolled.
+_MANY = (300, 2, 4, 8)
+_REAL = (3, 2, 8, 16), (50, 1, 8, 64), (50, 16, 8, 16), (3, 1, 64, 256)
+_MOST_WORDS = 300
+
+
+def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
+    """The table ``control_flow``: which of If, Loop and Scan are right in the forms that are lowered to.
+
+    Args:
+        asker: Puts the questions.
+        tables: The tables of the file that are known: a lowering keeps to their operators.
+        dynamic: Whether sizes may be symbols.
+    """
+    source = {"source": "a probe"}
+    draft: dict[str, Any] = {**tables, "recurrent": [], "shapes": {"static": not dynamic} | source}
+
+    def right(form: str, apart: bool, node: Node, more: Sequence[str] = ()) -> bool:
+        target = _target(draft | {"control_flow": {"ops": [form, *more], "apart": apart} | source})
+        return _lowered_right(asker, node, target, "lower", f"{form}{', apart' if apart else ''}")
+
+    ops = ["If"] if asker.right("If", _if) else []
+    many = {d: [dataclasses.replace(n, direction=d, sizes=_MANY) for n in _FORMS] for d in _DIRECTIONS}
+    apart = False
+    for form in ("Loop", "Scan"):
+        if not all(right(form, False, node) for node in many["forward"]):
+            continue
+        ops.append(form)
+        apart = apart or not all(right(form, False, node) for node in many["bidirectional"])
+        if apart and not all(right(form, True, node) for node in many["bidirectional"]):
+            ops.remove(form)
+    table: dict[str, Any] = {"ops": ops}
+    if apart:
+        table["apart"] = True
+    if dynamic:
+        table |= _where_sizes_are_open(right, apart, ops)
+    return table
+
+
+def open_sizes(asker: Asker, tables: Tables) -> bool:
+    """Whether a node that was lowered for the tables is right where its batch size is a symbol."""
+    target = _target({**tables, "recurrent": []})
+    return all(
+        _lowered_right(asker, Node("LSTM", each, open=frozenset({"batch"})), target, "lower", "open")
+        for each in ("forward", "bidirectional")
+    )
+
+
+def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    guard = ["If"] if "If" in ops else []
+    steps = [Node("LSTM", d, open=frozenset({"time"})) for d in ("forward", "bidirectional")]
+    if {"Loop", "Scan"} <= {*ops} and not all(right("Scan", apart, node, guard) for node in steps):
+        table["dynamic"] = "Loop"
+    rows = [Node("LSTM", d, open=frozenset({"batch"})) for d in ("forward", "bidirectional")]
+    loops = [form for form in ("Loop", "Scan") if form in ops]
+    if loops and not all(right(loops[0], apart, node, guard) for node in rows):
+        table["unroll_batch"] = True
+    return table
+
+
+def _target(tables: Tables) -> Target:
+    return parse_target("probed", toml_text(tables))
+
+
+def _lowered_right(asker: Asker, node: Node, target: Target, native: Native, words: str) -> bool:
+    return _ask(asker, node, target, native, words)[0] == "right"
+
+
+def _ask(asker: Asker, node: Node, target: Target, native: Native, words: str) -> tuple[str, str]:
+    """What becomes of a node that is lowered for a target, and why; ``none`` where nothing can be made."""
+    asked = node_question(node)
+    model = ir.from_proto(asked.model)
+    try:
+        report = lower_model(model, LoweringOptions("target", target=target, native=native, fold=False))
+    except RnnLowerError as error:
+        return "none", str(error)
+    strategies = {each.strategy for each in report.nodes}
+    if native == "keep" and strategies != {"adapt"}:
+        return "none", "it is not adapted"
+    key = f"{words}: {node}, {' '.join(sorted(strategies))}"
+    return asker.ask(key, Question, ir.to_proto(model), asked.trials), asker.words(key)
+
+
+def adaptations(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
+    """The recurrent rules with what puts them right around the operator, of what a lowering can do."""
+    rules = []
+    for rule in tables["recurrent"]:
+        words = [word for word in ADAPTABLE if _is_adaptable(asker, tables, rule, word)]
+        rules.append(rule | ({"adapt": words} if words else {}))
+    return rules
+
+
+def _is_adaptable(asker: Asker, tables: Tables, rule: dict[str, Any], word: str) -> bool:
+    """Whether nodes that lack one thing are right once they are adapted; not if nothing is lacking."""
+    target = _target({**tables, "recurrent": [rule | {"adapt": [*ADAPTABLE]}]})
+    answers = set()
+    for node in _lacking(rule, word):
+        for sizes in _REAL[:1] if asker.engine.slow else _REAL[:3]:
+            sized = dataclasses.replace(node, sizes=sizes)
+            answers.add(_ask(asker, sized, target, "keep", "adapted")[0])
+    return answers == {"right"}
+
+
+def _lacking(rule: dict[str, Any], word: str) -> list[Node]:
+    """Nodes of a rule but for one thing."""
+    op_type = rule["ops"][0]
+    base = Node(op_type, rule["directions"][0])
+    if rule["attributes"].get("linear_before_reset") == [1]:
+        base = base.with_("linear_before_reset")
+    states = frozenset(STATES[op_type]) & {*rule["needs"]} if "needs" in rule else frozenset()
+    base = dataclasses.replace(base, inputs=base.inputs | states)
+    needs = {*rule.get("needs", ()), *rule.get("not_empty", ())}
+    directions = [dataclasses.replace(base, direction=each) for each in rule["directions"]]
+    if word in ("reverse", "bidirectional"):
+        return [] if word in rule["directions"] else [dataclasses.replace(base, direction=word)]
+    if word in ("B", "initial_h", "initial_c"):
+        lack = [dataclasses.replace(node, inputs=node.inputs - {word}) for node in directions]
+        return lack if word in needs else []
+    if word in ("Y", "Y_h", "Y_c", "hidden_size"):
+        lack = [dataclasses.replace(node, left_out=frozenset({word})) for node in directions]
+        return lack if word in needs else []
+    if word == "sequence_lens":
+        more = frozenset({word})
+        full = [dataclasses.replace(node, inputs=node.inputs | more, full=more) for node in directions]
+        return [] if word in rule["inputs"] else full
+    if word == "layout":
+        return [node.with_(word) for node in directions] if word in rule["attributes"] else []
+    if word == "activations":
+        return [node.activated() for node in directions] if word in rule["attributes"] else []
+    most = rule.get("most_inputs")
+    return [dataclasses.replace(node, written=most + 1) for node in directions] if most else []
+
+
+def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
+    """What is known against lowered nodes, without the sources: the first that the runtime does not run."""
+    target = _target(tables)
+    texts: dict[str, str] = {}
+    for node in _FORMS:
+        for direction in _DIRECTIONS:
+            for sizes in _REAL[:1] if asker.engine.slow else _REAL:
+                each = dataclasses.replace(node, direction=direction, sizes=sizes)
+                answer, words = _ask(asker, each, target, "lower", "lowered")
+                if answer != "right":
+                    texts.setdefault(node.op_type, f"{each}: {answer}; {words}"[:_MOST_WORDS])
+    return [
+        {"ops": [op_type], "text": f"a lowered {op_type} is not right there: {text}"}
+        for op_type, text in texts.items()
+    ]
+
+
+def _if() -> Question:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 13]>
+        question (float[1] C, float[2, 4] X) => (float[2, 4] Y)
+        <float[1] zero = {0}>
+        {
+            c = Greater (C, zero)
+            Y = If (c) <then_branch = plus () => (float[2, 4] p) { p = Add (X, X) },
+                        else_branch = minus () => (float[2, 4] m) { m = Neg (X) }>
+        }
+    """)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    fed = [{"C": np.array([sign], np.float32), "X": x} for sign in (1, -1)]
+    return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])

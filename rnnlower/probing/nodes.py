@@ -1,0 +1,297 @@
+"""Recurrent nodes as questions: what a node may have, and where it may stand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from rnnlower.engines.reference import evaluate
+from rnnlower.probing.asking import Question, question
+from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES, RECURRENT_OPS
+
+__all__ = ["SIZES", "STATES", "Node", "node_question"]
+
+Array = NDArray[Any]
+
+STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
+_FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
+SIZES = (
+    # steps, batch, input_size, hidden_size
+    (3, 2, 8, 16),
+    (1, 1, 8, 16),
+    (50, 1, 8, 64),
+    (3, 16, 8, 64),
+    (50, 16, 8, 16),
+    (3, 1, 64, 256),
+)
+_ITERATIONS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A recurrent node as it is put to a runtime: the plain form, but for what is given.
+
+    Attributes:
+        inputs: The optional inputs that it has.
+        left_out: What of the plain form it lacks: ``hidden_size``, ``Y``, ``Y_h`` or ``Y_c``.
+        fed: Weights that are graph inputs.
+        open: Sizes of X that are symbols.
+        computed: Weights that nodes make of constants, states that they make of X's shape.
+        full: Inputs that are constants and say nothing: zero states, lengths of all steps.
+        written: How many inputs are written, empty ones at the end included, where that is more.
+        behind: The operator that repeats one step to make X.
+        read: Whether a node reads what it makes, too.
+        place: ``If``, ``Loop`` or ``Scan``, in whose body it stands.
+    """
+
+    op_type: str
+    direction: str = "forward"
+    sizes: tuple[int, int, int, int] = SIZES[0]
+    inputs: frozenset[str] = frozenset({"B"})
+    attributes: tuple[tuple[str, Any], ...] = ()
+    left_out: frozenset[str] = frozenset()
+    fed: frozenset[str] = frozenset()
+    open: frozenset[str] = frozenset()
+    computed: frozenset[str] = frozenset()
+    full: frozenset[str] = frozenset()
+    written: int = 0
+    behind: str = ""
+    read: bool = False
+    place: str = ""
+
+    def with_(self, name: str) -> Node:
+        """The node with one feature more: an input, an attribute, or a function for all its activations."""
+        if name in INPUT_NAMES:
+            return dataclasses.replace(self, inputs=self.inputs | {name})
+        values = {"clip": 0.3, "layout": 1, "input_forget": 1, "linear_before_reset": 1}
+        if name in values:
+            return dataclasses.replace(self, attributes=(*self.attributes, (name, values[name])))
+        return self.activated(name)
+
+    def activated(self, *names: str) -> Node:
+        """The node with these functions, again and again; with its own ones if there are none."""
+        own = names or RECURRENT_OPS[self.op_type].activations
+        count = _FUNCTIONS[self.op_type] * (2 if self.direction == "bidirectional" else 1)
+        functions = tuple(own[index % len(own)] for index in range(count))
+        return dataclasses.replace(self, attributes=(*self.attributes, ("activations", functions)))
+
+    def __str__(self) -> str:
+        steps, batch, features, units = self.sizes
+        more = [f"{name}={value}" for name, value in self.attributes]
+        more += [f"no {name}" for name in sorted(self.left_out)]
+        for words in ("fed", "computed", "full"):
+            more += [f"{name} {words}" for name in sorted(getattr(self, words))]
+        more += [f"open {name}" for name in sorted(self.open)]
+        more += [f"{self.written} inputs"] if self.written else []
+        more += [f"behind {self.behind}"] if self.behind else []
+        more += ["read"] if self.read else []
+        more += [f"in {self.place}"] if self.place else []
+        given = " ".join([*sorted(self.inputs), *more])
+        return f"{self.op_type} {self.direction} T={steps} B={batch} I={features} H={units} {given}"
+
+
+def node_question(node: Node) -> Question:
+    """The question whether a runtime gets the node right."""
+    arrays = _arrays(node)
+    names = [name if name in ("X", "W", "R", *node.inputs) else "" for name in INPUT_NAMES]
+    written = max(node.written, max(index for index, name in enumerate(names) if name) + 1)
+    kept = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
+    outputs = ["" if name in node.left_out else name for name in kept]
+    while not outputs[-1]:
+        outputs.pop()
+    attributes = dict(node.attributes)
+    if "hidden_size" not in node.left_out:
+        attributes["hidden_size"] = node.sizes[3]
+    if node.direction != "forward":
+        attributes["direction"] = node.direction
+    if {"initial_h", "initial_c"} <= node.full:
+        # One tensor for both, as it is written where there are none.
+        names[INPUT_NAMES.index("initial_c")] = "initial_h"
+    made = helper.make_node(node.op_type, names[:written], outputs, name="node", **attributes)
+    inputs = {name: arrays[name] for name in names if name}
+    before = _before(node, inputs)
+    constant = (({"W", "R", "B", "P"} | {*inputs} - set(INPUT_NAMES) - {"row"}) - node.fed) | (
+        node.full & {*inputs}
+    )
+    given = [name for name in outputs if name]
+    after = [helper.make_node("Neg", [name], [f"{name}_read"]) for name in given if node.read]
+    shown = [*given, *(each.output[0] for each in after)]
+    asked = question([*before, made, *after], inputs, shown, 14, constant)
+    if node.open:
+        asked = _opened(asked, node)
+    return _in_body(asked, node.place, made, given) if node.place else asked
+
+
+def _arrays(node: Node) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    steps, batch, features, units = node.sizes
+    count = 2 if node.direction == "bidirectional" else 1
+    turned = dict(node.attributes).get("layout")
+    rows = len(RECURRENT_OPS[node.op_type].gates) * units
+    state = (batch, count, units) if turned else (count, batch, units)
+    shapes = {
+        "X": (batch, steps, features) if turned else (steps, batch, features),
+        "W": (count, rows, features),
+        "R": (count, rows, units),
+        "B": (count, 2 * rows),
+        "initial_h": state,
+        "initial_c": state,
+        "P": (count, 3 * units),
+    }
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for name in ("W", "R", "B", "P"):
+        arrays[name] *= np.float32(0.5 / np.sqrt(units))
+    arrays["sequence_lens"] = np.maximum(steps - np.arange(batch) % 2, 1).astype(np.int32)
+    for name in node.full:
+        arrays[name] = np.full_like(arrays[name], steps if name == "sequence_lens" else 0)
+    return arrays
+
+
+def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
+    """Nodes that make inputs of the node; what they read takes the place of what they make."""
+    nodes = []
+    for name in sorted(node.computed - {*STATES[node.op_type]}):
+        halves = np.array_split(inputs.pop(name), 2, axis=1)
+        parts = [f"{name}_{index}" for index in range(len(halves))]
+        inputs |= dict(zip(parts, halves, strict=True))
+        nodes.append(helper.make_node("Concat", parts, [name], axis=1))
+    states = sorted(node.computed & {*STATES[node.op_type]})
+    if states:
+        count = 2 if node.direction == "bidirectional" else 1
+        inputs |= {name: np.array([value]) for name, value in (("d", count), ("i", 1), ("h", node.sizes[3]))}
+        nodes.append(helper.make_node("Shape", ["X"], ["sizes"]))
+        nodes.append(helper.make_node("Gather", ["sizes", "i"], ["rows"], axis=0))
+        nodes.append(helper.make_node("Concat", ["d", "rows", "h"], ["state"], axis=0))
+    for name in states:
+        inputs.pop(name)
+        nodes.append(helper.make_node("ConstantOfShape", ["state"], [name]))
+    if node.behind:
+        shape = inputs["X"].shape
+        inputs["row"] = inputs.pop("X")[0]
+        inputs["first"] = np.array([0])
+        inputs["times"] = np.array(shape if node.behind == "Expand" else (shape[0], 1, 1))
+        nodes.append(helper.make_node("Unsqueeze", ["row", "first"], ["rows"]))
+        nodes.append(helper.make_node(node.behind, ["rows", "times"], ["X"]))
+    return nodes
+
+
+def _opened(asked: Question, node: Node) -> Question:
+    """The same with symbols for sizes of X, on which those of the outputs depend, and a second trial."""
+    model = onnx.ModelProto.FromString(asked.model.SerializeToString())
+    axes = {"time": 0, "batch": 1}
+    for name in node.open:
+        model.graph.input[0].type.tensor_type.shape.dim[axes[name]].dim_param = name
+    # The plain form's other inputs are states, [directions, batch, units].
+    stateful = [value for value in model.graph.input[1:] if "batch" in node.open]
+    for value in stateful:
+        value.type.tensor_type.shape.dim[1].dim_param = "batch"
+    for value in model.graph.output:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            batch_axis = 2 if value.name == "Y" else 1
+            if "batch" in node.open and axis == batch_axis:
+                dim.dim_param = "batch"
+            if "time" in node.open and value.name == "Y" and axis == 0:
+                dim.dim_param = "time"
+    trials = list(asked.trials)
+    feeds = dict(trials[0][0])
+    for name in node.open:
+        feeds["X"] = np.concatenate([feeds["X"]] * 2, axis=axes[name])
+    feeds |= {value.name: np.concatenate([feeds[value.name]] * 2, axis=1) for value in stateful}
+    return Question(model, [*trials, (feeds, evaluate(model, feeds))])
+
+
+def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[str]) -> Question:
+    """The same with the node in a body: of an If that is taken, or of two iterations on other numbers."""
+    model = onnx.ModelProto.FromString(asked.model.SerializeToString())
+    graph = model.graph
+    shapes = {value.name: list(_shape(value)) for value in graph.output}
+    index = next(index for index, each in enumerate(graph.node) if each.name == node.name)
+    del graph.node[index]
+    made = _PLACES[place](node, graph, outputs)
+    for offset, each in enumerate(made):
+        graph.node.insert(index + offset, each)
+    if place != "If":
+        del graph.output[:]
+        shown = [helper.make_tensor_value_info(name, 1, [_ITERATIONS, *shapes[name]]) for name in outputs]
+        graph.output.extend(shown)
+    feeds = [feeds for feeds, _ in asked.trials]
+    if place == "If":
+        graph.input.append(helper.make_tensor_value_info("on", 1, [1]))
+        feeds = [{**each, "on": np.ones(1, np.float32)} for each in feeds]
+    onnx.checker.check_model(model, full_check=True)
+    return Question(model, [(each, evaluate(model, each)) for each in feeds])
+
+
+def _shape(value: onnx.ValueInfoProto) -> list[int | str]:
+    return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def _body(node: onnx.NodeProto, outputs: list[str], prefix: str, x: str) -> tuple[Any, list[str]]:
+    """The node with other names for what it makes and for X."""
+    inner = onnx.NodeProto.FromString(node.SerializeToString())
+    inner.input[0] = x
+    inner.name = f"{prefix}node"
+    names = [f"{prefix}{name}" for name in outputs]
+    for index, name in enumerate(inner.output):
+        inner.output[index] = name and f"{prefix}{name}"
+    return inner, names
+
+
+def _values(names: list[str]) -> list[onnx.ValueInfoProto]:
+    return [helper.make_tensor_value_info(name, 1, None) for name in names]
+
+
+def _constant(graph: onnx.GraphProto, name: str, value: Any) -> str:
+    graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    return name
+
+
+def _if(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> list[onnx.NodeProto]:
+    branches = {}
+    for branch in ("then_branch", "else_branch"):
+        inner, names = _body(node, outputs, f"{branch}_", "X")
+        branches[branch] = helper.make_graph([inner], branch, [], _values(names))
+    greater = helper.make_node(
+        "Greater", ["on", _constant(graph, "zero", np.zeros(1, np.float32))], ["is_on"]
+    )
+    return [greater, helper.make_node("If", ["is_on"], outputs, **branches)]
+
+
+def _loop(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> list[onnx.NodeProto]:
+    inner, names = _body(node, outputs, "in_", "x")
+    nodes = [inner, helper.make_node("Neg", ["x"], ["x_next"]), helper.make_node("Identity", ["go"], ["on"])]
+    given = [
+        helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []),
+        helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []),
+        *_typed_like(graph, "X", "x"),
+    ]
+    made = [helper.make_tensor_value_info("on", onnx.TensorProto.BOOL, []), *_values(["x_next", *names])]
+    body = helper.make_graph(nodes, "body", given, made)
+    start = [_constant(graph, "most", np.int64(_ITERATIONS)), _constant(graph, "first", np.bool_(True)), "X"]
+    return [helper.make_node("Loop", start, ["x_last", *outputs], body=body)]
+
+
+def _scan(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> list[onnx.NodeProto]:
+    inner, names = _body(node, outputs, "in_", "x")
+    body = helper.make_graph([inner], "body", _typed_like(graph, "X", "x"), _values(names))
+    several = [
+        helper.make_node("Neg", ["X"], ["x_0"]),
+        helper.make_node("Unsqueeze", ["x_0", _constant(graph, "first", [0])], ["x_1"]),
+        helper.make_node("Unsqueeze", ["X", "first"], ["x_2"]),
+        helper.make_node("Concat", ["x_1", "x_2"], ["xs"], axis=0),
+    ]
+    return [*several, helper.make_node("Scan", ["xs"], outputs, body=body, num_scan_inputs=1)]
+
+
+def _typed_like(graph: onnx.GraphProto, name: str, new: str) -> list[onnx.ValueInfoProto]:
+    (value,) = (value for value in graph.input if value.name == name)
+    return [helper.make_tensor_value_info(new, 1, _shape(value))]
+
+
+_PLACES: Mapping[str, Any] = {"If": _if, "Loop": _loop, "Scan": _scan}
