@@ -144,7 +144,9 @@ def _lacking(rule: dict[str, Any], word: str) -> list[Node]:
     if word in ("reverse", "bidirectional"):
         return [] if word in rule["directions"] else [dataclasses.replace(base, direction=word)]
     if word in ("B", "initial_h", "initial_c"):
-        lack = [dataclasses.replace(node, inputs=node.inputs - {word}) for node in directions]
+        # B with an empty name, which stands for both where it must not be empty and where it must be there.
+        written = 4 if word == "B" else 0
+        lack = [dataclasses.replace(n, inputs=n.inputs - {word}, written=written) for n in directions]
         return lack if word in needs else []
     if word in ("Y", "Y_h", "Y_c", "hidden_size"):
         lack = [dataclasses.replace(node, left_out=frozenset({word})) for node in directions]

@@ -27,7 +27,7 @@ __all__ = ["dtypes", "is_dynamic", "limits", "operators", "opset_range", "tried_
 
 # Tried at the first of these that has the operator in the form of the case.
 _OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
-_CASES_AN_OPERATOR = 4
+_CASES_AN_OPERATOR = 5
 _LARGEST_CASE = 20_000
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -60,7 +60,11 @@ def operators(asker: Asker, last: int) -> list[str]:
 
 def tried_operators() -> list[str]:
     """The operators of which there is something to try."""
-    known = {*_node_cases(), *(form.op_type for form in FORMS)}
+    known = {
+        op_type
+        for op_type, cases in _node_cases().items()
+        if any(any(_opsets_of(case, _OPSETS)) for _, case in cases)
+    } | {form.op_type for form in FORMS}
     return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW})
 
 
