@@ -62,6 +62,7 @@ version) or, if there is no source, ``guess = true``::
     not_behind = ["Expand"]       # operators that must not repeat an axis of 1 to compute X
     min_input_size = 2            # minimum number of features of X
     min_hidden_size = 8           # minimum number of units
+    max_batch = 1                 # maximum batch size
     semantics = ["ort"]           # the --semantics under which it is correct
     same_activations = true       # whether both directions must have the same activations
     needs = ["initial_h", "Y_h"]  # optional inputs, outputs and attributes without which it does not run
@@ -233,6 +234,7 @@ class RecurrentRule(Claim):
     not_behind: Sequence[str] = ()
     min_input_size: int | None = None
     min_hidden_size: int | None = None
+    max_batch: int | None = None
     most_inputs: int | None = None
     nested: bool = True
     static: Sequence[str] = ()

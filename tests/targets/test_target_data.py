@@ -50,6 +50,13 @@ def test_what_was_tried_and_right_is_kept_and_nothing_else(
         assert len(kept_by(model, target, "keep")) == wanted, fields
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_node_of_a_larger_batch_is_not_kept(batch: int) -> None:
+    for op_type in ("LSTM", "GRU"):
+        model = Config(op_type=op_type, seq_length=3, batch_size=batch).build()
+        assert kept_by(model, "esp-dl", "keep") == ([op_type] if batch == 1 else [])
+
+
 def kept_by(model: onnx.ModelProto, target: str, native: Native) -> list[str]:
     """The operators of the nodes that stay as they are."""
     options = LoweringOptions("target", target=find_target(target), native=native, fold=False)
