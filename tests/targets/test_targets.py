@@ -15,7 +15,8 @@ from rnnlower.targets import Target, find_target, target_names
 
 WANTED = {
     *("onnx2c", "onnx2torch", "onnxruntime", "opencv", "openvino", "ort-coreml", "ort-nnapi", "ort-qnn"),
-    *("ort-webgpu", "ort-webnn", "primitive", "tensorrt", "tinygrad", "tract", "tvm-relax"),
+    *("axera", "esp-dl", "ort-webgpu", "ort-webnn", "primitive", "tensorrt", "tidl", "tinygrad", "tract"),
+    "tvm-relax",
 }
 
 
