@@ -33,9 +33,7 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     result["recurrent"] = [_with_times(rule, before.get("recurrent", ())) for rule in tables["recurrent"]]
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
     result["cautions"] = [*tables["cautions"], *known]
-    if "costs" in before:
-        result["costs"] = before["costs"]
-    return result
+    return result | {name: table for name, table in before.items() if name not in result}
 
 
 def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
