@@ -76,6 +76,8 @@ def _is_due(field: dataclasses.Field[Any]) -> bool:
 
 def _value(annotation: str, known: list[str] | None) -> dict[str, Any]:
     """Return the schema of a field of this type."""
+    if annotation.startswith("Mapping[str, Mapping"):
+        return {"type": "object", "additionalProperties": _PRICES}
     if annotation.startswith("Mapping"):
         return _PRICES if "float" in annotation else _ATTRIBUTES
     inner = re.sub(r"^Sequence\[(\w+)\]", r"\1", annotation)
