@@ -78,6 +78,19 @@ STREAMS = [
     Case("no such strategy", f"{STREAM} --strategy unfold"),
     Case("a chunk that is no number", f"{STREAM} --chunk all"),
     Case("a chunk of any length, of a model of one", f"{STREAM} --chunk any", x(TensorProto.FLOAT, 5, 1, 3)),
+    Case(
+        "a chunk of any length, of which the first steps are dropped",
+        f"{STREAM} --chunk any --allow-delay",
+        then(
+            x(TensorProto.FLOAT, "T", 1, 3),
+            before(
+                node("Constant", [], ["start"], value_ints=[9]),
+                node("Constant", [], ["end"], value_ints=[2**40]),
+                node("Constant", [], ["axis"], value_ints=[0]),
+                node("Slice", ["X", "start", "end", "axis"], ["x"], name="cut"),
+            ),
+        ),
+    ),
     Case("forms of what stays", f"{STREAM} --gates separate"),
     Case("a strategy and a target", f"{STREAM} --strategy unroll --target tract"),
 ]

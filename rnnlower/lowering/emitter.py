@@ -180,17 +180,20 @@ class Emitter(NodeEmitter):
 
         Without `transposed`: ``a @ b + c`` with b ``[k, n]``.
         """
-        if not self._has_gemm(b):
+        if not self._gemm_takes(1, b):
             product = self.op("MatMul", a, self._transpose_once(b) if transposed else b)
             return product if c is None else self.op("Add", product, c)
+        if c is not None and not self._gemm_takes(2, c):
+            return self.op("Add", self.gemm(a, b, None, transposed=transposed), c)
         if c is None and self.opset < 11:
             c = self.scalar(0.0)
         operands = [a, b] if c is None else [a, b, c]
         return self.op("Gemm", *operands, transB=1) if transposed else self.op("Gemm", *operands)
 
-    def _has_gemm(self, b: ir.Value) -> bool:
-        wants_constant = self.dialect is not None and 1 in self.dialect.constant.get("Gemm", ())
-        return self.has("Gemm") and (not wants_constant or _is_constant(b))
+    def _gemm_takes(self, index: int, value: ir.Value) -> bool:
+        """Return whether there is a Gemm that takes the value as this input."""
+        needs_constant = self.dialect is not None and index in self.dialect.constant.get("Gemm", ())
+        return self.has("Gemm") and (not needs_constant or _is_constant(value))
 
     def _transpose_once(self, value: ir.Value) -> ir.Value:
         """Return the transposed matrix, emitted once; that of a constant is a constant."""

@@ -19,10 +19,10 @@ _MOST_NODES = 60
 _BOX, _TALL, _LAYER = 118, 36, 62
 _LETTER = 7
 """About as wide as a letter is, in pixels."""
-_STEP = re.compile(r"([a-z]+)(\d+)[a-z]+(?:_\d+)?")
-"""The name of a straight line's node or value: letters for the recurrent node, the time step, what it is."""
-_WHAT = re.compile(r"(?:[a-z]+\d+|.*/)([A-Za-z_]+?)(?:_\d+)?")
-"""The last part of a name: what it is."""
+_STATE = re.compile(r"(?P<full>.+/[tr])\d+/y|(?P<lane>[a-z]?)y[0-9][0-9a-z]*")
+"""H in a straight line: the node's name and the time step, or a letter for the direction and the step."""
+_WHAT = re.compile(r".*/([A-Za-z_]+?)(?:_\d+)?|[a-z]?([a-z])[0-9][0-9a-z]*(?:_\d+)?")
+"""A name's part that tells the role of the value."""
 _GATES = {*"iofczrh"}
 _NEW_STATES = {"y": "H(t)", "m": "C(t)"}
 _OUTSIDE = {
@@ -51,18 +51,40 @@ def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
         for attribute in node.attributes.values():
             if node.op_type in ("Scan", "Loop") and attribute.type == ir.AttributeType.GRAPH:
                 return [each for each in attribute.as_graph() if each.op_type != "Identity"]
-    values = [value for node in own for value in node.outputs]
-    near = [value.name for value in values] + [use.node.name for value in values for use in value.uses()]
-    found = (_STEP.fullmatch(each or "") for each in near)
-    aliases = {match.group(1) for match in found if match}
-    step = 1 if steps is None or steps > 1 else 0
-    return [
-        node
-        for node, _ in walk(model.graph)
-        if (match := _STEP.fullmatch(node.name or ""))
-        and match.group(1) in aliases
-        and int(match.group(2)) == step
+    position = 1 if steps is None or steps > 1 else 0
+    made = {value.name: value for node, _ in walk(model.graph) for value in node.outputs}
+    near = [value for node in own for value in (*node.inputs, *node.outputs) if value is not None]
+    near += [
+        value for node in own for out in node.outputs for use in out.uses() for value in use.node.outputs
     ]
+    found = [match for value in near if (match := _STATE.fullmatch(value.name or ""))]
+    step: set[ir.Node] = set()
+    for match in found:
+        step |= _one_step(made, match, position)
+    return [node for node, _ in walk(model.graph) if node in step]
+
+
+def _one_step(made: Mapping[str | None, ir.Value], state: re.Match[str], position: int) -> set[ir.Node]:
+    """The nodes that compute H and C of a step, as far as their values are named after the step."""
+    numbers = [str(position), *(f"{position:0{width}}" for width in (2, 3, 4))]
+    for number in numbers:
+        if state["full"]:
+            beginning, pattern = f"{state['full']}{number}/", rf"{re.escape(state['full'])}{number}/.+"
+        else:
+            beginning, pattern = state["lane"], rf"{state['lane']}[a-z]{{1,2}}{number}(?:_\d+)?"
+        names = [f"{beginning}{what}" + ("" if state["full"] else number) for what in _NEW_STATES]
+        pending = [made[name].producer() for name in names if name in made]
+        step: set[ir.Node] = set()
+        while pending:
+            node = pending.pop()
+            if node is None or node in step:
+                continue
+            if all(re.fullmatch(pattern, value.name or "") for value in node.outputs):
+                step.add(node)
+                pending += [value.producer() for value in node.inputs if value is not None]
+        if step:
+            return step
+    return set()
 
 
 def draw_node(node: RecurrentNode) -> str:
@@ -116,7 +138,7 @@ def _outside(value: ir.Value) -> str:
 
 def _what(value: ir.Value) -> str:
     match = _WHAT.fullmatch(value.name or "")
-    return match.group(1) if match else ""
+    return (match.group(1) or match.group(2)) if match else ""
 
 
 def _depths(nodes: Sequence[ir.Node], makers: Mapping[ir.Value, ir.Node]) -> dict[ir.Node, int]:

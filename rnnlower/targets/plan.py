@@ -85,8 +85,15 @@ def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
                     node=located,
                     remedy="choose a target that takes others",
                 )
-    if node.dtype is not None and str(node.dtype.numpy()) not in target.dtypes.allowed:
-        taken = ", ".join(dtype for dtype in target.dtypes.allowed if "float" in dtype)
+    types = [
+        dtype
+        for dtype in target.dtypes.allowed
+        if all(
+            limit.dtypes is None or dtype in limit.dtypes for limit in target.limits if "Tanh" in limit.ops
+        )
+    ]
+    if node.dtype is not None and str(node.dtype.numpy()) not in types:
+        taken = ", ".join(dtype for dtype in types if "float" in dtype)
         raise UnsupportedModelError(
             f"its type is {node.dtype.numpy()}, and target {target.name} takes {taken}",
             node=located,

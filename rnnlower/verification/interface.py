@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 import onnx
 
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-
 __all__ = ["feedable_inputs", "interface_problems", "overridable_inputs", "required_inputs"]
+
+_FREE_INITIALIZERS_IR = 4
+"""Since then an initializer need not be an input. Written here again: this room shares no such code."""
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -19,7 +20,7 @@ def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 def feedable_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller may feed, including those whose initializer is a default value."""
-    defaults = model.ir_version >= FREE_INITIALIZERS_IR
+    defaults = model.ir_version >= _FREE_INITIALIZERS_IR
     return [*model.graph.input] if defaults else required_inputs(model.graph)
 
 

@@ -38,7 +38,7 @@ def test_another_interpreter_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path)
     engine = find_engine("onnxruntime")
     assert (engine.python, engine.version) == (str(other), metadata.version("onnxruntime"))
     monkeypatch.setenv("RNNLOWER_PYTHON_ONNXRUNTIME", str(tmp_path / "nowhere"))
-    assert "is no program" in find_engine("onnxruntime").missing
+    assert "is not a program" in find_engine("onnxruntime").missing
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_an_adapter_answers(name: str) -> None:
     ("code", "words"),
     [
         ("", "succeeded, but wrote no outputs"),
-        ("import sys; open(sys.argv[3], 'w').write('garbage')", "wrote is no .npz file"),
+        ("import sys; open(sys.argv[3], 'w').write('garbage')", "is not an .npz file"),
         (
             "import sys, numpy; numpy.save(open(sys.argv[3], 'wb'), [1])",
             "an .npy file; write one with np.savez",

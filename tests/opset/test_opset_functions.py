@@ -98,7 +98,7 @@ def test_what_only_the_function_has_is_refused_in_its_place() -> None:
     source = model(13, function("F", BITS))
     for target in (13, 17):
         with pytest.raises(
-            OpsetError, match=r"BitwiseNot that makes 'n' in function:own::F: .*ask for opset 18"
+            OpsetError, match=r"BitwiseNot that computes 'n' in function:own::F: .*ask for opset 18"
         ):
             rnnlower.convert(source, opset=target)
     assert rnnlower.convert(source, opset=18).functions

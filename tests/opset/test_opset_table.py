@@ -55,7 +55,7 @@ def test_the_report_tells_the_way_that_the_node_went() -> None:
         for target in (6, 13)
     }
     assert told[6]["Unsqueeze", 11] == "`axes`, if it is constant, becomes an attribute"
-    assert told[6]["LSTM", 1] == "`output_sequence` says whether Y is made: it is when anybody reads it"
+    assert told[6]["LSTM", 1] == "`output_sequence` states whether Y is computed: it is if anything reads it"
     assert told[13]["Unsqueeze", 13] == "the axes became an input"
     assert told[13]["LSTM", 7] == "output_sequence was removed"
 

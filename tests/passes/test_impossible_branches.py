@@ -47,7 +47,7 @@ MODEL = """
 def test_the_branch_that_runs_is_right_and_the_model_loads(strategy: str, shape: tuple[int, ...]) -> None:
     source = onnx.parser.parse_model(MODEL)
     target = find_target("onnxruntime") if strategy == "target" else None
-    options = LoweringOptions(strategy, input_shapes={"x": shape}, fold=False, target=target)
+    options = LoweringOptions(strategy, input_shapes={"x": shape}, fold=False, target=target, native="keep")
     model = ir.from_proto(source)
     report = lower_model(model, options)
     lowered = ir.to_proto(model)

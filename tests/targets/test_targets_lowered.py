@@ -35,6 +35,8 @@ LEGAL = (
     "; give the model another type",
 )
 """What any target may refuse: what is not defined, not static, or of a type it lacks."""
+NARROW = ("axera", "esp-dl", "tidl")
+"""Targets that lack operators of some activations, or of lengths given at run time."""
 
 
 def primitive_refusals(config: Config, semantics: str) -> set[str]:
@@ -82,7 +84,8 @@ def test_any_model_in_primitive_operators(config: Config, semantics: str, seed: 
 def test_any_model_for_a_target(target: str, config: Config, unroll_factor: int, seed: int) -> None:
     outcome, details = judge_target(config, target, np.random.default_rng(seed), "ort", unroll_factor)
     if outcome.startswith("refused"):
-        assert any(reason in details for reason in LEGAL), f"{details}\n{config}"
+        legal = (*LEGAL, f"which target {target} lacks") if target in NARROW else LEGAL
+        assert any(reason in details for reason in legal), f"{details}\n{config}"
     else:
         assert outcome == "right", f"{details}\n{config}"
 

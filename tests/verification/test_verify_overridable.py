@@ -95,7 +95,9 @@ def test_a_candidate_of_which_nobody_may_feed_the_input_is_told() -> None:
     result = verify(model, other)
     assert result
     assert len(result.skipped) == 1
-    assert "inputs 'W', 'R', 'B': the default in every trial (nobody may feed" in result.skipped[0]
+    assert (
+        "inputs 'W', 'R', 'B': the default in every trial (the candidate's cannot be fed" in result.skipped[0]
+    )
 
 
 def test_a_candidate_without_the_default() -> None:
