@@ -1,4 +1,4 @@
-"""Run time with a dynamic length, in a branch and on several threads, as a ratio to the native kernel.
+"""Measure run times with a dynamic length, in a branch and on several threads, relative to the native kernel.
 
 python benchmarks/dynamic.py --json benchmarks/results/dynamic.json
 python benchmarks/dynamic.py --threads 2 --json benchmarks/results/threads.json
@@ -21,7 +21,7 @@ STRATEGIES = ("scan", "loop")
 
 
 def in_branch(source: onnx.ModelProto) -> onnx.ModelProto:
-    """The node in the taken branch of an If whose condition follows from X at run time."""
+    """Return the node in the taken branch of an If whose condition follows from X at run time."""
     outputs = [value.name for value in source.graph.output]
     node = source.graph.node[0]
     empty = [helper.make_node("Identity", ["zero"], [name]) for name in outputs]
@@ -46,7 +46,7 @@ def in_branch(source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def models_of(variant: str, size: tuple[int, ...]) -> dict[str, onnx.ModelProto]:
-    """The native node, and each strategy with a static length, a dynamic one, and both in a branch."""
+    """Return the native node, and each strategy with a static length, a dynamic one, and both in a branch."""
     static = recurrent(VARIANTS[variant], size)
     dynamic = recurrent(VARIANTS[variant], size, dynamic=["T"])
     sources = {
@@ -62,7 +62,7 @@ def models_of(variant: str, size: tuple[int, ...]) -> dict[str, onnx.ModelProto]
 
 
 def threaded_models(variant: str, size: tuple[int, ...]) -> dict[str, onnx.ModelProto]:
-    """The native node and each strategy with a static length."""
+    """Return the native node and each strategy with a static length."""
     source = recurrent(VARIANTS[variant], size)
     return {form: lowered(source, form) for form in ("native", "unroll", *STRATEGIES)}
 

@@ -1,4 +1,4 @@
-"""What a measurement runs on.
+"""The environment of a measurement.
 
 python benchmarks/environment.py > benchmarks/results/environment.json
 """
@@ -16,7 +16,7 @@ __all__ = ["describe"]
 
 
 def describe() -> dict[str, str | int | float]:
-    """Processor, versions, date, and how busy the machine was."""
+    """Return processor, versions, date, and how busy the machine was."""
     return {
         "processor": _processor(),
         "processors": os.cpu_count() or 0,

@@ -55,7 +55,7 @@ _SECONDS_A_TURN = 0.03
 
 
 def counted(target: Target) -> Target:
-    """The target with a price for something, so that its candidates are counted."""
+    """Return the target with a price for something, so that its candidates are counted."""
     costs = target.costs or Costs(microseconds={}, source="-")
     own = {kind: {"nodes": 1.0} for kind in KINDS}
     return dataclasses.replace(
@@ -64,7 +64,7 @@ def counted(target: Target) -> Target:
 
 
 def found_in(model: ir.Model, target: Target) -> list[Candidate]:
-    """The candidates for the model's node, counted."""
+    """Return the candidates for the model's node, counted."""
     (located,) = find_recurrent(model)
     return all_candidates(counted(target), located, "ort", private_weights([located.node], ()), Wishes())
 
@@ -72,7 +72,7 @@ def found_in(model: ir.Model, target: Target) -> list[Candidate]:
 def candidates_of(
     source: onnx.ModelProto, target: Target, most_unrolled: int
 ) -> Iterator[tuple[Candidate, onnx.ModelProto]]:
-    """The candidates for the model's node, each with the model that it makes."""
+    """Yield the candidates for the model's node, each with the model that it makes."""
     for candidate in found_in(ir.from_proto(source), target):
         model = ir.from_proto(source)
         (own,) = find_recurrent(model)
@@ -89,7 +89,7 @@ def candidates_of(
 def measured(
     models: Mapping[str, onnx.ModelProto], feeds: Mapping[str, Any], engine: Engine, rounds: int
 ) -> dict[str, tuple[float, float]]:
-    """Microseconds of the fastest run of each model, and of loading it; the models take turns."""
+    """Return microseconds of the fastest run of each model, and of loading it; the models take turns."""
     with contextlib.ExitStack() as stack:
         opened: dict[str, Opened] = {}
         for name, model in models.items():
@@ -110,7 +110,7 @@ def measured(
 
 
 def measure(arguments: argparse.Namespace, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of the grid that are not known yet."""
+    """Yield the rows of the grid that are not known yet."""
     engine, target = find_engine(arguments.on), find_target(arguments.on)
     done = {(row["variant"], tuple(row["size"])) for row in known}
     for variant in arguments.variants:
@@ -136,7 +136,7 @@ def measure(arguments: argparse.Namespace, known: list[dict[str, Any]]) -> Itera
 
 
 def with_counts(rows: Sequence[dict[str, Any]], target: Target) -> Iterator[dict[str, Any]]:
-    """The rows, with what there is in each of what has a price."""
+    """Yield the rows, with what there is in each of what has a price."""
     for variant, size in dict.fromkeys((row["variant"], tuple(row["size"])) for row in rows):
         source = ir.from_proto(recurrent(VARIANTS[variant], size))
         kind = kind_of(parse_recurrent(find_recurrent(source)[0]))
@@ -149,14 +149,14 @@ def with_counts(rows: Sequence[dict[str, Any]], target: Target) -> Iterator[dict
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """What gets a price: the kind of operator, or ``""`` for all others, and the name."""
+    """Return the key of a price: the kind of operator, or ``""`` for all others, and the name."""
     own = [(kind, name) for kind in KINDS for name in names_of_prices(native=True)]
     found = [("", "run"), *(("", name) for name in names_of_prices(native=False) if name != "loaded"), *own]
     return [column for column in found if any(amount(row, column) for row in rows)]
 
 
 def amount(row: dict[str, Any], column: tuple[str, str]) -> float:
-    """How much there is of what a price is for."""
+    """Return the amount of what a price is for."""
     kind, name = column
     if name == "run":
         return 1.0
@@ -166,7 +166,7 @@ def amount(row: dict[str, Any], column: tuple[str, str]) -> float:
 
 
 def fit(matrix: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Coefficients, none below 0, of least absolute relative errors: a disturbed point must not count."""
+    """Return nonnegative coefficients of least absolute relative error, robust to outliers."""
     relative = matrix / times[:, None]
     scale = relative.max(axis=0)
     relative = relative / scale
@@ -179,7 +179,7 @@ def fit(matrix: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def non_negative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The least squares of coefficients that are not below 0, one coefficient after the other."""
+    """Return the least squares of coefficients that are not below 0, one coefficient after the other."""
     products, target = matrix.T @ matrix, matrix.T @ wanted
     solution = np.zeros(len(target))
     for _ in range(500):
@@ -189,7 +189,7 @@ def non_negative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def loading_of_a_node(rows: Sequence[dict[str, Any]]) -> float:
-    """Microseconds of a run: how loading grows with the nodes, shared by the runs of a session."""
+    """Return microseconds of a run: how loading grows with the nodes, shared by the runs of a session."""
     nodes = np.array([row["counts"]["loaded"] for row in rows])
     times = np.array([row["loading"] for row in rows])
     slope = np.polyfit(nodes, times, 1)[0]
@@ -197,7 +197,7 @@ def loading_of_a_node(rows: Sequence[dict[str, Any]]) -> float:
 
 
 def as_toml(found: Mapping[tuple[str, str], float]) -> str:
-    """The lines of the table ``[costs]``."""
+    """Return the lines of the table ``[costs]``."""
 
     def inline(prices: Mapping[str, float]) -> str:
         return "{ " + ", ".join(f"{name} = {price:.3g}" for name, price in prices.items() if price) + " }"
@@ -209,7 +209,7 @@ def as_toml(found: Mapping[tuple[str, str], float]) -> str:
 
 
 def report(rows: Sequence[dict[str, Any]], without: Sequence[str]) -> None:
-    """Fits the rows and tells how good the prices are, and what choosing by them costs."""
+    """Fit the rows and tells how good the prices are, and what choosing by them costs."""
     names = [column for column in columns(rows) if column[1] not in without]
     times = np.array([row["microseconds"] for row in rows])
     matrix = np.array([[amount(row, name) for name in names] for row in rows])

@@ -1,4 +1,4 @@
-"""Kernels of a time step, counted in onnxruntime's profile: what a run of 21 steps runs beyond one of 20.
+"""Count the kernels of a time step in onnxruntime's profile: those of 21 steps beyond those of 20.
 
 python benchmarks/kernels.py --json benchmarks/results/kernels.json
 """
@@ -29,7 +29,7 @@ _RUN = "_kernel_time"
 
 
 def kernels(variant: str, form: str, size: tuple[int, ...]) -> collections.Counter[str]:
-    """The kernels that one run of the graph runs, by operator."""
+    """Return the kernels that one run of the graph runs, by operator."""
     model = lowered(recurrent(VARIANTS[variant], size), form)
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
@@ -44,7 +44,7 @@ def kernels(variant: str, form: str, size: tuple[int, ...]) -> collections.Count
 
 
 def of_a_step(variant: str, form: str, batch: int, hidden_size: int) -> dict[str, int]:
-    """The kernels of one more step, by operator."""
+    """Return the kernels of one more step, by operator."""
     more, fewer = (
         kernels(variant, form, (steps, batch, hidden_size, hidden_size)) for steps in (STEPS + 1, STEPS)
     )

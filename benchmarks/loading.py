@@ -1,4 +1,4 @@
-"""Session creation on onnxruntime for an unrolled LSTM, against the number of time steps and the textbook's.
+"""Time session creation on onnxruntime for an unrolled LSTM, against the time steps and the textbook's.
 
 python benchmarks/loading.py --json loading.json
 """
@@ -18,7 +18,7 @@ from textbook import textbook
 
 
 def seconds_to_load(content: bytes, repeats: int, limit: float) -> float | None:
-    """Processor time of the best of some session creations; ``None`` if they take longer than the limit."""
+    """Return the processor time of the best session creation; ``None`` if they take longer than the limit."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()

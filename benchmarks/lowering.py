@@ -1,4 +1,4 @@
-"""Time of the lowering itself, and of the command from start to end, against the number of time steps.
+"""Time the lowering itself, and the command from start to end, against the number of time steps.
 
 python benchmarks/lowering.py --json lowering.json
 
@@ -25,7 +25,7 @@ import rnnlower
 
 
 def command(model: onnx.ModelProto) -> dict[str, Any]:
-    """Seconds of `rnnlower unroll` and of its phases, and the processor time of it and its children."""
+    """Return the seconds of `rnnlower unroll` and of its phases, and its processor time with its children."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         onnx.save(model, path)

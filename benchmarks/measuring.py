@@ -1,4 +1,4 @@
-"""What the benchmarks share: models of one recurrent node, onnxruntime sessions, times, exponents."""
+"""Common parts of the benchmarks: models of one recurrent node, sessions, times, exponents."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def recurrent(
     opset: int = 17,
     outputs: Sequence[str] = ("Y", "Y_h", "Y_c"),
 ) -> onnx.ModelProto:
-    """A model of one recurrent node of these sizes, with random constant weights.
+    """Return a model of one recurrent node of these sizes, with random constant weights.
 
     ``dynamic`` names the sizes of X that stay symbols: ``T`` for the time steps, ``N`` for the batch.
     """
@@ -106,7 +106,7 @@ def recurrent(
 
 
 def feeds_of(variant: Variant, size: Sequence[int]) -> dict[str, np.ndarray]:
-    """Random inputs."""
+    """Return random inputs."""
     time_steps, batch, input_size, _ = size
     rng = np.random.default_rng(1)
     feeds = {"X": rng.standard_normal((time_steps, batch, input_size)).astype(np.float32)}
@@ -116,7 +116,7 @@ def feeds_of(variant: Variant, size: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def lowered(model: onnx.ModelProto, form: str) -> onnx.ModelProto:
-    """The model in a form: ``native``, or a strategy with an unroll factor behind a colon (``scan:4``)."""
+    """Return the model in a form: ``native``, or a strategy and an unroll factor (``scan:4``)."""
     if form == "native":
         return model
     strategy, _, factor = form.partition(":")
@@ -127,7 +127,7 @@ def lowered(model: onnx.ModelProto, form: str) -> onnx.ModelProto:
 
 
 def session(model: onnx.ModelProto | bytes, threads: int = 1) -> ort.InferenceSession:
-    """A session as a user makes it, on `threads` threads."""
+    """Return a session as a user makes it, on `threads` threads."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -143,7 +143,7 @@ def latency(
     clock: Callable[[], float] = time.thread_time,
     threads: int = 1,
 ) -> list[float]:
-    """Seconds of each of 10 to 50 runs, in a session that is alone and warm.
+    """Return seconds of each of 10 to 50 runs, in a session that is alone and warm.
 
     On one thread the thread's own processor time is the latency without what other processes take away.
     """
@@ -192,14 +192,14 @@ def ratios(
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """Growth exponent: the slope of a line through the logarithms."""
+    """Return growth exponent: the slope of a line through the logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
 def best_of(
     function: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Least seconds of several calls."""
+    """Return least seconds of several calls."""
     times = []
     for _ in range(repeats):
         start = clock()

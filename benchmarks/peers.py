@@ -1,4 +1,4 @@
-"""What other tools make of LSTM, GRU and RNN nodes: writes docs/peers.md.
+"""Write docs/peers.md: the results of other tools on LSTM, GRU and RNN nodes.
 
     python -m venv peers && peers/bin/pip install . onnxslim onnxsim onnxoptimizer polygraphy
     peers/bin/python benchmarks/peers.py
@@ -184,7 +184,7 @@ TOOLS: list[tuple[str, str, str, Tool]] = [
 
 
 def _recurrent(graph: onnx.GraphProto | onnx.FunctionProto) -> int:
-    """The recurrent nodes of a graph and its subgraphs."""
+    """Return the recurrent nodes of a graph and its subgraphs."""
     found = 0
     for node in graph.node:
         found += node.op_type in RECURRENT and node.domain in ("", "ai.onnx")
@@ -199,7 +199,7 @@ def _left(path: pathlib.Path) -> int:
 
 
 def _in_child(work: Callable[[], str]) -> str:
-    """What the work says; nothing where it raises, crashes or hangs."""
+    """Return the result of the work; empty if it raises, crashes or hangs."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
@@ -228,7 +228,7 @@ def _compared(source: pathlib.Path, output: pathlib.Path) -> str:
 
 
 def measure(tool: Tool, models: Iterable[pathlib.Path]) -> collections.Counter[str]:
-    """What the tool made of the models."""
+    """Return a summary of the tool's results on the models."""
     counts: collections.Counter[str] = collections.Counter()
     for source in models:
         with tempfile.TemporaryDirectory() as folder:

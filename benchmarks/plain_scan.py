@@ -1,4 +1,4 @@
-"""A Scan written by hand as is known to be good, the second baseline.
+"""The second baseline: an efficient hand-written Scan.
 
 The product of X for all steps stands in front of the Scan; in the step each gate has a Gemm that adds to it
 and an activation behind, which onnxruntime fuses. Two directions are two Scans, or for an LSTM and a batch of
@@ -22,7 +22,7 @@ __all__ = ["plain_scan"]
 
 
 def plain_scan(source: onnx.ModelProto) -> onnx.ModelProto:
-    """The model of one static LSTM or GRU node with W, R and B alone, as one Scan or two."""
+    """Return the model of one static LSTM or GRU node with W, R and B alone, as one Scan or two."""
     node, attributes, W, R, B = parts_of(source)
     time_steps, batch, _ = (dim.dim_value for dim in source.graph.input[0].type.tensor_type.shape.dim)
     graph = _ScanGraph(node, time_steps, batch, R.shape[-1])
@@ -52,7 +52,7 @@ class _ScanGraph(Graph):
         self.node, self.time_steps, self.batch, self.hidden_size = node, time_steps, batch, hidden_size
 
     def product(self, W: np.ndarray, bias: np.ndarray, *dims: int) -> str:
-        """``X W^T + bias`` for all steps, in the given sizes."""
+        """Return ``X W^T + bias`` for all steps, in the given sizes."""
         rows = self.op("Reshape", self.node.input[0], self.constant(np.array([-1, W.shape[1]])))
         product = self.op("Gemm", rows, self.constant(W), self.constant(bias), transB=1)
         return self.op("Reshape", product, self.constant(np.array([self.time_steps, *dims])))
@@ -60,7 +60,7 @@ class _ScanGraph(Graph):
     def direction(
         self, W: np.ndarray, R: np.ndarray, B: np.ndarray, reverse: int, linear: bool
     ) -> tuple[str, ...]:
-        """Y, Y_h and Y_c of a direction."""
+        """Return Y, Y_h and Y_c of a direction."""
         gates, op_type = len(GATES[self.node.op_type]), self.node.op_type
         Wb, Rb = B.reshape(2, gates, -1)
         hoisted = Wb + Rb
@@ -80,7 +80,7 @@ class _ScanGraph(Graph):
         return (values[-1], *values[:-1])
 
     def both_directions(self, W: np.ndarray, R: np.ndarray, B: np.ndarray) -> None:
-        """The outputs of an LSTM, from a step that has both directions' values ``[2, 1, units]``."""
+        """Add the outputs of an LSTM, from a step that has both directions' values ``[2, 1, units]``."""
         hidden_size = self.hidden_size
         flip = [self.constant(np.array([bound])) for bound in (-1, np.iinfo(np.int64).min, 0, -1)]
         X = [
@@ -110,7 +110,7 @@ class _ScanGraph(Graph):
         sizes: Sequence[int],
         reverse: int,
     ) -> list[str]:
-        """The final states and the first one over time."""
+        """Return the final states and the first one over time."""
         states = [*states, body.op("Identity", states[0])]
         carried = ["h", "c"][: len(states) - 1]
         graph = helper.make_graph(

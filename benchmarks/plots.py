@@ -1,4 +1,4 @@
-"""The plots of docs/performance.md, from the results in benchmarks/results.
+"""Draw the plots of docs/performance.md from the results in benchmarks/results.
 
 python benchmarks/plots.py
 """
@@ -34,13 +34,13 @@ COLORS = {
 
 
 def results(name: str) -> dict[str, Any]:
-    """What a script has written."""
+    """Return the results that a script has written."""
     data: dict[str, Any] = json.loads((HERE / "results" / f"{name}.json").read_text())
     return data
 
 
 def plot_sweep(name: str) -> None:
-    """Ratio to the native kernel, a panel for each variant."""
+    """Plot the ratio to the native kernel, with a panel for each variant."""
     label, place = SWEEPS[name]
     rows = results(name)["rows"]
     variants = list(dict.fromkeys(row["variant"] for row in rows))
@@ -60,7 +60,7 @@ def plot_sweep(name: str) -> None:
 
 
 def plot_growth(name: str, label: str) -> None:
-    """Seconds against time steps, a line for each form, with its exponent."""
+    """Plot seconds against time steps, with a line for each form and its exponent."""
     data = results(name)
     if "rows" in data:
         data = {

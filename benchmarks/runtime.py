@@ -1,4 +1,4 @@
-"""Run time of the lowered graph on onnxruntime as a ratio to the native kernel, beside a hand-written Scan.
+"""Measure the run time of lowered graphs, relative to the native kernel and to a hand-written Scan.
 
 python benchmarks/runtime.py --json benchmarks/results/runtime.json
 python benchmarks/runtime.py --variants lstm gru --sizes 50,1,64,64 --forms scan unroll scan:4
@@ -23,7 +23,7 @@ BASELINE = "plain scan"
 
 
 def measure(variant: str, size: tuple[int, ...], forms: list[str], rounds: int, clock: str) -> dict[str, Any]:
-    """One row of the table."""
+    """Return one row of the table."""
     source = recurrent(VARIANTS[variant], size)
     models = {form: lowered(source, form) for form in ["native", *forms]}
     models[BASELINE] = plain_scan(source)

@@ -1,4 +1,4 @@
-"""Start-up of the command line against that of onnx.
+"""Measure the start-up time of the command line against that of onnx.
 
 python benchmarks/startup.py --json benchmarks/results/startup.json
 """

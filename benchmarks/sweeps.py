@@ -1,4 +1,4 @@
-"""Ratio of run time to the native kernel against the hidden size, the batch and the number of time steps.
+"""Measure the ratio of run time to the native kernel against hidden size, batch and number of time steps.
 
 python benchmarks/sweeps.py hidden_size --json benchmarks/results/hidden_size.json
 python benchmarks/sweeps.py batch --json benchmarks/results/batch.json
@@ -27,7 +27,7 @@ FORMS = ("textbook", "unroll", "scan", "scan:4", "loop")
 
 
 def form_of(source: onnx.ModelProto, form: str) -> onnx.ModelProto:
-    """The model in one of `FORMS` or native."""
+    """Return the model in one of `FORMS` or native."""
     return textbook(source) if form == "textbook" else lowered(source, form)
 
 

@@ -1,4 +1,4 @@
-"""The textbook's unrolling, the baseline: two products for each gate in every step, and a chain of Concats.
+"""The first baseline, unrolling by the textbook: two products per gate in every step, and a chain of Concats.
 
     x_0, x_1, ... = Split(X)
     i_0 = Sigmoid(Gemm(x_0, W_i, Wb_i) + Gemm(h, R_i, Rb_i))
@@ -41,7 +41,7 @@ class Graph:
         return output
 
     def many(self, op_type: str, *inputs: str, outputs: int, **attributes: object) -> list[str]:
-        """An op of several outputs."""
+        """Return an op of several outputs."""
         names = [f"{self.prefix}v{len(self.nodes)}_{index}" for index in range(outputs)]
         self.nodes.append(helper.make_node(op_type, inputs, names, **attributes))
         return names
@@ -52,11 +52,11 @@ class Graph:
         return name
 
     def split(self, value: str, count: int) -> list[str]:
-        """One node with an output for every step; needs no sizes before opset 18."""
+        """Return one node with an output for every step; needs no sizes before opset 18."""
         return self.many("Split", value, outputs=count, axis=0)
 
     def model_like(self, source: onnx.ModelProto) -> onnx.ModelProto:
-        """The model with this graph's nodes and constants instead of its own."""
+        """Return the model with this graph's nodes and constants instead of its own."""
         model = onnx.ModelProto()
         model.CopyFrom(source)
         for field, values in (("node", self.nodes), ("initializer", self.constants)):
@@ -68,7 +68,7 @@ class Graph:
 def parts_of(
     source: onnx.ModelProto,
 ) -> tuple[onnx.NodeProto, dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-    """The one node of a model, its attributes, W, R and B."""
+    """Return the one node of a model, its attributes, W, R and B."""
     (node,) = source.graph.node
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     assert set(attributes) <= {"hidden_size", "direction", "linear_before_reset"}
@@ -80,7 +80,7 @@ def parts_of(
 
 
 def textbook(source: onnx.ModelProto) -> onnx.ModelProto:
-    """The model of one static LSTM or GRU node with W, R and B alone, unrolled as a textbook would."""
+    """Return the model of one static LSTM or GRU node with W, R and B alone, unrolled as a textbook would."""
     node, attributes, W, R, B = parts_of(source)
     time_steps, batch, _ = (dim.dim_value for dim in source.graph.input[0].type.tensor_type.shape.dim)
     direction = attributes.get("direction", b"forward").decode()
@@ -152,7 +152,7 @@ _STEPS = {"LSTM": _lstm, "GRU": _gru}
 
 
 def check(baseline: Callable[[onnx.ModelProto], onnx.ModelProto], variants: Sequence[str]) -> None:
-    """Checks a baseline: it must compute what the recurrent node computes. Exits where it does not."""
+    """Check a baseline: it must compute what the recurrent node computes. Exits where it does not."""
     from measuring import VARIANTS, recurrent
 
     import rnnlower

@@ -1,4 +1,4 @@
-"""Writes docs/accuracy.md: the error of Sigmoid and Tanh on onnxruntime, alone and in a lowered graph.
+"""Write docs/accuracy.md: the error of Sigmoid and Tanh on onnxruntime, alone and in a lowered graph.
 
 python docs/accuracy.py
 """
@@ -66,7 +66,7 @@ _CLOSE: Mapping[str, Callable[[Array], Array]] = {
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("onnxruntime", "numpy", "mpmath"))
     introduction = INTRODUCTION.format(
         versions=versions,
@@ -110,7 +110,7 @@ def _describe(x: Array, have: Array, want: Array) -> list[str]:
 
 @functools.cache
 def _inputs(dtype: str) -> Array:
-    """Finite numbers of both signs, evenly spread over the bit patterns."""
+    """Return finite numbers of both signs, evenly spread over the bit patterns."""
     kind = _TYPES[dtype][0]
     bits = _BITS[np.dtype(kind).itemsize]
     if bits is np.uint16:
@@ -127,7 +127,7 @@ def _inputs(dtype: str) -> Array:
 
 @functools.cache
 def _right(function: str, dtype: str) -> Array:
-    """The exact values, rounded once."""
+    """Return the exact values, rounded once."""
     kind = _TYPES[dtype][0]
     x = _inputs(dtype)
     if kind is np.float64:
@@ -146,7 +146,7 @@ def _right(function: str, dtype: str) -> Array:
 
 
 def _rounded(exact: Any, kind: Any) -> Any:
-    """The number of the type that is next to the exact value."""
+    """Return the number of the type that is next to the exact value."""
     guess = np.array(float(exact)).astype(kind)
     bits = guess.view(_BITS[guess.itemsize])
     near = [np.array(int(bits) + shift).astype(bits.dtype).view(kind) for shift in (-1, 0, 1)]
@@ -158,7 +158,7 @@ def _rounded(exact: Any, kind: Any) -> Any:
 
 
 def _distance(have: Array, want: Array) -> Array:
-    """How many representable numbers lie between the two, 0 and -0 being one."""
+    """Return the number of representable numbers between the two, with 0 and -0 as one."""
 
     def place(array: Array) -> Array:
         bits = _BITS[array.itemsize]
@@ -193,7 +193,7 @@ def _models(function: str, dtype: str) -> dict[str, onnx.ModelProto]:
 
 
 def _run(model: onnx.ModelProto, x: Array) -> Array | None:
-    """The results of the last step; ``None`` where onnxruntime has no kernel."""
+    """Return the results of the last step; ``None`` where onnxruntime has no kernel."""
     try:
         (Y,) = run(model, {"X": np.stack([x, x])[..., None]}).values()
     except (onnxruntime_pybind11_state.NotImplemented, onnxruntime_pybind11_state.InvalidGraph):

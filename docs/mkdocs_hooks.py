@@ -1,4 +1,4 @@
-"""What mkdocs needs beside the pages: the page of commands, made from the command line; plots; outward links.
+"""Hooks of mkdocs: the page of commands, generated from the command line; plots; links out of docs/.
 
 `mkdocs build --strict` runs it. Pages are written for readers of the repository, too: a link to a file
 outside of docs/ becomes the file's name, and a plot is taken along.
@@ -25,7 +25,7 @@ _CASE = re.compile(r"^\*\*(.+?)\*\* \((exit code .*)\)$", re.MULTILINE)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the page of commands and the plots."""
+    """Add the page of commands and the plots."""
     files.append(File.generated(config, "commands.md", content=commands_page()))
     for plot in sorted((ROOT / "benchmarks" / "plots").glob("*.svg")):
         files.append(File.generated(config, f"plots/{plot.name}", abs_src_path=str(plot)))
@@ -33,7 +33,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lets links lead to what the site has; each refusal gets a heading, which the search finds."""
+    """Let links lead to what the site has; each refusal gets a heading, which the search finds."""
     markdown = _PLOT.sub(r"](plots/\1)", markdown)
     markdown = _OUTWARD.sub(r"\1", markdown)
     if page.file.src_uri == "refusals.md":
@@ -42,7 +42,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def commands_page() -> str:
-    """Every command with its options, example and exit codes."""
+    """Return every command with its options, example and exit codes."""
     group: Any = typer.main.get_command(app)
     parts = [
         "# Commands",

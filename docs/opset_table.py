@@ -1,4 +1,4 @@
-"""Writes docs/opsets.md: what happens to every operator at every version step, up and down.
+"""Write docs/opsets.md: what happens to every operator at every version step, up and down.
 
 python docs/opset_table.py          # write the page
 python docs/opset_table.py --check  # exit code 1 if the page is not current
@@ -36,7 +36,7 @@ A step of an operator that is not in this table, of an onnx that is newer than t
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     lines = [INTRODUCTION, f"The operators are those of opset 1 to {min(MAX_OPSET, REVIEWED)}.", ""]
     counts = {"compatible": 0, "adapted": 0, "refused": 0}
     table: list[str] = []
@@ -97,7 +97,7 @@ def _types(version: Version) -> set[str]:
 
 
 def main() -> int:
-    """Writes or checks the page."""
+    """Write or check the page."""
     text = page()
     if "--check" in sys.argv[1:]:
         return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1

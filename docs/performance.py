@@ -1,4 +1,4 @@
-"""Puts the results in benchmarks/results into the tables of docs/performance.md.
+"""Put the results in benchmarks/results into the tables of docs/performance.md.
 
 python docs/performance.py
 """
@@ -33,7 +33,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _ratios(data: dict[str, Any]) -> str:
-    """A row for each size, a column for each form."""
+    """Return a row for each size, a column for each form."""
     forms = list(data["rows"][0]["ratios"])
     rows = [
         [
@@ -48,7 +48,7 @@ def _ratios(data: dict[str, Any]) -> str:
 
 
 def _growth(data: dict[str, Any]) -> str:
-    """A row for each number of time steps, a column for each form; the exponents last."""
+    """Return a row for each number of time steps, a column for each form; the exponents last."""
     forms = list(data["exponents"])
     steps = sorted({int(step) for times in data["seconds"].values() for step in times})
     steps = sorted({*steps, *(step for beyond in data["beyond"].values() for step in beyond)})
@@ -111,7 +111,7 @@ def _kernels(data: dict[str, Any]) -> str:
 
 
 def _runtime(data: dict[str, Any]) -> str:
-    """How the choice did, then a row for each size: ratios to the own operator and the fastest, loading."""
+    """Return the quality of the choice, then a row for each size: ratios, and the time of loading."""
     forms = ("native", "adapt", "unroll", "scan", "loop")
     made = [form for form in forms if any("ms" in row["forms"][form] for row in data["rows"])]
     ratios, rows = [], []
@@ -158,7 +158,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def content(name: str) -> str:
-    """What belongs to ``name``: a table of results, or what a command printed."""
+    """Return the content for ``name``: a table of results, or the output of a command."""
     if name not in TABLES:
         text = (RESULTS / f"{name}.txt").read_text(encoding="utf-8")
         return "```console\n" + "\n".join(line.rstrip() for line in text.splitlines()) + "\n```"

@@ -1,4 +1,4 @@
-"""Writes docs/quantization.md: lowered models through onnxruntime's quantization.
+"""Write docs/quantization.md: lowered models through onnxruntime's quantization.
 
 python docs/quantization.py
 """
@@ -150,7 +150,7 @@ scores from those of the native kernel, the largest and the mean:
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("onnx", "onnxruntime"))
     parts = [INTRODUCTION.format(versions=versions, steps=STEPS), *_rows()]
     parts += [QUANTIZED, *_quantized_rows(), HALF, *_half_rows()]
@@ -180,7 +180,7 @@ def _rows() -> Iterator[str]:
 
 
 def _quantized_rows() -> Iterator[str]:
-    """DynamicQuantizeLSTM, exactly and dequantized."""
+    """Yield DynamicQuantizeLSTM, exactly and dequantized."""
     network = Network("LSTM", steps="T")
     source = dynamic(network.build())
     inputs = [network.inputs(seed, STEPS) for seed in range(100, 116)]
@@ -194,7 +194,7 @@ def _quantized_rows() -> Iterator[str]:
 
 
 def _half_rows() -> Iterator[str]:
-    """float16 recurrences, computed in float16 and in float32."""
+    """Yield float16 recurrences, computed in float16 and in float32."""
     for op_type in ("LSTM", "GRU"):
         network = Network(op_type, steps=50, layers=1)
         model = half(network.build(scale=4))

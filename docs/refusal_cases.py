@@ -1,4 +1,4 @@
-"""What is refused: the command or the call, and the model that it is given."""
+"""The cases of docs/refusals.md: the command or the call, and its model."""
 
 from __future__ import annotations
 

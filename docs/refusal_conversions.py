@@ -181,7 +181,7 @@ CONVERSIONS: list[tuple[str, int, int, str, str]] = [
 
 
 def model(opset: int, inputs: str, nodes: str) -> onnx.ModelProto:
-    """The nodes; Y is what they make."""
+    """Return the nodes; Y is what they make."""
     made = text(opset, inputs, nodes)
     made.graph.output[0].ClearField("type")
     return made

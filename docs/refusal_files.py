@@ -1,4 +1,4 @@
-"""Models that are refused for what stands in their files, whatever is done with them."""
+"""Models that are refused because of the content of their files, whatever the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are refused: a sound one, and the changes that make it another."""
+"""Models that are refused: a valid one, and changes that invalidate it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ node = helper.make_node
 
 
 def cell(op_type: str = "LSTM", opset: int = 17) -> onnx.ModelProto:
-    """One recurrent node called `cell`, over a dynamic length."""
+    """Return one recurrent node called `cell`, over a dynamic length."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
     shapes = {"W": (1, 2 * gates, 3), "R": (1, 2 * gates, 2), "B": (1, 4 * gates)}
     weights = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items()]
@@ -93,7 +93,7 @@ class Case(NamedTuple):
 
 
 def text(opset: int, inputs: str, nodes: str, functions: str = "") -> onnx.ModelProto:
-    """A model in onnx's textual syntax, whose output is Y."""
+    """Return a model in onnx's textual syntax, whose output is Y."""
     return onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["": {opset}, "own": 1]> '
         f"graph ({inputs}) => (float[] Y) {{ {nodes} }} {functions}"
@@ -101,12 +101,12 @@ def text(opset: int, inputs: str, nodes: str, functions: str = "") -> onnx.Model
 
 
 def function_of(rest: str, opset: int) -> str:
-    """A function `own::F`, in onnx's textual syntax."""
+    """Return a function `own::F`, in onnx's textual syntax."""
     return f'<domain: "own", opset_import: ["": {opset}]> F {rest}'
 
 
 def branches() -> onnx.ModelProto:
-    """A branch in which an RNN has an X of the wrong rank."""
+    """Return a branch in which an RNN has an X of the wrong rank."""
     model = text(
         17,
         "float[5, 2, 3] X, float[1, 2, 3] W, float[1, 2, 2] R, bool c",
@@ -125,19 +125,19 @@ def branches() -> onnx.ModelProto:
 
 
 def outer_output(model: onnx.ModelProto) -> None:
-    """A branch returns an input of the model."""
+    """Write a model in which a branch returns an input of the model."""
     model.graph.node[0].attribute[0].g.output[0].name = "X"
 
 
 def inner_weight(model: onnx.ModelProto) -> None:
-    """A branch has an initializer of its own that is called like an input of the model."""
+    """Write a model in which an initializer of a branch has the name of a model input."""
     model.graph.node[0].attribute[0].g.initializer.add(
         name="R", data_type=TensorProto.FLOAT, float_data=[1.0]
     )
 
 
 def then(*changes: Change) -> Change:
-    """One change after the other."""
+    """Return one change after the other."""
 
     def change(model: onnx.ModelProto) -> None:
         for each in changes:
@@ -174,13 +174,13 @@ def more_inputs(*names: str) -> Change:
 
 
 def x(elem_type: int, *shape: int | str | None) -> Change:
-    """Another type and shape of the input X."""
+    """Return another type and shape of the input X."""
     new = helper.make_tensor_value_info("X", elem_type, shape)
     return lambda model: model.graph.input[0].CopyFrom(new)
 
 
 def lens(elem_type: int, *rows: int) -> Change:
-    """sequence_lens, an input of the model; with `rows`, a constant."""
+    """Return sequence_lens, an input of the model; with `rows`, a constant."""
 
     def change(model: onnx.ModelProto) -> None:
         if rows:
@@ -193,7 +193,7 @@ def lens(elem_type: int, *rows: int) -> Change:
 
 
 def insert(*nodes: NodeProto, position: int = 0) -> Change:
-    """More nodes, before the recurrent one."""
+    """Return more nodes, before the recurrent one."""
 
     def change(model: onnx.ModelProto) -> None:
         kept = [*model.graph.node]
@@ -204,19 +204,19 @@ def insert(*nodes: NodeProto, position: int = 0) -> Change:
 
 
 def opset(domain: str, version: int) -> Change:
-    """One more opset import."""
+    """Return one more opset import."""
     return lambda model: model.opset_import.append(helper.make_opsetid(domain, version))
 
 
 def function(name: str, nodes: list[NodeProto], inputs: str = "x", **opsets: int) -> Change:
-    """A function of the domain `own`, of one output; nothing calls it yet."""
+    """Return a function of the domain `own`, of one output; nothing calls it yet."""
     imports = [helper.make_opsetid(domain, version) for domain, version in (opsets or {"own": 1}).items()]
     made = helper.make_function("own", name, inputs.split(), ["y"], nodes, imports)
     return lambda model: model.functions.append(made)
 
 
 def call(inputs: str = "x w r", given: str = "X W R", **opsets: int) -> Change:
-    """The recurrent node in a function `own::Cell`, which the graph calls."""
+    """Return the recurrent node in a function `own::Cell`, which the graph calls."""
     imports = [helper.make_opsetid("", 17)]
     imports += [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
 
@@ -231,12 +231,12 @@ def call(inputs: str = "x w r", given: str = "X W R", **opsets: int) -> Change:
 
 
 def tensor(change: Callable[[TensorProto], object]) -> Change:
-    """Something else about W."""
+    """Return something else about W."""
     return lambda model: change(model.graph.initializer[0])
 
 
 def external(location: str, **entries: int) -> Change:
-    """W in another file."""
+    """Return W in another file."""
 
     def change(weight: TensorProto) -> None:
         weight.ClearField("raw_data")
@@ -249,13 +249,13 @@ def external(location: str, **entries: int) -> Change:
 
 
 def no_shapes(model: onnx.ModelProto) -> None:
-    """No input or output has a shape."""
+    """Write a model without shapes of inputs and outputs."""
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
 
 
 def double(*names: str) -> Change:
-    """Initializers, inputs and outputs as float64."""
+    """Return initializers, inputs and outputs as float64."""
 
     def change(model: onnx.ModelProto) -> None:
         for each in model.graph.initializer:
@@ -270,7 +270,7 @@ def double(*names: str) -> Change:
 
 
 def large(location: str, elements: int) -> Change:
-    """One more initializer, of bytes in another file."""
+    """Return one more initializer, of bytes in another file."""
     made = TensorProto(name="large", data_type=TensorProto.UINT8, dims=[elements])
     made.data_location = TensorProto.EXTERNAL
     made.external_data.add(key="location", value=location)
@@ -278,7 +278,7 @@ def large(location: str, elements: int) -> Change:
 
 
 def computed(*positions: int, inputs: str = "X") -> Change:
-    """Inputs of the recurrent node that an operator makes of which nothing is known."""
+    """Return inputs of the recurrent node that an operator makes of which nothing is known."""
 
     def change(model: onnx.ModelProto) -> None:
         names = [f"unknown_{position}" for position in positions]
@@ -291,13 +291,13 @@ def computed(*positions: int, inputs: str = "X") -> Change:
 
 
 def declare(name: str, *shape: int | str | None) -> Change:
-    """What a value within the graph is."""
+    """Return the description of a value within the graph."""
     made = helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
     return lambda model: model.graph.value_info.append(made)
 
 
 def some_steps(model: onnx.ModelProto) -> None:
-    """As many steps as another input says."""
+    """Write a model whose number of steps is another input."""
     model.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, [1]))
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "first"))
     model.graph.node[0].input[0] = "some"
@@ -305,7 +305,7 @@ def some_steps(model: onnx.ModelProto) -> None:
 
 
 def reshaped(*shape: int) -> Change:
-    """W behind a Reshape."""
+    """Return W behind a Reshape."""
 
     def change(model: onnx.ModelProto) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.array(shape), "shape"))
@@ -322,7 +322,7 @@ def sparse(model: onnx.ModelProto) -> None:
 
 
 def sparse_initializer(change: Callable[[SparseTensorProto], object]) -> Change:
-    """A sparse initializer of 3 rows of 4 with two values, of which something is else."""
+    """Return a sparse initializer of 3 rows of 4 with two values, of which something is else."""
 
     def add(model: onnx.ModelProto) -> None:
         values = numpy_helper.from_array(np.ones(2, np.float32), "rare")
@@ -334,23 +334,23 @@ def sparse_initializer(change: Callable[[SparseTensorProto], object]) -> Change:
 
 
 def at(*indices: int) -> Callable[[SparseTensorProto], object]:
-    """These indices in the place of the right ones."""
+    """Return these indices in the place of the right ones."""
     return lambda s: s.indices.CopyFrom(numpy_helper.from_array(np.array(indices)))
 
 
 def attribute(change: Callable[[AttributeProto], object]) -> Change:
-    """Something else about hidden_size."""
+    """Return something else about hidden_size."""
     return lambda model: change(model.graph.node[0].attribute[0])
 
 
 def reference(name: str, parameter: str) -> Change:
-    """An attribute that refers to a function's parameter."""
+    """Return an attribute that refers to a function's parameter."""
     attribute = AttributeProto(name=name, ref_attr_name=parameter, type=AttributeProto.FLOAT)
     return lambda model: model.graph.node[0].attribute.append(attribute)
 
 
 def training(*nodes: NodeProto) -> Change:
-    """How the model is trained."""
+    """Return the training info of a model."""
     return lambda model: model.training_info.add().algorithm.node.extend(nodes)
 
 
@@ -364,13 +364,13 @@ def rename_output(model: onnx.ModelProto) -> None:
 
 
 def cell_state(model: onnx.ModelProto) -> None:
-    """Y_c is an output."""
+    """Write a model with the output Y_c."""
     model.graph.node[0].output.append("Y_c")
     model.graph.output.add(name="Y_c").type.CopyFrom(model.graph.output[1].type)
 
 
 def overridable(model: onnx.ModelProto) -> None:
-    """W is an input of the model, too."""
+    """Write a model whose W is an input, too."""
     shape = model.graph.initializer[0].dims
     model.graph.input.append(helper.make_tensor_value_info("W", TensorProto.FLOAT, shape))
 

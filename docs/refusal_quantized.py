@@ -1,4 +1,4 @@
-"""What is refused of com.microsoft.DynamicQuantizeLSTM."""
+"""Models with com.microsoft.DynamicQuantizeLSTM that are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN = "lower model.onnx -o out.onnx --target primitive --dim T=2"
 
 
 def quantized() -> onnx.ModelProto:
-    """One node called `cell`, over a dynamic length."""
+    """Return one node called `cell`, over a dynamic length."""
     weights = {
         "W": np.ones((1, 3, 8), np.int8),
         "R": np.ones((1, 2, 8), np.int8),
@@ -37,7 +37,7 @@ def quantized() -> onnx.ModelProto:
 
 
 def weight(name: str, array: np.ndarray) -> Change:
-    """Other contents of an initializer."""
+    """Return other contents of an initializer."""
 
     def change(model: onnx.ModelProto) -> None:
         index = [tensor.name for tensor in model.graph.initializer].index(name)
@@ -47,7 +47,7 @@ def weight(name: str, array: np.ndarray) -> Change:
 
 
 def no_scale(model: onnx.ModelProto) -> None:
-    """The scale of W is left out."""
+    """Leave out the scale of W."""
     model.graph.node[0].input[8] = ""
 
 

@@ -1,4 +1,4 @@
-"""What cannot be streamed."""
+"""Models that cannot be streamed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STREAM = "stream model.onnx -o out.onnx"
 
 
 def before(*nodes_: object) -> object:
-    """Nodes between X and the recurrent node, which reads `x`."""
+    """Return nodes between X and the recurrent node, which reads `x`."""
     return then(rename_input(0, "x"), insert(*nodes_))  # type: ignore[arg-type]
 
 
 def conv(*pads: int, stride: int = 1) -> object:
-    """A convolution over time before the recurrent node, of X turned for it."""
+    """Return a convolution over time before the recurrent node, of X turned for it."""
     return before(
         node("Constant", [], ["kernel"], value_floats=[1.0] * 3),
         node("Constant", [], ["kernel_shape"], value_ints=[1, 1, 3]),
@@ -28,7 +28,7 @@ def conv(*pads: int, stride: int = 1) -> object:
 
 
 def only_final(model: ModelProto) -> None:
-    """Leaves the final state alone as an output."""
+    """Leave the final state alone as an output."""
     del model.graph.output[0]
 
 
@@ -38,7 +38,7 @@ def only_steps(model: ModelProto) -> None:
 
 
 def more(steps: int) -> object:
-    """Another input over time."""
+    """Return another input over time."""
     value = helper.make_tensor_value_info("Z", TensorProto.FLOAT, [steps, 3])
     return lambda model: model.graph.input.append(value)
 

@@ -1,4 +1,4 @@
-"""What is refused for a target, and of a file that describes one."""
+"""Models that are refused for a target, and target files that are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOWER = "lower model.onnx -o out.onnx --target"
 
 
 def own(more: str = "", **tables: str) -> str:
-    """A target's file in which some of the tables are others; "" leaves one out."""
+    """Return a target's file in which some of the tables are others; "" leaves one out."""
     usual = {
         "opset": "range = [7, 17]",
         "control_flow": 'ops = ["If", "Loop", "Scan"]',
@@ -43,7 +43,7 @@ def own(more: str = "", **tables: str) -> str:
 
 
 def limit(attributes: str) -> str:
-    """A limit of Resize."""
+    """Return a limit of Resize."""
     return f'[[limits]]\nops = ["Resize"]\nattributes = {attributes}\nsource = "me"\n'
 
 

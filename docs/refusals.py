@@ -1,4 +1,4 @@
-"""Writes docs/refusals.md: the message of every refusal, by running into it.
+"""Write docs/refusals.md: the message of every refusal, by running into it.
 
 python docs/refusals.py          # write the page
 python docs/refusals.py --check  # exit code 1 if the page is not current
@@ -43,7 +43,7 @@ each version step stands in [opsets.md](opsets.md).
 |---|---|
 | 1 | the two models differ; nothing was written |
 | 2 | wrong usage |
-| 3 | the model cannot be read, is invalid, or uses something that is refused |
+| 3 | the model cannot be read, is invalid, or uses something that is not supported |
 | 4 | could not be verified; nothing was written |
 """
 FROM_PYTHON = """\
@@ -82,12 +82,12 @@ a missing or malformed option is not listed.
 
 
 def versions() -> str:
-    """The libraries whose words some of the messages hold."""
+    """Return the libraries whose words some of the messages hold."""
     return ", ".join(f"{name} {metadata.version(name)}" for name in ("onnx", "onnxruntime", "protobuf"))
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     lines = [INTRODUCTION.format(versions=versions())]
     for section, cases in CASES.items():
         lines += [f"## {section}", ""]
@@ -108,7 +108,7 @@ def _entry(title: str, message: str) -> list[str]:
 
 
 def run(case: Case) -> tuple[int, str]:
-    """The exit code and the message of a command."""
+    """Return the exit code and the message of a command."""
     with _folder(case) as folder:
         before = sorted(folder.iterdir())
         absent = mock.patch.dict(sys.modules, {case.without: None})
@@ -124,7 +124,7 @@ def run(case: Case) -> tuple[int, str]:
 
 
 def call(case: Case) -> str:
-    """The error that an expression raises."""
+    """Return the error that an expression raises."""
     names = {"rnnlower": rnnlower, "ir": ir, "model": _changed(case)}
     passes = {each.__name__: each for each in (InlineFunctionsPass, LowerRecurrentPass, SetInputsPass)}
     with _folder(case):
@@ -146,7 +146,7 @@ def _changed(case: Case) -> onnx.ModelProto:
 
 @contextlib.contextmanager
 def _folder(case: Case) -> Iterator[pathlib.Path]:
-    """A folder to be in, with the case's files."""
+    """Change into a folder with the case's files."""
     here = pathlib.Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name).resolve()

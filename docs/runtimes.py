@@ -1,4 +1,4 @@
-"""Writes docs/runtimes.md: recurrent nodes on real runtimes, as they are and lowered for the runtime.
+"""Write docs/runtimes.md: recurrent nodes on real runtimes, as they are and lowered for the runtime.
 
 python docs/runtimes.py                   # every runtime that is installed: pip install -e ".[test,runtimes]"
 python docs/runtimes.py opencv tract      # the sections of these, leaving the others as they are
@@ -50,7 +50,7 @@ def main(targets: Sequence[str]) -> None:
 
 
 def _sections() -> dict[str, str]:
-    """The sections that the page has, by target."""
+    """Return the sections that the page has, by target."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     parts = [f"## {part}".rstrip() + "\n" for part in text.split("\n## ")[1:]]
     return {part.split()[1]: part for part in parts}
@@ -90,7 +90,7 @@ def _cell(outcomes: tuple[Outcome, Outcome] | None) -> str:
 
 
 def _counts(outcomes: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """``171 nodes; native right 16, wrong 24, refuses 131; lowered right 171``."""
+    """Return ``171 nodes; native right 16, wrong 24, refuses 131; lowered right 171``."""
     both = []
     for index, how in enumerate(("native", "lowered")):
         counter = collections.Counter(pair[index].verdict for pair in outcomes)

@@ -1,4 +1,4 @@
-"""Writes docs/targets.md: what each target can run, by whom that is said, and whether it was tried.
+"""Write docs/targets.md: what each target can run, the sources, and whether it was tried.
 
 python docs/targets.py          # write the page
 python docs/targets.py --check  # exit code 1 if the page is not current
@@ -51,7 +51,7 @@ does not falls back to the CPU and is right there.
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     targets = [find_target(name) for name in target_names()]
     lines = [INTRODUCTION, "| target | opset | control flow | static shapes only | keeps | tried | runtime |"]
     lines += ["|---|---|---|---|---|---|---|"]
@@ -104,7 +104,7 @@ def _section(target: Target) -> list[str]:
 
 
 def _limit(limit: object) -> str:
-    """The keys of a limit or rule that say something."""
+    """Return the keys of a limit or rule that say something."""
     skipped = ("ops", "source", "guess", "otherwise", "wrong", "remedy")
     given = {key: value for key, value in vars(limit).items() if key not in skipped}
     return "; ".join(

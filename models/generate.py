@@ -1,4 +1,4 @@
-"""Writes every model of this folder: ``python models/generate.py [FOLDER]``.
+"""Write every model of this folder: ``python models/generate.py [FOLDER]``.
 
 The small ones come from ``model_table.TABLE``, those that look like real networks from ``networks.NETWORKS``.
 The same table gives the same bytes.
@@ -24,12 +24,12 @@ __all__ = ["generate", "small_config", "write_all"]
 
 
 def small_config(name: str) -> Config:
-    """The ``Config`` of a row of ``TABLE``, with weights of its own."""
+    """Return the ``Config`` of a row of ``TABLE``, with weights of its own."""
     return dataclasses.replace(TABLE[name][1], seed=zlib.crc32(name.encode()))
 
 
 def generate(name: str) -> onnx.ModelProto:
-    """The model called ``name``."""
+    """Return the model called ``name``."""
     if name in NETWORKS:
         reason, make = NETWORKS[name]
         model = make()

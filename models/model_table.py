@@ -1,4 +1,4 @@
-"""The table of small models: a name, the reason the model exists, and what is in it.
+"""The table of small models: the name, the purpose and the content of each.
 
 A row is ``name: (reason, config)``; ``Config`` is explained in ``tests/configs.py``. A new model is a new row
 and a run of ``python models/generate.py``.
@@ -14,7 +14,7 @@ __all__ = ["TABLE"]
 
 
 def _config(op_type: str, opset: int, **changes: Any) -> Config:
-    """T 5, B 2, I 3, H 4 and every output a graph output, unless ``changes`` say otherwise."""
+    """Return T 5, B 2, I 3, H 4 and every output a graph output, unless ``changes`` say otherwise."""
     sizes: dict[str, Any] = {"seq_length": 5, "batch_size": 2, "input_size": 3, "hidden_size": 4}
     outputs = dict.fromkeys(OUTPUTS[op_type], "graph")
     arguments: dict[str, Any] = {"op_type": op_type, "opset": opset} | sizes | outputs | changes

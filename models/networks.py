@@ -1,4 +1,4 @@
-"""Models that look like small real networks: several layers, convolution in front, a classifier behind."""
+"""Models that resemble small real networks: several layers, a convolution first, a classifier last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NETWORKS"]
 
 
 def _with_weights(text: str, shapes: dict[str, tuple[int, ...]], **fixed: np.ndarray) -> onnx.ModelProto:
-    """The model that ``text`` describes, with random initializers of ``shapes`` and those in ``fixed``."""
+    """Return the model of ``text``, with random initializers of ``shapes`` and those in ``fixed``."""
     model = parser.parse_model(text)
     rng = np.random.default_rng(0)
     for name, shape in shapes.items():
@@ -24,12 +24,12 @@ def _with_weights(text: str, shapes: dict[str, tuple[int, ...]], **fixed: np.nda
 
 
 def _axes(*names: str) -> dict[str, np.ndarray]:
-    """The numbers from 0 on, under ``names``."""
+    """Return the numbers from 0 on, under ``names``."""
     return {name: np.array([number], np.int64) for number, name in enumerate(names)}
 
 
 def _streaming_stack() -> onnx.ModelProto:
-    """Two LSTM layers over a chunk of audio features; the caller keeps the states between chunks."""
+    """Return two LSTM layers over a chunk of audio features; the caller keeps the states between chunks."""
     text = """
     <ir_version: 8, opset_import: ["" : 16]>
     streaming (float[1, frames, 8] features, float[2, 1, 12] h_in, float[2, 1, 12] c_in)
@@ -58,7 +58,7 @@ def _streaming_stack() -> onnx.ModelProto:
 
 
 def _ocr() -> onnx.ModelProto:
-    """A line of text: convolution, pooling over the height, a bidirectional LSTM over the width, a Gemm."""
+    """Build an OCR model: convolution, pooling over the height, bidirectional LSTM over the width, Gemm."""
     text = """
     <ir_version: 7, opset_import: ["" : 12]>
     ocr (float[batch, 1, 8, width] image) => (float[steps, characters] logits)
@@ -87,7 +87,7 @@ def _ocr() -> onnx.ModelProto:
 
 
 def _gru_stack() -> onnx.ModelProto:
-    """Two GRU layers with lengths, the first bidirectional, and the last states joined."""
+    """Return two GRU layers with lengths, the first bidirectional, and the last states joined."""
     text = """
     <ir_version: 8, opset_import: ["" : 17]>
     gru_stack (float[time, batch, 6] tokens, int32[batch] lengths)
@@ -109,7 +109,7 @@ def _gru_stack() -> onnx.ModelProto:
 
 
 def _denoiser() -> onnx.ModelProto:
-    """A mask for each frame of a noisy spectrum: a layer, two GRUs that begin with zeros, two layers."""
+    """Build a denoiser: a mask for each frame, from a layer, two GRUs that start at zero, and two layers."""
     text = """
     <ir_version: 8, opset_import: ["" : 17]>
     denoiser (float[1, frames, 9] spectrum) => (float[1, frames, 9] mask)

@@ -1,4 +1,4 @@
-"""Compiler passes over `onnx_ir` models, each usable by itself in an `onnx_ir.passes.Sequential`."""
+"""Compiler passes over `onnx_ir` models, each usable on its own in an `onnx_ir.passes.Sequential`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a pass when it is asked for: a command that needs one does not pay for the others."""
+    """Import a pass on first use: a command that needs one does not pay for the others."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"rnnlower.passes.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

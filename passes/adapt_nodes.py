@@ -1,4 +1,4 @@
-"""Nodes that a runtime refuses, in other words.
+"""Replacement of nodes that a runtime refuses by equivalent ones.
 
 Before::
 
@@ -32,7 +32,7 @@ from rnnlower.passes.contracts import Condition, has_node
 __all__ = ["AdaptNodesPass"]
 
 _PAD_MODES = ("reflect", "edge", "wrap")
-"""As the standard calls them, and NumPy too."""
+"""The names used by the standard and by NumPy."""
 
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
@@ -43,15 +43,16 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
 class AdaptNodesPass(Pass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
-    Flatten, Squeeze and Unsqueeze become a Reshape, a Split Slices; a Pad that repeats what is there becomes
-    Gathers; a Gather by a constant of several axes becomes one by a vector, and a Reshape; a Tanh the Sigmoid
-    of twice its input, stretched. A ScatterND into a constant box becomes Slices and Concats around the box.
+    Flatten, Squeeze and Unsqueeze become a Reshape, a Split becomes Slices; a Pad that repeats elements
+    becomes Gathers; a Gather by a constant of several axes becomes one by a vector, and a Reshape; a Tanh
+    becomes a scaled Sigmoid of twice its input. A ScatterND into a constant box becomes Slices and Concats
+    around the box.
 
     Args:
-        refused: Which nodes are to go, and which may not come.
+        refused: Whether a node must be replaced, and may not be emitted.
 
     Attributes:
-        adapted: The names of the nodes that are gone, by operator.
+        adapted: The names of the replaced nodes, by operator.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_adapted_nodes_are_gone,)
@@ -71,7 +72,7 @@ class AdaptNodesPass(Pass):
 
     def _adapt(self, node: ir.Node, writer: _Writer) -> None:
         made = _FORMS[node.op_type](writer, node)
-        # The parts of a Split are made side by side; other forms make one value of the one before.
+        # The parts of a Split are written side by side; other forms transform one value step by step.
         results = made if node.op_type == "Split" else made[-1:]
         graph = node.graph
         if not made or graph is None or any(self._refused(each) for each in made):
@@ -84,7 +85,7 @@ class AdaptNodesPass(Pass):
 
 
 class _Writer:
-    """Makes nodes, with fresh names and constants."""
+    """A builder of nodes with fresh names and constants."""
 
     def __init__(self, model: ir.Model) -> None:
         self.knowledge = Knowledge(model)
@@ -92,19 +93,19 @@ class _Writer:
         self._pool = InitializerPool(model, self._names)
 
     def node(self, like: ir.Node, op_type: str, value: ir.Value, numbers: np.ndarray, **more: int) -> ir.Node:
-        """A node that reads a value and a vector of constants."""
+        """Make a node that reads a value and a vector of constants."""
         base = like.name or str(like.outputs[0].name)
         name = self._names.fresh(f"{base}/{op_type}")
         constant = self._pool.of(ir.Tensor(numbers), f"{name}/constant")
         return self._named(ir.node(op_type, [value, constant], more, name=name), value)
 
     def unary(self, like: ir.Node, op_type: str, value: ir.Value) -> ir.Node:
-        """A node that reads a value."""
+        """Make a node that reads a value."""
         name = self._names.fresh(f"{like.name or like.outputs[0].name}/{op_type}")
         return self._named(ir.node(op_type, [value], name=name), value)
 
     def slice(self, like: ir.Node, value: ir.Value, axis: int, start: int, end: int) -> ir.Node:
-        """A Slice of one axis: bounds are inputs from opset 10 on, attributes before."""
+        """Make a Slice of one axis: bounds are inputs from opset 10 on, attributes before."""
         name = self._names.fresh(f"{like.name or like.outputs[0].name}/Slice")
         if self.knowledge.opset < 10:
             bounds = {"axes": [axis], "starts": [start], "ends": [end]}
@@ -113,7 +114,7 @@ class _Writer:
         return self._named(ir.node("Slice", inputs, name=name), value)
 
     def concat(self, like: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Node:
-        """The parts one after the other along an axis."""
+        """Return the parts one after the other along an axis."""
         name = self._names.fresh(f"{like.name or like.outputs[0].name}/Concat")
         return self._named(ir.node("Concat", parts, {"axis": axis}, name=name), parts[0])
 
@@ -164,7 +165,7 @@ def _around_box(writer: _Writer, node: ir.Node) -> list[ir.Node]:
 
 
 def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | None:
-    """First and end of a box on each axis, if its places are the indices, each once and in their order."""
+    """Return first and end of a box on each axis, if the indices are exactly the box, in order."""
     depth = indices.shape[-1]
     places = indices.reshape(-1, depth)
     if not places.size or depth > len(shape):

@@ -1,4 +1,4 @@
-"""A runtime's own LSTM, GRU or RNN, with what the runtime lacks of it put around it.
+"""A runtime's own LSTM, GRU or RNN, with ops around it for what the runtime lacks.
 
 Before::
 
@@ -51,16 +51,16 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bo
 class AdaptRecurrentPass(Pass):
     """Adapts the nodes that a target does not run as they are to what it runs, where its data allows that.
 
-    Types that the model does not write down (`InferTypesPass`) and functions (`InlineFunctionsPass`) are
-    other passes' business. A node that cannot be adapted stays as it is.
+    Undeclared types (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by
+    other passes. A node that cannot be adapted stays as it is.
 
     Args:
-        target: The target; the key ``adapt`` of its rules says what may be adapted.
+        target: The target; the key ``adapt`` of its rules lists what may be adapted.
         nodes: The nodes; ``None``: every recurrent node of the model.
-        semantics: Which reading wins where the text and onnxruntime differ.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 
     Attributes:
-        adapted: What became of the nodes that were adapted.
+        adapted: Reports on the adapted nodes.
         gone: Those nodes, which are no longer in the model.
     """
 
@@ -78,10 +78,10 @@ class AdaptRecurrentPass(Pass):
         self.gone: list[Located] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Adapts.
+        """Adapt the nodes.
 
         Raises:
-            InvalidModelError: A node breaks the operator's text.
+            InvalidModelError: A node breaks the ONNX spec.
         """
         names = NameSource(names_in(model))
         pool = InitializerPool(model, names)
@@ -101,7 +101,7 @@ class AdaptRecurrentPass(Pass):
             )
             replace_node(node.node, form.emit(), form.e.nodes, mark=True)
             for each in form.recurrent:
-                # It is the target's own operator, and judged as that.
+                # It is the target's own operator, and judged as such.
                 del each.meta[EMITTED]
             self.gone.append(located)
             self.adapted.append(self._report(located, node, rule, changes, len(form.e.nodes)))

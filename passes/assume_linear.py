@@ -1,4 +1,4 @@
-"""GRU nodes read as the form that PyTorch computes.
+"""GRU nodes, changed to the form that PyTorch computes.
 
 torch's newer exporter with onnxscript before 0.7.1 left the attribute out (pytorch/pytorch#189225).
 
@@ -42,7 +42,7 @@ class AssumeLinearBeforeResetPass(Pass):
     """Gives linear_before_reset=1 to every GRU of the model, functions included.
 
     Attributes:
-        mended: How many had another form.
+        mended: Number of nodes that had another form.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_every_gru_is_linear,)
@@ -50,7 +50,7 @@ class AssumeLinearBeforeResetPass(Pass):
     mended = 0
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Sets the attribute.
+        """Set the attribute.
 
         Raises:
             UnsupportedModelError: A GRU is older than the attribute.

@@ -1,4 +1,4 @@
-"""What all passes have in common."""
+"""Common parts of all passes."""
 
 from __future__ import annotations
 

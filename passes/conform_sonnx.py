@@ -1,4 +1,4 @@
-"""Brings LSTM nodes to the SONNX profile, which keeps the operator and wants everything written out.
+"""LSTM nodes in the form of the SONNX profile, which keeps the operator and makes everything explicit.
 
 Before::
 
@@ -54,15 +54,15 @@ def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
 class ConformSonnxPass(Pass):
     """Makes LSTM nodes of the main graph and its subgraphs conform, or refuses them by name.
 
-    Constants that are computed (`FoldWeightsPass`), types that the model does not write down
-    (`InferTypesPass`), functions (`InlineFunctionsPass`) and opsets below 14 (`ConvertOpsetPass`) are other
-    passes' business.
+    Computed constants (`FoldWeightsPass`), undeclared types
+    (`InferTypesPass`), functions (`InlineFunctionsPass`) and opsets below 14 (`ConvertOpsetPass`) are handled
+    by other passes.
 
     Args:
         nodes: The nodes; ``None``: every recurrent node of the model.
 
     Attributes:
-        conformed: What became of the nodes that departed from the profile.
+        conformed: Reports on the nodes that departed from the profile.
     """
 
     REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
@@ -74,11 +74,11 @@ class ConformSonnxPass(Pass):
         self.conformed: list[LoweredNode] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Conforms.
+        """Make the nodes conform.
 
         Raises:
-            InvalidModelError: A node breaks the operator's text.
-            UnsupportedModelError: A node departs from the profile in what cannot be written out.
+            InvalidModelError: A node breaks the ONNX spec.
+            UnsupportedModelError: A node departs from the profile in a way that cannot be corrected.
         """
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
         names = NameSource(names_in(model))
@@ -89,7 +89,7 @@ class ConformSonnxPass(Pass):
             if not found:
                 continue
             if located.node.op_type == "LSTM" and default_opset(model) >= FIRST_OPSET:
-                # Anew: an input may be an output of a node that has just been replaced.
+                # Located again: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located)
                 if node.dtype is not None:
                     e = Emitter(
@@ -117,7 +117,7 @@ def _report(located: Located, node: ResolvedNode, count: int) -> LoweredNode:
 
 
 def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:
-    """Puts a node in the place of the given one that has no departure left which can be mended."""
+    """Replace a node by one without correctable departures."""
     inputs = _inputs(e, node)
     attributes = [*_attributes(node).values()]
     lstm = ir.Node("", "LSTM", inputs, attributes, outputs=_outputs(e, node), name=node.node.name)
@@ -132,7 +132,7 @@ def _inputs(e: Emitter, node: ResolvedNode) -> list[ir.Value | None]:
     given = dict[str, ir.Value | None](node.inputs)
     directions, hidden_size, batch = node.num_directions, node.hidden_size, node.batch_size
     if node.layout:
-        # A constant stays one.
+        # A constant stays a constant.
         for name in ("X", *node.state_names):
             value = given.get(name)
             tensor = constant_of(value)
@@ -163,7 +163,7 @@ def _attributes(node: ResolvedNode) -> dict[str, ir.Attr]:
 
 
 def _outputs(e: Emitter, node: ResolvedNode) -> list[ir.Value]:
-    """Y, and Y_h and Y_c where they cannot be done without."""
+    """Return Y, and Y_h and Y_c if they are needed."""
     wanted = [
         True,
         node.used("Y_h") and last_steps(node) is None,
@@ -178,7 +178,7 @@ def _outputs(e: Emitter, node: ResolvedNode) -> list[ir.Value]:
 
 
 def _results(e: Emitter, node: ResolvedNode, outputs: Sequence[ir.Value]) -> dict[str, ir.Value]:
-    """The node's old outputs by name."""
+    """Return the node's old outputs by name."""
     values = dict(zip(("Y", "Y_h", "Y_c"), outputs, strict=False))
     if node.used("Y_h") and last_steps(node) is not None:
         values["Y_h"] = _last_state(e, node, values["Y"])
@@ -190,7 +190,7 @@ def _results(e: Emitter, node: ResolvedNode, outputs: Sequence[ir.Value]) -> dic
 
 
 def _last_state(e: Emitter, node: ResolvedNode, Y: ir.Value) -> ir.Value:
-    """Y_h from Y, all of whose rows are as long as each other."""
+    """Emit Y_h from Y, whose rows all have the same length."""
     steps = last_steps(node)
     assert steps is not None
     lanes = []

@@ -1,9 +1,9 @@
-"""What passes and steps require of a model, and what they ensure: conditions as data.
+"""Conditions that passes and steps require of a model, and that they ensure, as data.
 
-A condition is a function whose name says it. It is given the model, and the pass or the `Work` that states
-it. Lowering checks none of them: `tests/passes/test_contracts.py` does, before and after every pass and step
-of many lowerings. Beside its own conditions, every pass keeps the graph's inputs and outputs, and the model
-sound.
+A condition is a function whose name states it. Its arguments are the model, and the pass or `Work` that
+declares it. A lowering checks none of them: `tests/passes/test_contracts.py` does, before and after every
+pass and step of many lowerings. In addition to its own conditions, every pass keeps the graph's inputs and
+outputs, and the model valid.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Condition = Callable[[ir.Model, Any], bool]
 
 
 def no_function_is_recurrent(model: ir.Model, owner: object) -> bool:
-    """No function of the model holds a recurrent node."""
+    """Return whether no function of the model holds a recurrent node."""
     return not any(located.path.startswith("function:") for located in find_recurrent(model))
 
 
 def initializers_suit_ir_version(model: ir.Model, owner: object) -> bool:
-    """Initializers that are no graph inputs stand only in models whose IR version has them."""
+    """Return whether the IR version allows the initializers that are not graph inputs."""
     values = model.graph.initializers.values()
     return model.ir_version >= FREE_INITIALIZERS_IR or all(value.is_graph_input() for value in values)
 
@@ -45,7 +45,7 @@ def has_node(model: ir.Model, op_type: str, name: str) -> bool:
 
 
 def nothing_is_dead(model: ir.Model, owner: object) -> bool:
-    """Something needs an output of every node."""
+    """Return whether every node has an output that is needed."""
     return all(
         any(out.uses() or out.is_graph_output() for out in node.outputs) for node, _ in walk(model.graph)
     )

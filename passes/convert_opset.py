@@ -39,8 +39,8 @@ class ConvertOpsetPass(Pass):
 
     Attributes:
         target: The opset of the result.
-        keep: Nodes for which it holds stay as they are; the caller replaces them.
-        report: What the last run did.
+        keep: Whether to leave a node as it is, because the caller replaces it.
+        report: The report on the last run.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_opset_is_target,)
@@ -55,7 +55,7 @@ class ConvertOpsetPass(Pass):
         """Convert `model` in place.
 
         Raises:
-            OpsetError: something cannot be said in the target opset; the model is unchanged.
+            OpsetError: Something cannot be expressed in the target opset; the model is unchanged.
         """
         self.report = convert_opset(model, self.target, self.keep)
         return ir.passes.PassResult(model, modified=self.report.changed)

@@ -1,4 +1,4 @@
-"""Declared shapes that the model's inputs contradict.
+"""Correction of declared shapes that contradict the model's inputs.
 
 Before::
 
@@ -29,10 +29,10 @@ __all__ = ["CorrectShapesPass"]
 class CorrectShapesPass(Pass):
     """Writes the shapes that follow from the inputs in the place of others, and none where there is none.
 
-    What the graph gives keeps its declared shape.
+    Graph outputs keep their declared shapes.
 
     Args:
-        outputs: Whether the graph's outputs that declare no shape get theirs: some runtimes ask for it.
+        outputs: Whether to declare shapes of graph outputs without one: some runtimes require it.
     """
 
     def __init__(self, *, outputs: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""Quantized recurrent operators as float ones, whose weights are what the integers stand for.
+"""Quantized recurrent operators as float ones with dequantized weights.
 
-X and H are not rounded to 8 bits any more, so the numbers are those of a finer model.
+X and H are no longer rounded to 8 bits, so the results are more precise.
 
 Before::
 
@@ -43,7 +43,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 __all__ = ["DequantizeRecurrentPass"]
 
 _PER_AXIS = 13
-"""The first DequantizeLinear with a scale for each row."""
+"""The first opset whose DequantizeLinear has a scale for each row."""
 
 
 def _nodes_are_floats(model: ir.Model, dequantizing: DequantizeRecurrentPass) -> bool:
@@ -55,8 +55,8 @@ class DequantizeRecurrentPass(Pass):
     """Makes DynamicQuantizeLSTM nodes of the main graph and its subgraphs LSTM nodes.
 
     Args:
-        nodes: The nodes; those that are not quantized stay. ``None``: every recurrent node.
-        keep_integers: Whether constant weights stay integers behind DequantizeLinear.
+        nodes: The nodes; those that are not quantized are left alone. ``None``: every recurrent node.
+        keep_integers: Whether constant weights stay integers before a DequantizeLinear.
     """
 
     REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
@@ -68,10 +68,10 @@ class DequantizeRecurrentPass(Pass):
         self._keep_integers = keep_integers
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Dequantizes.
+        """Return dequantize the nodes.
 
         Raises:
-            InvalidModelError: A node breaks the operator's text.
+            InvalidModelError: A node breaks the ONNX spec.
         """
         found = find_recurrent(model) if self._nodes is None else self._nodes
         resolved = [(located, parse_recurrent(located)) for located in found]
@@ -88,7 +88,7 @@ class DequantizeRecurrentPass(Pass):
 
 
 def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.Node]) -> None:
-    """Makes the node an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
+    """Turn the node into an LSTM with these weights; it keeps its name, its outputs and its other inputs."""
     assert node.graph is not None
     node.graph.insert_before(node, emitted)
     old = [value for value in (*node.inputs[1:3], *node.inputs[MOST_INPUTS:]) if value is not None]
@@ -100,7 +100,7 @@ def _replace(node: ir.Node, weights: Sequence[ir.Value], emitted: Sequence[ir.No
 
 
 def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> ir.Value:
-    """W or R as LSTM has it, ``[num_directions, 4 * hidden_size, columns]``."""
+    """Emit W or R in the layout of LSTM, ``[num_directions, 4 * hidden_size, columns]``."""
     parts = [node.inputs[part] for part in (name, f"{name}_scale", f"{name}_zero_point")]
     tensors = [constant_of(value) for value in parts]
     known = [tensor.numpy() for tensor in tensors if tensor is not None]
@@ -118,14 +118,14 @@ def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> i
 
 
 def _columns(array: np.ndarray) -> np.ndarray:
-    """Scales or zero points in the shape of the weights of LSTM, as far as they vary."""
+    """Return scales or zero points in the shape of the weights of LSTM, as far as they vary."""
     return array.reshape(len(array), -1, 1)
 
 
 def _dequantized(
     e: Emitter, values: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, name: str
 ) -> ir.Value:
-    """One direction's weights; a scale and a zero point for all of it, or for each row."""
+    """Emit one direction's weights; a scale and a zero point for all of it, or for each row."""
     operands = [e.constant(values, name=name), e.constant(np.asarray(scale))]
     if np.any(zero_point):
         operands.append(e.constant(np.asarray(zero_point)))

@@ -1,4 +1,4 @@
-"""Operators that the standard defines by others, written out by their definitions.
+"""Expansion of operators that the standard defines by other operators.
 
 Before::
 
@@ -33,7 +33,7 @@ __all__ = ["ExpandDefinitionsPass"]
 
 _DOMAIN = "rnnlower.definition"
 _SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
-"""What definitions compute sizes with, which is folded, or what has another form."""
+"""Operators with which definitions compute sizes, which is folded, or which have another form."""
 _ROUNDS = 8
 
 
@@ -46,8 +46,8 @@ class ExpandDefinitionsPass(Pass):
     """Replaces operators by the function bodies that onnx has for them.
 
     Args:
-        unwanted: Which nodes are to go. One stays whose definition leads to such nodes again, but for what
-            may be folded or unrolled afterwards.
+        unwanted: Whether to replace a node. It stays if its definition leads to such nodes again, except for
+            nodes that may be folded or unrolled afterwards.
 
     Attributes:
         expanded: The operators that were written out, with the names of their nodes.
@@ -61,7 +61,7 @@ class ExpandDefinitionsPass(Pass):
         self.expanded: dict[str, list[str]] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Expands.
+        """Expand the operators.
 
         Raises:
             InvalidModelError: A node does not fit its operator's definition.
@@ -78,7 +78,7 @@ class ExpandDefinitionsPass(Pass):
         return ir.passes.PassResult(model, modified=bool(self.expanded))
 
     def _definitions(self, model: ir.Model) -> Iterator[ir.Function]:
-        """The definitions of nodes that are to go, each of which then calls its own."""
+        """Yield the definitions of unwanted nodes, each of which then calls its own."""
         nodes = [node for node, _ in walk(model.graph) if not node.domain and self._unwanted(node)]
         if not nodes:
             return
@@ -98,7 +98,7 @@ class ExpandDefinitionsPass(Pass):
             yield function
 
     def _helps(self, proto: onnx.FunctionProto, model: ir.Model) -> bool:
-        """Whether what a definition consists of can stay, be folded, or be written out in its turn."""
+        """Return whether all operators of a definition can stay, be folded, or be expanded in turn."""
         for node in proto.node:
             stays = node.op_type in _SETTLED_LATER
             if stays or not self._unwanted(ir.node(node.op_type, [])):
@@ -109,9 +109,9 @@ class ExpandDefinitionsPass(Pass):
 
 
 def _bodies(op_type: str, opset: int) -> tuple[list[int], list[int]]:
-    """The versions of the fixed and of the context-dependent function bodies that an operator has here."""
+    """Return the versions of the operator's fixed and context-dependent function bodies."""
     try:
-        # The stubs of onnx lack what a schema has about functions.
+        # The stubs of onnx lack the function-related members of a schema.
         schema: Any = onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:
         return [], []
@@ -120,7 +120,7 @@ def _bodies(op_type: str, opset: int) -> tuple[list[int], list[int]]:
 
 
 def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.FunctionProto | None:
-    """The operator's function body for this node, in operators of the model's opset."""
+    """Return the operator's function body for this node, in operators of the model's opset."""
     opset = default_opset(model)
     if next(subgraphs_of(node), None) is not None or any(a.is_ref() for a in node.attributes.values()):
         return None
@@ -140,7 +140,7 @@ def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.Fu
         )
     function = data if isinstance(data, onnx.FunctionProto) else onnx.FunctionProto.FromString(data)
     made = {name for inner in function.node for name in inner.output} | {*function.input}
-    # Bodies are made without the optional outputs that a node leaves out.
+    # Bodies are built without the optional outputs that a node omits.
     while function.output and function.output[-1] not in made and len(function.output) > len(node.outputs):
         del function.output[-1]
     complete = made.issuperset(function.output) and bool(function.node)
@@ -159,7 +159,7 @@ def _type(knowledge: Knowledge, value: ir.Value | None) -> bytes | None:
 
 
 def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> bool:
-    """Whether the operators of a body that was written for one opset are the same at another."""
+    """Return whether the operators of a body written for one opset mean the same at another."""
     imports = {entry.domain: entry.version for entry in function.opset_import}
     written = imports.get("", written)
     try:
@@ -174,14 +174,14 @@ def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> b
 
 
 def _only_takes_more_types(op_type: str, one: int, other: int) -> bool:
-    """Whether two versions of an operator have the same attributes and inputs."""
+    """Return whether two versions of an operator have the same attributes and inputs."""
     first, second = onnx.defs.get_schema(op_type, one), onnx.defs.get_schema(op_type, other)
     names = [[each.name for each in schema.inputs] for schema in (first, second)]
     return set(first.attributes) == set(second.attributes) and names[0] == names[1]
 
 
 def _give_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProto) -> None:
-    """Writes out the attributes that the definition reads and the node leaves to their defaults."""
+    """Write out the attributes that the definition reads and the node leaves to their defaults."""
     schema = onnx.defs.get_schema(node.op_type, default_opset(model))
     given = {attribute.name for attribute in proto.attribute_proto}
     for name in (*proto.attribute, *given):

@@ -1,4 +1,4 @@
-"""What is the same in every run becomes an initializer.
+"""Constant folding: values that are the same in every run become initializers.
 
 Before::
 
@@ -39,11 +39,11 @@ _TYPED_CONSTANT = 9
 class FoldConstantsPass(Pass):
     """Replaces what follows from constants and static sizes by initializers of the main graph.
 
-    A constant that is larger than what it replaces (DequantizeLinear of int8 weights, an expanded mask, a
-    weight that something else reads too) stays computed, so that files do not grow.
+    A constant that is larger than its sources (DequantizeLinear of int8 weights, an expanded mask, a
+    weight with other readers) stays computed, so that files do not grow.
 
     Args:
-        unwanted: Nodes that are folded however large the result is, since they cannot stay.
+        unwanted: Whether a node must be folded however large the result is, because it cannot stay.
     """
 
     def __init__(self, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> None:
@@ -63,7 +63,7 @@ class FoldConstantsPass(Pass):
         budget = _Budget(nodes)
         pool = InitializerPool(model, NameSource(_names_that_stay(model, constants)))
         modified = False
-        # From the last to the first: what only folded nodes read goes with them.
+        # From last to first, so that nodes that only folded nodes read are removed with them.
         for node in reversed(nodes):
             needed = [out for out in node.outputs if out.uses() or out.is_graph_output()]
             if node.graph is None or not needed or any(out.name in trained for out in node.outputs):
@@ -78,7 +78,7 @@ class FoldConstantsPass(Pass):
 
 
 def _names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
-    """Names that no folded value leaves behind; an initializer may have one that does."""
+    """Return names that must stay after folding; an initializer may take any other."""
     counts = value_names(model)
     outputs = [out for node, _ in walk(model.graph) for out in node.outputs]
     return names_in(model) - {
@@ -87,7 +87,7 @@ def _names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> set[str
 
 
 class _Budget:
-    """The bytes that folding frees: those of constants that folded nodes alone read, each counted once."""
+    """The bytes that folding frees: those of constants that only folded nodes read, each counted once."""
 
     def __init__(self, nodes: list[ir.Node]) -> None:
         foldable = set(nodes)
@@ -105,7 +105,7 @@ class _Budget:
             self._sources[node] = frozenset(found)
 
     def allows(self, node: ir.Node, size: int) -> bool:
-        """Whether so many bytes may be stored in the place of the node."""
+        """Return whether this many bytes may be stored in the place of the node."""
         if size <= _SLACK_BYTES:
             return True
         sources = [value for value in self._sources[node] if self._left[value]]
@@ -128,7 +128,7 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, opset: int) -> bool:
-    """Puts a constant in the place of a node's output; what a graph gives stays a node's output."""
+    """Put a constant in the place of a node's output; a graph output stays a node's output."""
     node = out.producer()
     assert node is not None
     assert node.graph is not None

@@ -1,4 +1,4 @@
-"""Computes the weights of recurrent nodes that constants determine.
+"""Folding of recurrent nodes' weights that are computed from constants.
 
 Before::
 
@@ -69,15 +69,15 @@ _SLACK_BYTES = 1024
 class FoldWeightsPass(Pass):
     """Replaces computed weights of the given nodes by initializers of the main graph.
 
-    A weight whose constant is larger than what it is computed from (DequantizeLinear of an int8 tensor), or
-    whose sources something else needs too, stays computed: folding it would store it twice.
+    A weight whose constant is larger than its sources (DequantizeLinear of an int8 tensor), or
+    whose sources have other readers, stays computed: folding it would store it twice.
 
     Args:
-        nodes: The recurrent nodes whose weights are looked at; ``None``: all of the model.
+        nodes: The recurrent nodes whose weights are folded; ``None``: all of the model.
         positions: Which inputs count as weights.
-        may_grow: Fold also what makes the model larger.
-        static_shapes: Take a shape that the model's inputs tell for a constant, as exporters compute zeros
-            for the states from it.
+        may_grow: Fold even if that makes the model larger.
+        static_shapes: Treat a shape that follows from the model's inputs as a constant: exporters compute
+            zeros for the states from it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FoldWeightsPass(Pass):
         self._static_shapes = static_shapes
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Folds.
+        """Fold the weights.
 
         Raises:
             InvalidModelError: A constant weight cannot be computed.
@@ -118,7 +118,7 @@ class FoldWeightsPass(Pass):
         folded: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         modified = False
         taken = value_names(model)
-        # One that cannot be computed leaves the model as it was.
+        # A weight that cannot be computed leaves the model as it was.
         arrays = {value: _evaluate(model, value, cone) for value, cone in cones.items()}
         for value, cone in cones.items():
             array = arrays[value]
@@ -136,7 +136,7 @@ class FoldWeightsPass(Pass):
 
 @dataclasses.dataclass(frozen=True)
 class _Cone:
-    """The nodes that compute a value, in order, and the initializers and the shapes that they read."""
+    """The nodes that compute a value, in order, and the initializers and shapes that they read."""
 
     nodes: Sequence[ir.Node]
     sources: Sequence[ir.Value]
@@ -154,7 +154,7 @@ class _Cone:
 
 
 def _read_shapes(model: ir.Model) -> dict[ir.Value, Sequence[int]]:
-    """The values whose shape the model reads, where the shapes of its inputs tell it."""
+    """Return the values whose shape the model reads and the shapes of its inputs determine."""
     found: dict[ir.Value, Sequence[int]] = {}
     twins = walk(inferred_copy(model).graph)
     for (node, _), (twin, _) in zip(walk(model.graph), twins, strict=True):
@@ -166,7 +166,7 @@ def _read_shapes(model: ir.Model) -> dict[ir.Value, Sequence[int]]:
 
 
 def _cone(value: ir.Value, shapes: Mapping[ir.Value, Sequence[int]]) -> _Cone | None:
-    """What computes the value, if it is computed and constants and these shapes alone determine it."""
+    """Return the nodes that compute the value, if constants and these shapes alone determine it."""
     nodes: dict[ir.Node, None] = {}
     sources: dict[ir.Value, None] = {}
     shaped: dict[ir.Value, Sequence[int]] = {}
@@ -191,14 +191,14 @@ def _cone(value: ir.Value, shapes: Mapping[ir.Value, Sequence[int]]) -> _Cone | 
                 shaped[read] = shapes[read]
                 nodes[producer] = None
                 continue
-            # The node comes once everything is done that it reads.
+            # A node is added after everything that it reads.
             pending.append(producer)
             pending += [used for used in reversed(producer.inputs) if used is not None]
     return _Cone(list(nodes), list(sources), shaped) if nodes else None
 
 
 def _closed(cones: dict[ir.Value, _Cone]) -> dict[ir.Value, _Cone]:
-    """The cones that nothing outside of them reads, so that folding them frees their sources."""
+    """Return the cones that nothing outside of them reads, so that folding them frees their sources."""
     while True:
         inside = {node for cone in cones.values() for node in cone.nodes}
         leaking = [
@@ -215,7 +215,7 @@ def _closed(cones: dict[ir.Value, _Cone]) -> dict[ir.Value, _Cone]:
 
 
 def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
-    """The value, by onnx's reference implementation of the operators."""
+    """Evaluate the value with onnx's reference implementation of the operators."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
@@ -227,7 +227,7 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
         proto.input.extend("" if used is None else names[used] for used in node.inputs)
         proto.output.extend(names[out] for out in node.outputs)
         nodes.append(proto)
-    # An array that takes no memory has the shape.
+    # An array that takes no memory stands for the shape.
     feeds = {names[read]: np.broadcast_to(np.int8(0), shape) for read, shape in cone.shaped.items()}
     feeds |= {
         names[source]: source.const_value.numpy() for source in cone.sources if source.const_value is not None
@@ -255,13 +255,13 @@ def _evaluate(model: ir.Model, value: ir.Value, cone: _Cone) -> np.ndarray:
 
 
 def _dequantize_linear() -> type:
-    """DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
+    """Return DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
     from onnx.defs import get_schema
     from onnx.reference.op_run import OpRun
 
     class DequantizeLinear(OpRun):
         op_domain = ""
-        # Else the evaluator passes the attributes of the newest version.
+        # Otherwise the evaluator passes the attributes of the newest version.
         op_schema = get_schema("DequantizeLinear", 13, "")
 
         def _run(self, x, scale, zero_point=None, axis=1):  # type: ignore[no-untyped-def]
@@ -283,7 +283,7 @@ def _values(cone: _Cone) -> Sequence[ir.Value]:
 def _new_initializer(
     model: ir.Model, value: ir.Value, array: np.ndarray, taken: collections.Counter[str]
 ) -> ir.Value:
-    """An initializer of the main graph under the value's name, or one like it where others have the name."""
+    """Return an initializer of the main graph with the value's name, or a similar one if that is taken."""
     name = value.name or "weight"
     if taken[name] > 1:
         name = NameSource(taken).fresh(name)

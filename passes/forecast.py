@@ -1,4 +1,4 @@
-"""What a lowering for a target would do and leave, without doing it."""
+"""A forecast of a lowering for a target, without the emission."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Forecast", "forecast"]
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What a lowering for a target would do.
+    """The outcome that a lowering for a target would have.
 
     Attributes:
         lowered: The recurrent nodes that it would lower.
-        kept: Those that it would keep.
-        misfits: What the target would still not run.
-        notes: What it would tell beside.
+        kept: The recurrent nodes that it would keep.
+        misfits: The nodes that the target would still not run.
+        notes: Its other messages.
     """
 
     lowered: list[Located]
@@ -38,9 +38,9 @@ class Forecast:
 
 
 def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
-    """What `lower_model` would do for the target of the options: all its steps but the emission.
+    """Run all steps of `lower_model` but the emission, and return what it would do.
 
-    The steps change the model, which is of no use afterwards. The errors are those of `lower_model`.
+    The steps change the model, which is unusable afterwards. The errors are those of `lower_model`.
     """
     work = Work(model, options)
     for step in PIPELINE[: [step.run for step in PIPELINE].index(emitting.lower_nodes)]:

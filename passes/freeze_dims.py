@@ -1,7 +1,7 @@
 """Symbolic dimensions and shapes of inputs, fixed by the user.
 
-What lies between inputs and outputs loses a shape that names the dimension: the sizes there follow from the
-    inputs. A declared size of -1, which some exporters write for one they do not know, becomes unknown.
+Values between inputs and outputs lose a shape that names the dimension: the sizes there follow from the
+    inputs. A declared size of -1, which some exporters write for an unknown one, becomes unknown.
 
 Before::
 
@@ -44,11 +44,11 @@ class FreezeDimsPass(Pass):
 
     Args:
         dims: Sizes by the dimension's name.
-        input_shapes: Shapes by the graph input's name. A symbolic dimension that such a shape gives a number
-            has it everywhere.
+        input_shapes: Shapes by the graph input's name. A symbolic dimension that such a shape fixes
+            is fixed everywhere.
 
     Raises:
-        OptionError: What is given has another form.
+        OptionError: An argument has another form.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_sizes_are_frozen,)
@@ -64,7 +64,7 @@ class FreezeDimsPass(Pass):
         self._input_shapes = {name: _shape(shape, name) for name, shape in (input_shapes or {}).items()}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Freezes.
+        """Freeze the dimensions.
 
         Raises:
             OptionError: A name that the model does not have, or a size that contradicts it or another option.
@@ -82,12 +82,12 @@ class FreezeDimsPass(Pass):
             frozen = [sizes.get(dim_name(dim) or "", dim) for dim in value.shape]
             if frozen == list(value.shape):
                 continue
-            # Inside of a graph a name is only what an exporter thought: two sizes may share it.
+            # Inside a graph a dimension's name is only an exporter's assumption: two sizes may share it.
             is_interface = value.producer() is None or value.is_graph_output()
             value.shape = ir.Shape(frozen) if is_interface else None
             modified = True
         if modified:
-            # Inference now knows sizes there, and onnx's checker takes -1 for one that contradicts them.
+            # Inference now knows sizes there, and onnx's checker would see -1 as a contradiction.
             forget_negative_sizes(model)
         return ir.passes.PassResult(model, modified)
 
@@ -101,7 +101,7 @@ class FreezeDimsPass(Pass):
                 raise OptionError(f"dimension {name!r} cannot have the size {size}")
 
     def _bind(self, model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> ir.Value:
-        """The input of this name, which the shape fits; `sizes` gets what it says about named dimensions."""
+        """Return the input of this name, whose rank the shape fits; `sizes` collects its named dimensions."""
         inputs = {value.name: value for value in model.graph.inputs}
         if name not in inputs:
             known = ", ".join(str(known) for known in inputs)
@@ -119,7 +119,7 @@ class FreezeDimsPass(Pass):
             bound = sizes.get(symbol, size) if symbol else dim if isinstance(dim, int) and dim >= 0 else size
             if size < 0 or bound != size:
                 raise OptionError(
-                    f"input {name!r} cannot have the size {size} on axis {axis}: the model says {bound}"
+                    f"input {name!r} cannot have the size {size} on axis {axis}: the model has {bound}"
                 )
             if symbol:
                 sizes[symbol] = size
@@ -140,7 +140,7 @@ def _size(size: int, whose: str) -> int:
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value of the model, outputs and values of functions included."""
+    """Yield every value of the model, including outputs and values of functions."""
     for graph in (model.graph, *model.graph.subgraphs()):
         yield from graph.inputs
         yield from graph.initializers.values()

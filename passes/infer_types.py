@@ -1,4 +1,4 @@
-"""Types and shapes of what recurrent nodes read, where the model does not write them down.
+"""Inference of types and shapes of the inputs of recurrent nodes, where the model does not declare them.
 
 Before::
 
@@ -28,7 +28,7 @@ __all__ = ["InferTypesPass"]
 class InferTypesPass(Pass):
     """Notes inferred types and shapes on the inputs of recurrent nodes, and nowhere else.
 
-    What cannot be inferred stays unknown.
+    Anything that cannot be inferred stays unknown.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

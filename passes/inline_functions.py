@@ -1,6 +1,6 @@
 """Inlining of the model-local functions that hold the nodes to be lowered.
 
-Only a call knows the attributes, the shapes and the constants that a lowering needs.
+The attributes, shapes and constants that a lowering needs are only known at the call.
 
 Before::
 
@@ -44,10 +44,10 @@ class InlineFunctionsPass(Pass):
     """Inlines the functions that hold a wanted node, or call one that does, and removes those functions.
 
     Args:
-        wanted: Whether a node makes its function worth inlining; left out: whether it is recurrent.
+        wanted: Whether to inline the function of a node; by default, if the node is recurrent.
 
     Attributes:
-        uncalled: The functions that went without having been inlined, for want of a call.
+        uncalled: The functions that were removed because nothing called them.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_no_function_is_wanted,)
@@ -58,7 +58,7 @@ class InlineFunctionsPass(Pass):
         self.uncalled: list[ir.Function] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Inlines.
+        """Inline the functions.
 
         Raises:
             InvalidModelError: The functions call each other in a circle, or a call does not fit its function.

@@ -1,6 +1,6 @@
-"""Constants of models in an IR version that has no initializers but those of graph inputs.
+"""Constants of models in an IR version whose only initializers are those of graph inputs.
 
-Raising the IR version instead would turn the model's own weights, which then have to be listed as inputs,
+Raising the IR version instead would turn the model's own weights, which must be listed as inputs there,
 from constants into defaults that a caller may override, and keep runtimes from folding them.
 
 Before, at opset 7 and IR version 3::
@@ -49,7 +49,7 @@ class LegacyConstantsPass(Pass):
 
 
 def _replace(value: ir.Value, opset: int) -> list[ir.Node]:
-    """Takes the initializer out of its graph; gives the nodes that produce it instead."""
+    """Remove the initializer from its graph; return nodes that produce it instead."""
     assert value.graph is not None
     assert value.name is not None
     assert value.const_value is not None

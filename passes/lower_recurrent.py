@@ -1,4 +1,4 @@
-"""Rewrites LSTM, GRU and RNN nodes into primitive operators.
+"""Lowering of LSTM, GRU and RNN nodes to primitive operators.
 
 Before::
 
@@ -62,28 +62,28 @@ def _nodes_are_replaced(model: ir.Model, lowering: LowerRecurrentPass) -> bool:
 class LowerRecurrentPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
 
-    Weights that are computed from constants (`FoldWeightsPass`), types that the model does not write down
-    (`InferTypesPass`) and functions (`InlineFunctionsPass`) are other passes' business.
+    Weights computed from constants (`FoldWeightsPass`), undeclared types
+    (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by other passes.
 
     Args:
         strategy: ``unroll``, ``scan`` or ``loop``, or a plan for each of the nodes.
-        nodes: The nodes to lower, each with the opset it is to be read by (what replaces it has the
+        nodes: The nodes to lower, each with the opset by which it is read (its replacement has the
             model's); ``None``: every recurrent node of the model.
-        unroll_factor: Time steps in an iteration of a Scan or Loop, where there is no plan.
-        semantics: Which reading wins where the text and onnxruntime differ.
+        unroll_factor: Time steps per iteration of a Scan or Loop, if there is no plan.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         impossible: Nodes in branches that fail if they are ever taken; see `StaticShapesPass`.
         dialect: The operators that may be emitted; ``None``: all, in the forms that onnxruntime runs fastest.
-        compute_type: The type that narrower floats are computed in; ``None``: their own, float32 for
+        compute_type: The type in which narrower floats are computed; ``None``: their own, float32 for
             bfloat16.
-        gates: Whether gates share products: ``fused``, ``separate``, or ``auto``, what runs fastest.
-        tell: Hears which of how many nodes is being lowered.
+        gates: Whether gates share products: ``fused``, ``separate``, or ``auto`` for the fastest.
+        tell: Called with the number of the node being lowered, and the number of nodes.
 
     Raises:
-        OptionError: There is no such strategy or reading, or the factor is below 1.
+        OptionError: The strategy or the semantics do not exist, or the factor is below 1.
 
     Attributes:
-        lowered: What became of the nodes.
-        notes: What a user should know about the forms that were chosen.
+        lowered: Reports on the nodes.
+        notes: Messages to the user about the chosen forms.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_nodes_are_replaced,)
@@ -121,12 +121,13 @@ class LowerRecurrentPass(Pass):
         self.notes: dict[str, None] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Lowers.
+        """Lower the nodes.
 
         Raises:
-            InvalidModelError: A node breaks the operator's text.
-            OpsetError: What replaces a node is newer than the model's opset.
-            UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
+            InvalidModelError: A node breaks the ONNX spec.
+            OpsetError: The replacement of a node is newer than the model's opset.
+            UnsupportedModelError: A node uses an unsupported feature, or an unrolled one has no static
+                length.
         """
         found = find_recurrent(model) if self._located is None else self._located
         for located in found:
@@ -152,7 +153,7 @@ class LowerRecurrentPass(Pass):
     def _lower(
         self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
     ) -> None:
-        """Emits everything, and only then puts it in the place of the nodes: a failure changes nothing."""
+        """Emit everything before any node is replaced: a failure changes nothing."""
         opset = default_opset(model)
         plans = {located.node: self._plan(located, private, opset) for located in found}
         initializers = InitializerPool(model, names)
@@ -251,15 +252,15 @@ def _scope(names: NameSource, located: Located) -> Scope:
 
 
 def _can_fail(dialect: Dialect) -> bool:
-    """Whether it has what `fail_like_node` emits."""
+    """Return whether the dialect has the operators that `fail_like_node` emits."""
     return {"NonZero", "Reshape"} <= dialect.ops and 1 not in dialect.constant.get("Reshape", ())
 
 
 def dtype_of(node: ResolvedNode, located: Located) -> ir.DataType:
-    """The type of a node's X.
+    """Return the type of a node's X.
 
     Raises:
-        UnsupportedModelError: The model does not tell.
+        UnsupportedModelError: The type is not known.
     """
     if node.dtype is None:
         raise UnsupportedModelError(

@@ -1,4 +1,4 @@
-"""What a lowering is asked to do, and what it reports."""
+"""The options of a lowering, and the report on one."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ LOOPS = ("Loop", "Scan")
 
 @dataclasses.dataclass(frozen=True)
 class LoweringOptions:
-    """What a lowering is to do; the fields are the command line's options.
+    """The options of a lowering; the fields are the command line's options.
 
     Attributes:
-        strategy: ``unroll``, ``scan``, ``loop``, or ``target``: what the target wants.
+        strategy: ``unroll``, ``scan``, ``loop``, or ``target``: chosen for the target.
         opset: Version of the default domain of the result; ``None``: the source's, raised only as far as
             needed.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of graph inputs.
-        nodes: Shell wildcards; only nodes whose name matches one are lowered. ``None``: all.
-        unroll_factor: Time steps in an iteration of a Scan or Loop.
-        semantics: Which reading wins where the text and onnxruntime differ.
+        nodes: Shell wildcards. Only nodes whose name matches one of them are lowered. ``None``: all.
+        unroll_factor: Time steps per iteration of a Scan or Loop.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         target: The runtime that the result is for.
         sets: Values of graph inputs that become constants.
-        fold: Whether decided branches are taken and constants folded; ``None``: for a target, and where
-            inputs or sizes are given.
-        control_flow: ``unroll``: Loop and Scan nodes of the model become straight lines, too; ``keep``: they
-            stay; ``None``: those go that the target lacks.
+        fold: Whether to fold constants and replace If nodes of known condition; ``None``: for a target, and
+            if inputs or sizes are given.
+        control_flow: ``unroll``: unroll Loop and Scan nodes of the model, too; ``keep``: leave
+            them; ``None``: unroll those that the target lacks.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
         dequantize: Whether quantized recurrent operators, of those that are lowered, become float ones.
         assume_linear_before_reset: Whether every GRU is read as ``linear_before_reset=1``.
         compute_type: ``float32``: narrower recurrences compute in it, between Casts.
         gates: ``fused``: as few products as can be; ``separate``: one for each gate; ``auto``: what the
             target runs fastest.
-        native: ``keep``: the target's own recurrent operators stay, as they are or adapted, wherever it runs
-            them right; ``lower``: none does; ``auto``: those that are faster than what replaces them.
+        native: ``keep``: keep the target's own recurrent operators, as they are or adapted, wherever it runs
+            them correctly; ``lower``: replace them all; ``auto``: keep those that are faster than primitives.
     """
 
     strategy: str
@@ -76,14 +76,14 @@ class LoweringOptions:
 
     @property
     def folds(self) -> bool:
-        """Whether branches are taken and constants are folded."""
+        """True if constants are folded and If nodes of known condition are replaced."""
         if self.fold is not None:
             return self.fold
         return self.strategy == "target" or bool(self.sets or self.dims or self.input_shapes)
 
     @property
     def unrolls(self) -> tuple[str, ...]:
-        """Which of the model's own operators of control flow become straight lines."""
+        """The model's own control flow operators that are unrolled."""
         if self.control_flow == "unroll":
             return LOOPS
         if self.control_flow == "keep" or self.target is None:
@@ -92,7 +92,7 @@ class LoweringOptions:
 
     @property
     def emits(self) -> bool:
-        """Whether other operators take the place of the recurrent nodes, which a profile keeps."""
+        """True if recurrent nodes are replaced, and not kept by a profile."""
         return self.target is None or not self.target.profile
 
     def __post_init__(self) -> None:
@@ -129,14 +129,14 @@ class LoweringOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a lowering did.
+    """The report on a lowering.
 
     Attributes:
         nodes: The nodes that were lowered.
         opset: Version of the default domain of the result.
-        ops_before: Number of nodes by operator in the source, subgraphs and functions included.
+        ops_before: Number of nodes by operator in the source, including subgraphs and functions.
         ops_after: The same of the result.
-        notes: What the user should know beside it.
+        notes: Messages for the user.
         target: The name of the runtime that the result is for, if it is for one.
         warnings: What the result may not do that the user expects of it.
         dequantized: Outputs of the quantized nodes that became float ones.
@@ -158,7 +158,7 @@ class Report:
     dequantized: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON knows it; reasons, where a target is the reason."""
+        """Return the report as JSON data, with reasons if they come from a target."""
         nodes = [dataclasses.asdict(node) for node in self.nodes]
         of_target: dict[str, Any] = {}
         if self.target is None:
@@ -180,7 +180,7 @@ class Report:
 
 
 def count_ops(model: ir.Model) -> dict[str, int]:
-    """Number of nodes by operator, subgraphs and functions included."""
+    """Count the nodes by operator, including subgraphs and functions."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     counter = collections.Counter(
         f"{node.domain}.{node.op_type}" if node.domain else node.op_type

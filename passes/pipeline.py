@@ -1,4 +1,4 @@
-"""The order of the passes behind unroll, scan, loop and lower, as a list: `PIPELINE`."""
+"""The order of the passes of unroll, scan, loop and lower, as the list `PIPELINE`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["PIPELINE", "LoweringOptions", "Report", "Step", "lower_model"]
 
 @changes_may_stay()
 def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *_: None) -> Report:
-    """Lowers the recurrent nodes of the model in place; ``tell`` hears what is being done, and how far it is.
+    """Lower the recurrent nodes of the model in place; ``tell`` is called with the phase and its progress.
 
     A failure leaves the model half lowered: it is to be a copy.
 
     Raises:
         OptionError: An option does not fit the model.
-        InvalidModelError: A recurrent node breaks its operator's text.
-        UnsupportedModelError: A node asks for what is refused, or an unrolled one has no static length.
-        OpsetError: The model cannot be brought to the opset that is asked for or needed.
+        InvalidModelError: A recurrent node breaks the ONNX spec.
+        UnsupportedModelError: A node uses an unsupported feature, or an unrolled one has no static length.
+        OpsetError: The model cannot be converted to the opset that is requested or needed.
     """
     work = Work(model, options, tell)
     ops_before = count_ops(model)
@@ -58,7 +58,7 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
 
 
 def _advise_on_target(error: OpsetError, target: Target | None) -> None:
-    """An opset that the target does not take is no way out."""
+    """Replace the advice to use an opset that the target does not support."""
     if target is None or error.opset is None:
         return
     first, last = target.opset.range
@@ -136,9 +136,9 @@ class Step:
     """An entry of the pipeline. The contract of what it does stands with the function.
 
     Attributes:
-        run: What it does.
-        reason: Why it stands where it stands.
-        when: Whether it is wanted.
+        run: The function of the step.
+        reason: The reason for its position.
+        when: Whether it is needed.
     """
 
     run: Callable[[Work], None]
@@ -147,40 +147,48 @@ class Step:
 
 
 PIPELINE: Sequence[Step] = (
-    Step(preparing.select_nodes, "Nodes have the names that `inspect` shows only before anything moves."),
-    Step(preparing.freeze_dims, "What follows is easier to tell where sizes are numbers."),
-    Step(preparing.assume_linear_before_reset, "What follows reads the attribute.", when=_assumes_linear),
+    Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
+    Step(preparing.freeze_dims, "Later steps know more if sizes are static."),
+    Step(preparing.assume_linear_before_reset, "Later steps read the attribute.", when=_assumes_linear),
     Step(
         preparing.warn_of_suspicions,
-        "Names are still those that the user knows, and fixed sizes excuse some.",
+        "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",
     ),
-    Step(preparing.set_inputs, "A value fills the shape that is now known.", when=_sets_inputs),
+    Step(preparing.set_inputs, "The value fills the shape, which is now known.", when=_sets_inputs),
     Step(
         preparing.open_to_target,
-        "A model that the target takes in no form is refused first.",
+        "A model that the target accepts in no form is refused first.",
         when=_has_target,
     ),
     Step(
         preparing.raise_opset,
-        "A model too old for what is written here moves to the first opset that suffices.",
+        "A model too old for the emitted ops is converted to the first opset that suffices.",
     ),
     Step(
         preparing.inline_functions,
-        "Only a call knows the attributes, shapes and constants of a node in a function.",
+        "The attributes, shapes and constants of a node in a function are only known at the call.",
     ),
-    Step(preparing.expand_definitions, "Definitions hold Scans, and what folds.", when=_folds_for_target),
-    Step(preparing.unroll_control_flow, "Iterations tell sizes and constants.", when=_unrolls_control_flow),
-    Step(preparing.resolve_sequences, "Sequences are whole once no loop fills them.", when=_folds_for_target),
-    Step(preparing.simplify_model, "What never runs need not be lowered, nor fit.", when=_folds),
+    Step(preparing.expand_definitions, "Definitions contain Scans and constants.", when=_folds_for_target),
+    Step(
+        preparing.unroll_control_flow,
+        "Unrolling makes sizes known.",
+        when=_unrolls_control_flow,
+    ),
+    Step(
+        preparing.resolve_sequences,
+        "The elements of a sequence are known once no loop inserts them.",
+        when=_folds_for_target,
+    ),
+    Step(preparing.simplify_model, "Nodes that never run need not be lowered, nor fit.", when=_folds),
     Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=_dequantizes),
     Step(
         preparing.adapt_nodes,
-        "Other forms need sizes, and what is folded needs no form.",
+        "Other forms need known sizes, and folded nodes need no form.",
         when=_folds_for_target,
     ),
     Step(
         preparing.set_impossible_aside,
-        "Branches that inputs of the given shapes must not take need not make sense for them.",
+        "Branches that inputs of the given shapes must not take may be invalid for them.",
         when=_may_be_impossible,
     ),
     Step(
@@ -188,40 +196,40 @@ PIPELINE: Sequence[Step] = (
         "A node's types and sizes, now known, decide whether the target runs it.",
         when=_has_target,
     ),
-    Step(choosing.adapt_recurrent, "What runs as it is needs nothing around it.", when=_adapts),
+    Step(choosing.adapt_recurrent, "A node that runs as it is needs nothing around it.", when=_adapts),
     Step(
         choosing.warn_of_other_recurrences,
-        "Loops of the model's own are still told from those of a lowering.",
+        "The model's own Loops can still be distinguished from emitted ones.",
     ),
-    Step(choosing.read_nodes, "What breaks an operator's text is refused before work is spent on it."),
+    Step(choosing.read_nodes, "A node that breaks the ONNX spec is refused before work is spent on it."),
     Step(
         choosing.conform_to_profile,
-        "A profile keeps the recurrent nodes, and changes how they are written.",
+        "A profile keeps the recurrent nodes, in another form.",
         when=_has_profile,
     ),
     Step(
         choosing.fold_weights,
-        "Weights that are cut and joined from constants can be packed anew.",
+        "Weights that are cut and joined from constants can be folded into new constants.",
         when=_emits,
     ),
     Step(choosing.fix_lengths, "Straight lines need the number of steps.", when=_needs_lengths),
-    Step(choosing.warn_of_forgotten_states, "Whether a node runs one step shows once lengths are numbers."),
+    Step(choosing.warn_of_forgotten_states, "Once lengths are static, nodes of a single step are known."),
     Step(
         choosing.plan_nodes,
-        "Strategy and opset are chosen from all that is now known of a node.",
+        "Strategy and opset are chosen with all that is now known of a node.",
         when=_emits,
     ),
-    Step(emitting.reach_forms, "The forms of the plans must exist before they are emitted.", when=_emits),
-    Step(emitting.lower_nodes, "Everything before was for this.", when=_emits),
-    Step(emitting.legacy_constants, "Old IR versions have no initializers that are no inputs.", when=_emits),
+    Step(emitting.reach_forms, "The opset must have the planned forms before they are emitted.", when=_emits),
+    Step(emitting.lower_nodes, "All previous steps prepare this one.", when=_emits),
+    Step(emitting.legacy_constants, "In old IR versions every initializer is an input.", when=_emits),
     Step(
         emitting.return_to_asked,
-        "Forms are written at the opset that they need; many exist in other words.",
+        "The ops were emitted at the opset that they need; many can be expressed at a lower one.",
         when=_emits,
     ),
-    Step(emitting.require_fit, "The target's data and the forms must agree.", when=_emits_for_target),
-    Step(emitting.declare_outputs, "What gives the outputs is final.", when=_folds_for_target),
-    Step(emitting.tell_unused_factor, "An option that changed nothing is no secret.", when=_may_waste_factor),
-    Step(emitting.tell_misfits, "What is left is judged in its final form.", when=_has_target),
+    Step(emitting.require_fit, "The emitted ops must agree with the target's data.", when=_emits_for_target),
+    Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=_folds_for_target),
+    Step(emitting.tell_unused_factor, "An option without effect is reported.", when=_may_waste_factor),
+    Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=_has_target),
 )
-"""What a lowering does, in order."""
+"""The steps of a lowering, in order."""

@@ -1,4 +1,4 @@
-"""Nodes that give what they are given.
+"""Removal of nodes that return their input.
 
 Before::
 
@@ -34,7 +34,7 @@ _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Til
 class RemoveNoopsPass(Pass):
     """Removes Identity nodes, casts to the type that is there, and reshaping to the shape that is there.
 
-    A node that gives a graph's output stays where the output would lose its name otherwise.
+    A node that produces a graph output stays if the output would otherwise lose its name.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -71,7 +71,7 @@ def _is_forward(node: ir.Node, knowledge: Knowledge) -> bool:
 
 
 def _can_go(node: ir.Node) -> bool:
-    """Whether the output need not be given by a node of its own."""
+    """Return whether the output can do without a node of its own."""
     value, out = node.inputs[0], node.outputs[0]
     if not out.is_graph_output():
         return True

@@ -1,4 +1,4 @@
-"""What nothing reads.
+"""Removal of everything that nothing reads.
 
 Before::
 
@@ -33,8 +33,8 @@ __all__ = ["RemoveUnusedPass"]
 class RemoveUnusedPass(Pass):
     """Removes dead nodes and initializers, uncalled functions, and imports of unused domains.
 
-    Inputs that are left out at the end of a node's list go, too. Inputs and outputs of the graph stay, and so
-    does what the model's training reads.
+    Omitted inputs at the end of a node's list are removed, too. Inputs and outputs of the graph stay, and so
+    do values that the model's training reads.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (nothing_is_dead,)
@@ -52,7 +52,7 @@ class RemoveUnusedPass(Pass):
             modified |= len(graph.initializers) < before
         for node, _ in walk(model.graph):
             while node.inputs and node.inputs[-1] is None and not node.domain:
-                # An input that is left out at the end need not be there, and some runtimes read it as one.
+                # An omitted input at the end is redundant, and some runtimes treat it as present.
                 node.resize_inputs(len(node.inputs) - 1)
                 modified = True
         modified |= _remove_functions(model)

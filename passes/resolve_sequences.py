@@ -1,4 +1,4 @@
-"""Sequences whose elements are known, as tensors.
+"""Replacement of sequences whose elements are known by tensors.
 
 Before::
 
@@ -42,8 +42,8 @@ SEQUENCE_OPS = _MAKERS | _READERS
 class ResolveSequencesPass(Pass):
     """Replaces what reads a sequence by what reads its elements, where these are known one by one.
 
-    They are where the places of insertions and the sizes of what is split are constants, and no Loop builds
-    the sequence. What makes a sequence goes when nothing reads it any more.
+    They are known if the positions of insertions and the sizes of splits are constants, and no Loop builds
+    the sequence. Nodes that build a sequence are removed when nothing reads it any more.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -55,7 +55,7 @@ class ResolveSequencesPass(Pass):
 
 
 class _Resolver:
-    """Goes through the nodes in order; ``_elements`` are those of each sequence that is known."""
+    """A walk over the nodes in order; ``_elements`` are those of each sequence that is known."""
 
     def __init__(self, model: ir.Model) -> None:
         names = NameSource(names_in(model))
@@ -89,7 +89,7 @@ class _Resolver:
         return None if value is None else self._elements.get(value)
 
     def _made_by(self, node: ir.Node) -> list[ir.Value] | None:
-        """The elements of the sequence that a node makes; ``None``: it makes none, or they are not known."""
+        """Return the elements of the sequence that a node builds; ``None`` if there are no known ones."""
         kind = "" if node.domain else node.op_type
         if kind == "SequenceEmpty":
             return []
@@ -111,7 +111,7 @@ class _Resolver:
         return [*elements[:place], element, *elements[place:]]
 
     def _place(self, node: ir.Node, index: int, length: int, last: int) -> int | None:
-        """The place that an input names, or else the last; ``None``: it is not known, or there is none."""
+        """Return the position that an input names, or else the last; ``None`` if unknown or invalid."""
         place = last
         if index < len(node.inputs) and node.inputs[index] is not None:
             constant = self._knowledge.constant(node.inputs[index])
@@ -143,7 +143,7 @@ class _Resolver:
         return list(self._writer.split_into(node, value, each, axis))
 
     def _read(self, node: ir.Node) -> ir.Value | None:
-        """What a node reads from a sequence, as a tensor; ``None``: that is not known."""
+        """Return the element that a node reads from a sequence; ``None`` if it is not known."""
         elements = self._of(node)
         if elements is None:
             return None

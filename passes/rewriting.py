@@ -1,4 +1,4 @@
-"""Carries out what the analysis of a stream has found to be done."""
+"""The rewriter that applies the edits of a stream's analysis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTER = "calls"
 
 
 class StreamRewriter:
-    """Rewrites the main graph of a model.
+    """A rewriter of the main graph of a model.
 
     Args:
         model: The model.
@@ -52,7 +52,7 @@ class StreamRewriter:
         self._counter: ir.Value | None = None
 
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
-        """Rewrites; gives the output of each state with the input that takes it."""
+        """Apply the edits; return the output of each state with the input that takes it."""
         steps: dict[type, Callable[[Any], None]] = {
             Bypassed: self._bypass,
             Cached: self._cache,
@@ -80,7 +80,7 @@ class StreamRewriter:
     def _state(
         self, name: str, dtype: ir.DataType, shape: tuple[int | str | None, ...], start: Start
     ) -> tuple[ir.Value, str]:
-        """A new input for a state, and the name of its output."""
+        """Add an input for a state; return it with the name of its output."""
         number = 0
         base = name
         while not self._names.is_free(f"{base}_in", f"{base}_out"):
@@ -96,7 +96,7 @@ class StreamRewriter:
         return value, out
 
     def _hand_out(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
-        """Makes a value the output of a state; before the first real frame the old one stays."""
+        """Make a value the output of a state; before the first real frame the old one stays."""
         emitter = self._emitter(old, name)
         if calls:
             value = emitter.op("Where", self._is_ready(calls), value, old, since=9)
@@ -109,11 +109,11 @@ class StreamRewriter:
         self._graph.outputs.append(value)
 
     def _is_ready(self, calls: int) -> ir.Value:
-        """Whether so many calls have been before this one."""
+        """Emit whether this many calls came before this one."""
         if self._counter is None:
             self._counter, name = self._state(_COUNTER, ir.DataType.FLOAT, (1,), 0.0)
             emitter = self._emitter(self._counter, _COUNTER)
-            # It need not count beyond what is asked for, where a float may stop to grow.
+            # It need not count beyond that, where a float may stop growing.
             more = emitter.op("Add", self._counter, emitter.constant(np.ones(1, np.float32)))
             self._hand_out(self._insert_first(emitter, more), name, self._counter, 0)
         if calls not in self._ready:
@@ -153,7 +153,7 @@ class StreamRewriter:
             self._hand_out(final, out, value, edit.calls)
 
     def _keep(self, edit: Carried, value: ir.Value, output: ir.Value | None, final: ir.Value) -> None:
-        """A state that is an input already; its output is there, or is made."""
+        """Keep a state that is an input already; its output exists, or is added."""
         assert value.name is not None
         if output is not None:
             assert output.name is not None
@@ -214,7 +214,7 @@ class StreamRewriter:
         emitter.nodes.clear()
         self._hand_out(last, out, state, edit.calls)
 
-    # The rest.
+    # Other edits.
 
     def _replace(self, edit: Replaced) -> None:
         old = edit.node.inputs[edit.index] if edit.index < len(edit.node.inputs) else None
@@ -251,7 +251,7 @@ class StreamRewriter:
         )
 
     def _place(self, emitter: Emitter, value: ir.Value) -> None:
-        """Puts what was emitted behind what it reads."""
+        """Move emitted nodes after the values that they read."""
         producer = value.producer()
         if producer is None:
             self._graph.insert_before(next(iter(self._graph)), emitter.nodes)
@@ -260,7 +260,7 @@ class StreamRewriter:
         emitter.nodes.clear()
 
     def _forget_shapes(self, analysis: Analysis) -> None:
-        """Sizes inside of the graph follow from its inputs; those of a chunk are declared at its ends."""
+        """Remove shapes inside the graph, and declare those of a chunk at its inputs and outputs."""
         for node in self._graph:
             for out in node.outputs:
                 if not out.is_graph_output():

@@ -1,4 +1,4 @@
-"""Graph inputs that the user gives a value once and for all.
+"""Graph inputs that the user fixes to a value.
 
 Before::
 
@@ -40,16 +40,16 @@ def _inputs_are_constants(model: ir.Model, setting: SetInputsPass) -> bool:
 class SetInputsPass(Pass):
     """Turns graph inputs into initializers that hold the given values, in the inputs' types and shapes.
 
-    A number fills every element. Where the shape is open, an array fixes it.
+    A number fills every element. An array fixes a dynamic shape.
 
     Args:
         sets: Values by the input's name: numbers, lists or arrays.
 
     Attributes:
-        values: The values as the model now holds them, by name.
+        values: The values in the model, by name.
 
     Raises:
-        OptionError: `sets` is no dictionary.
+        OptionError: `sets` is not a dictionary.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_inputs_are_constants,)
@@ -62,7 +62,7 @@ class SetInputsPass(Pass):
         self.values: dict[str, np.ndarray] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Sets the inputs.
+        """Set the inputs.
 
         Raises:
             OptionError: A name that the model does not have, or a value of another type or shape.
@@ -82,9 +82,9 @@ class SetInputsPass(Pass):
 
 
 def _in_type(value: ir.Value, given: Any) -> np.ndarray:
-    """The given value as an array of the input's type."""
+    """Return the given value as an array of the input's type."""
     if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
-        raise OptionError(f"input {value.name!r} cannot be set: it is no tensor of numbers of a known type")
+        raise OptionError(f"input {value.name!r} cannot be set: it is not a tensor of a known numeric type")
     dtype = value.type.dtype.numpy()
     wanted = _wanted(value)
     try:
@@ -100,7 +100,7 @@ def _in_type(value: ir.Value, given: Any) -> np.ndarray:
     with np.errstate(all="ignore"):
         converted = array.astype(dtype)
         before, after = array.astype(np.float64), converted.astype(np.float64)
-    # A float rounds what it is given; it does not overflow.
+    # A float rounds the given value; it does not overflow.
     exact = np.isfinite(after) | ~np.isfinite(before) if is_float else before == after
     if not exact.all():
         raise OptionError(f"input {value.name!r} cannot hold {_brief(given)}: it takes {wanted}")
@@ -120,7 +120,7 @@ def _wanted(value: ir.Value) -> str:
 
 
 def _in_shape(model: ir.Model, value: ir.Value, array: np.ndarray) -> np.ndarray:
-    """The array in the input's shape, which it fixes where it is open."""
+    """Return the array in the input's shape, and fix the shape if it is dynamic."""
     if value.shape is None:
         return array
     declared = [dim if isinstance(dim, int) and dim >= 0 else None for dim in value.shape]

@@ -1,4 +1,4 @@
-"""A model as far as inputs that are set, sizes that are fixed and constants determine it."""
+"""Simplification of a model by inputs that are set, sizes that are fixed, and constants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settle(
     sets: Mapping[str, Any] | None,
     unwanted: Callable[[ir.Node], bool] = lambda node: False,
 ) -> list[str]:
-    """Fixes sizes and sets inputs, and simplifies where there was any such; gives notes.
+    """Fix sizes, set inputs, and simplify if there were any; return notes.
 
     Raises:
         OptionError: A size or value does not fit the model.
@@ -39,11 +39,11 @@ def settle(
 
 
 def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> list[str]:
-    """Takes the branches that are decided, folds what is constant, removes what nothing needs; gives notes.
+    """Replace If nodes of known condition, fold constants and remove unused nodes; return notes.
 
     Args:
         model: The model, which is changed.
-        unwanted: Nodes that are folded however large the result is, since they cannot stay.
+        unwanted: Whether a node must be folded however large the result is, because it cannot stay.
     """
     TakeBranchesPass()(model)
     FoldConstantsPass(unwanted)(model)

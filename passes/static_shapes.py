@@ -1,4 +1,4 @@
-"""Static lengths for the nodes that are to be unrolled, where shapes have to be computed to know them.
+"""Static lengths for the nodes to be unrolled, if the shapes must be computed.
 
 Before::
 
@@ -43,15 +43,15 @@ _RANK = 3
 class StaticShapesPass(Pass):
     """Notes the shape of X that follows from the model's inputs, by folding constants on a copy of the model.
 
-    An If that the shapes decide gives way to the branch that runs, when a node to be unrolled is in it: the
-    other branch never runs, and nothing says how long its sequences would be.
+    An If whose condition the shapes decide is replaced by the branch that runs if a node to be unrolled is in
+    it: the other branch never runs, and the length of its sequences is not known.
 
     Args:
-        nodes: The recurrent nodes whose X is looked at, in the main graph or its subgraphs; ``None``: all.
+        nodes: The recurrent nodes whose X is annotated, in the main graph or its subgraphs; ``None``: all.
 
     Attributes:
-        unreachable: Those of the nodes that went with a branch that never runs.
-        impossible: Those whose X has not the rank it must have: a branch that fails if it is ever taken.
+        unreachable: The nodes that were removed with a branch that never runs.
+        impossible: The nodes whose X has a wrong rank: their branch fails if it is ever taken.
     """
 
     def __init__(self, nodes: Sequence[Located] | None = None) -> None:
@@ -70,7 +70,7 @@ class StaticShapesPass(Pass):
             if X is None or found is None or X.is_graph_input():
                 continue
             if len(found) != _RANK and located.path:
-                # A branch that inputs of these shapes must not take need not make sense for them.
+                # A branch that inputs of these shapes must not take may be invalid for them.
                 self.impossible.append(located)
                 continue
             agrees = X.shape is not None and len(X.shape) == len(found)
@@ -78,7 +78,7 @@ class StaticShapesPass(Pass):
             X.shape = ir.Shape(
                 [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
             )
-            # A shape can only be written down with a type, which X shares with the weights.
+            # A shape needs a type, which X shares with the weights.
             X.type = X.type or _type_of_weights(located.node)
             modified = True
         for node, _ in list(walk(model.graph)):
@@ -87,7 +87,7 @@ class StaticShapesPass(Pass):
         return ir.passes.PassResult(model, modified)
 
     def _resolve(self, model: ir.Model, node: ir.Node, nodes: Sequence[Located], analysis: _Analysis) -> bool:
-        """Replaces an If by the one branch that the analysis kept, if a node to be unrolled is in it."""
+        """Replace an If by the branch that the analysis kept, if a node to be unrolled is in it."""
         if analysis.is_alive(node):
             return False
         branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
@@ -104,14 +104,14 @@ class StaticShapesPass(Pass):
 
 
 def _type_of_weights(node: ir.Node) -> ir.TypeProtocol | None:
-    """The type of W or R, unless they are quantized."""
+    """Return the type of W or R, unless they are quantized."""
     types = [value.type for value in node.inputs[1:3] if value is not None and value.type is not None]
     return next((each for each in types if each.dtype.is_floating_point()), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Analysis:
-    """What folding constants on a copy has shown; nodes of the model and of the copy share a tag."""
+    """The result of folding constants on a copy; nodes of the model and of the copy share a tag."""
 
     tags: dict[ir.Node, int]
     survivors: dict[int, ir.Node]
@@ -145,7 +145,7 @@ def _optimize(model: ir.Model) -> None:
 
 
 def _should_fold(node: ir.Node) -> bool | None:
-    """Also folds a small ConstantOfShape, with which exporters build the amounts of a Pad."""
+    """Return True to also fold a small ConstantOfShape, with which exporters build the amounts of a Pad."""
     if node.op_type != "ConstantOfShape" or node.domain:
         return None
     shape = constant_of(node.inputs[0])

@@ -1,7 +1,7 @@
-"""A model of whole sequences becomes one of a chunk a call, with every state an input and an output.
+"""Conversion of a model of whole sequences to one of a chunk per call, with all states as inputs and outputs.
 
-A convolution over time gets the last frames of the chunk before in front of its own, and so do the other
-operators that need them. The metadata tells which output feeds which input (``rnnlower.state``).
+A convolution over time is preceded by the last frames of the previous chunk, and so are the other
+operators that need them. The metadata states which output feeds which input (``rnnlower.state``).
 
 Before::
 
@@ -53,7 +53,7 @@ class StreamPass(Pass):
         allow_delay: Whether convolutions may look ahead, at a delay.
 
     Attributes:
-        analysis: What was found out about the model.
+        analysis: The analysis of the model.
         states: For each output that holds a state, the input that takes it in the next call.
 
     Raises:
@@ -75,7 +75,7 @@ class StreamPass(Pass):
         self.states: Mapping[str, str] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Streams.
+        """Convert the model.
 
         Raises:
             OptionError: The chunk or the time axis does not fit the model.
@@ -90,7 +90,7 @@ class StreamPass(Pass):
 
 
 def _free_initializers(model: ir.Model) -> None:
-    """Before version 4 each initializer was an input as well, which nobody could feed."""
+    """Free initializers from being inputs: before IR version 4 each was one, which nobody could feed."""
     if model.ir_version >= FREE_INITIALIZERS_IR:
         return
     kept = [value for value in model.graph.inputs if not value.is_initializer()]

@@ -1,4 +1,4 @@
-"""The order of the passes behind stream."""
+"""The passes of stream, in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STRATEGIES = ("none", "unroll", "scan", "loop")
 
 @dataclasses.dataclass(frozen=True)
 class StreamOptions:
-    """What is to be done; the fields are the command line's options.
+    """The options of a streaming conversion; the fields are the command line's options.
 
     Attributes:
         chunk: Time steps a call; ``None``: any number.
@@ -44,7 +44,7 @@ class StreamOptions:
         target: The runtime that the result is for.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of graph inputs.
-        semantics: Which reading wins where the text and onnxruntime differ.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         sets: Values of graph inputs that become constants.
         dequantize, assume_linear_before_reset, compute_type, gates: As in `LoweringOptions`; the last two
             are for recurrent nodes that are lowered as well.
@@ -66,7 +66,7 @@ class StreamOptions:
 
     @property
     def folds(self) -> bool:
-        """Whether branches are taken and constants are folded."""
+        """True if constants are folded and If nodes of known condition are replaced."""
         return bool(self.sets or self.dims or self.input_shapes)
 
     @property
@@ -91,15 +91,15 @@ class StreamOptions:
 
 @dataclasses.dataclass(frozen=True)
 class StreamReport:
-    """What was done.
+    """The report on a streaming conversion.
 
     Attributes:
         chunk: Time steps a call; ``None``: any number.
         inputs, outputs: The axis of time of those that have one.
         delay: Time steps that the outputs are late.
         states: For each output that holds a state, the input that takes it in the next call.
-        lowering: What became of the recurrent nodes, if they were lowered.
-        notes: What the user should know beside it.
+        lowering: The report on the lowering of the recurrent nodes, if there was one.
+        notes: Messages for the user.
         sets: The inputs that were set, with their values.
         warnings: What the source may not do that the user expects of it.
     """
@@ -115,7 +115,7 @@ class StreamReport:
     warnings: Sequence[Suspicion] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON knows it."""
+        """Return the report as JSON data."""
         return {
             "chunk": self.chunk,
             "inputs": dict(self.inputs),
@@ -131,13 +131,13 @@ class StreamReport:
 def stream_model(
     model: ir.Model, options: StreamOptions, tell: Callable[[str, int, int], None] = lambda *_: None
 ) -> StreamReport:
-    """Streams the model in place, and lowers its recurrent nodes where that is asked for.
+    """Convert the model in place, and lower its recurrent nodes if the options ask for it.
 
     Raises:
         OptionError: An option does not fit the model.
-        InvalidModelError: A recurrent node breaks its operator's text.
-        UnsupportedModelError: A node couples time steps, or asks for what a lowering refuses.
-        OpsetError: The model cannot be brought to the opset that a lowering needs.
+        InvalidModelError: A recurrent node breaks the ONNX spec.
+        UnsupportedModelError: A node couples time steps, or uses a feature that a lowering does not support.
+        OpsetError: The model cannot be converted to the opset that a lowering needs.
     """
     tell("preparing", 0, 0)
     FreezeDimsPass(options.dims, options.input_shapes)(model)
@@ -182,5 +182,5 @@ def stream_model(
 
 
 def _has_branches(model: ir.Model) -> bool:
-    """Whether there are Ifs, which have to be decided for time to be followed through them."""
+    """Return whether there are Ifs, which must be resolved to follow time through them."""
     return any(node.op_type == "If" and not node.domain for node, _ in walk(model.graph))

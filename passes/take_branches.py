@@ -1,4 +1,4 @@
-"""Branches of Ifs whose condition is known, in the place of the Ifs.
+"""Replacement of If nodes whose condition is known by their branches.
 
 Before::
 

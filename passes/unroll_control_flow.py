@@ -1,4 +1,4 @@
-"""Scan and Loop nodes of a known number of iterations as straight lines.
+"""Unrolling of Scan and Loop nodes with a known number of iterations.
 
 Before::
 
@@ -60,15 +60,15 @@ def _unrolled_nodes_are_gone(model: ir.Model, unrolling: UnrollControlFlowPass) 
 class UnrollControlFlowPass(Pass):
     """Unrolls the Scan and Loop nodes whose number of iterations constants and static sizes tell.
 
-    Bodies may hold others, and capture values. An If that an iteration decides is taken, and a sequence that
-    iterations fill becomes the tensors that they fill it with.
+    Bodies may be nested and capture values. An If whose condition an iteration decides is replaced, and a
+    sequence that iterations fill becomes the tensors in it.
 
     Args:
-        kinds: Which of the two operators.
+        kinds: The operators to unroll.
         strict: Whether a node that cannot be unrolled is an error.
 
     Attributes:
-        unrolled: The number of iterations of each node that is gone, by its name.
+        unrolled: The number of iterations of each unrolled node, by its name.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_unrolled_nodes_are_gone,)
@@ -80,15 +80,16 @@ class UnrollControlFlowPass(Pass):
         self.unrolled: dict[str, int] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Unrolls.
+        """Unroll the nodes.
 
         Raises:
-            UnsupportedModelError: A line would be too long, or, if `strict`, a number of iterations is open.
+            UnsupportedModelError: A line would be too long, or, if `strict`, a number of iterations is not
+                known.
         """
         self._made = 0
         TakeBranchesPass()(model)
         while self._unroll_outermost(model):
-            # Iterations tell more about what is inside of them.
+            # Outer iterations reveal more about the nodes inside.
             TakeBranchesPass()(model)
             ResolveSequencesPass()(model)
             FoldConstantsPass()(model)
@@ -139,19 +140,19 @@ def _why_not(model: ir.Model, node: ir.Node, path: str) -> str:
     if node.op_type == "Scan":
         deciding = [*node.inputs[-node.attributes.get_int("num_scan_inputs", 1) :]]
     reason = decided_by(model, *deciding) or "it is known at run time only"
-    return f"{node.op_type} node {place!r} cannot be unrolled: the number of its iterations is open; {reason}"
+    return f"{node.op_type} node {place!r} cannot be unrolled: its number of iterations is unknown; {reason}"
 
 
 @dataclasses.dataclass
 class _Series:
-    """What a Scan reads or gives: a value for each iteration along an axis."""
+    """An input or output of a Scan with a value for each iteration along an axis."""
 
     axis: int
     backward: bool
 
 
 class _Writer:
-    """Writes straight lines into the place of nodes."""
+    """A writer of straight lines in the place of nodes."""
 
     def __init__(self, model: ir.Model, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
@@ -162,7 +163,7 @@ class _Writer:
         self._series = SeriesWriter(self._names, self._pool, self._opset)
 
     def can_write(self, node: ir.Node, count: int) -> bool:
-        """Whether everything is known that the straight line needs: sizes of what no iteration gives."""
+        """Return whether the line can be written: it needs the sizes of outputs without iterations."""
         if node.op_type == "Scan" and self._opset < _FIRST_SCAN:
             return False
         body = node.attributes["body"].as_graph()
@@ -181,7 +182,7 @@ class _Writer:
         return len(node.inputs) - node.attributes.get_int("num_scan_inputs", 1)
 
     def unroll(self, node: ir.Node, count: int) -> None:
-        """Puts `count` copies of the node's body in its place."""
+        """Replace the node by `count` copies of its body."""
         body = node.attributes["body"].as_graph()
         states = self._count_states(node)
         self._lift_initializers(body)
@@ -214,7 +215,7 @@ class _Writer:
     def _copy(
         self, node: ir.Node, body: ir.Graph, given: Sequence[ir.Value | None], step: int
     ) -> list[ir.Value]:
-        """Writes one iteration before the node; gives its results."""
+        """Write one iteration before the node; return its results."""
         graph = node.graph
         assert graph is not None
         copy = body.clone(allow_outer_scope_values=True)
@@ -240,7 +241,7 @@ class _Writer:
     def _read_series(
         self, node: ir.Node, values: Sequence[ir.Value | None], count: int
     ) -> list[list[ir.Value]]:
-        """The slices of what a Scan reads, in the order of the iterations."""
+        """Return the slices of a Scan's inputs, in the order of the iterations."""
         zeros = [0] * len(values)
         axes = node.attributes.get_ints("scan_input_axes", zeros)
         backward = node.attributes.get_ints("scan_input_directions", zeros)
@@ -268,7 +269,7 @@ class _Writer:
         return outs
 
     def _empty(self, out: ir.Value, axis: int) -> ir.Value:
-        """What no iteration has given anything for."""
+        """Return an empty output, for zero iterations."""
         shape, type_ = self.knowledge.shape(out), self.knowledge.type(out)
         assert shape is not None
         assert isinstance(type_, ir.TensorType)

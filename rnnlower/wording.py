@@ -35,7 +35,7 @@ def command_line_words() -> Iterator[None]:
 
 
 def counted(count: int, noun: str) -> str:
-    """How many there are: `1 node`, `1,030 nodes`."""
+    """Return a number with its noun: `1 node`, `1,030 nodes`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""Sets inputs, takes branches and unrolls control flow of random models: what is left, and is it right?
+"""Set inputs, take branches and unroll control flow of random models, and check what is left.
 
 python tests/control_sweep.py --count 5000 --seed 1
 """

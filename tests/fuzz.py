@@ -1,10 +1,10 @@
-"""Broken model files through the command line: each must end in a documented exit code, and soon.
+"""Run broken model files through the command line: each must end soon, in a documented exit code.
 
 python tests/fuzz.py --count 10000 --seed 1           # the counts by exit code
 python tests/fuzz.py --seed 1 --only 4711 --keep DIR  # one case again, its files kept
 
-The cases run in a child process, so that one that takes the process down, or never ends, is found and named.
-A case is bad if it ends in another exit code than 0 to 4, in a traceback, in a crash or not at all, or if it
+The cases run in a child process, so that crashes and hangs are found and named.
+A case is bad if it ends in an exit code other than 0 to 4, in a traceback, in a crash or not at all, or if it
 leaves files behind that it should not.
 """
 
@@ -41,7 +41,7 @@ _MEMORY = 10 * 2**30
 
 
 def make_case(seed: int, number: int, folder: pathlib.Path) -> list[str]:
-    """Writes the case's files into the folder and gives its command line."""
+    """Write the case's files into the folder and gives its command line."""
     random = np.random.default_rng([seed, number])
     sources = sorted(MODELS.glob("*.onnx"))
     source = sources[int(random.integers(len(sources)))]
@@ -79,14 +79,14 @@ def make_case(seed: int, number: int, folder: pathlib.Path) -> list[str]:
 
 
 def _sizes(data: bytes) -> list[str]:
-    """Sizes for the dimensions that the unbroken model leaves open."""
+    """Return sizes for the dimensions that the unbroken model leaves open."""
     graph = onnx.ModelProto.FromString(data).graph
     dims = [dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim]
     return [part for name in dict.fromkeys(dims) if name.strip("?") for part in ("--dim", f"{name}=3")]
 
 
 def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
-    """The case's outcome and what is to be said about it; an outcome that is no number is a bad one."""
+    """Return the case's outcome and a description; an outcome that is not a number is a failure."""
     from rnnlower.cli import app
     from rnnlower.engines.reference import control_flow
     from rnnlower.verification.inputs import trials
@@ -111,7 +111,7 @@ def run_case(line: list[str], folder: pathlib.Path) -> tuple[str, str]:
 
 
 def _work(seed: int, numbers: range, keep: pathlib.Path | None) -> None:
-    """The child's side: runs the cases, a line of JSON before and after each."""
+    """Run the child's side: the cases, with a line of JSON before and after each."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # What onnxruntime prints itself must not mix with the answers.
@@ -145,7 +145,7 @@ class _Child:
         self._selector.register(self.process.stdout, selectors.EVENT_READ)
 
     def line(self) -> list[str] | None:
-        """The next line, or None when there will be none: the process ended, or hangs."""
+        """Return the next line, or None when there will be none: the process ended, or hangs."""
         assert self.process.stdout is not None
         start, used = time.monotonic(), self._seconds_used()
         while not self._selector.select(SECONDS):
@@ -157,14 +157,14 @@ class _Child:
         return json.loads(text) if text else None
 
     def _seconds_used(self) -> float:
-        """The processor time of the child so far."""
+        """Return the processor time of the child so far."""
         with contextlib.suppress(OSError):
             fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 
     def end(self) -> str:
-        """What became of the process, which is ended if it still runs."""
+        """Return the outcome of the process, which is ended if it still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(1)
             self.errors.seek(0)
@@ -175,7 +175,7 @@ class _Child:
 
 
 def fuzz(arguments: argparse.Namespace) -> collections.Counter[str]:
-    """Runs all cases; the number of cases by outcome."""
+    """Run all cases; the number of cases by outcome."""
     outcomes: collections.Counter[str] = collections.Counter()
     number, last = arguments.first, arguments.count
     while number < last:

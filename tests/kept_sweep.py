@@ -1,4 +1,4 @@
-"""Random nodes at real sizes, lowered for a runtime and run there: what is kept must be right.
+"""Lower random nodes at real sizes for a runtime and run them there: what is kept must be correct.
 
 python tests/kept_sweep.py tract --count 300 --seed 1            # static shapes
 python tests/kept_sweep.py openvino --count 100 --open           # open batch and length too
@@ -26,8 +26,8 @@ from rnnlower.engines.opened import Attempts, EngineError
 Choose = Callable[[Sequence[Any]], Any]
 
 
-def draw(choose: Choose, *, is_open: bool) -> Config:
-    """A node with default activations, as exporters write them."""
+def draw_kept(choose: Choose, *, is_open: bool) -> Config:
+    """Return a node with default activations, as exporters write them."""
     op_type = choose(["LSTM", "GRU", "RNN"])
     opset = choose([7, 9, 11, 13, 14, 17, 18])
     weights = ["initializer"] * 3 + ["constant", "input", "computed"]
@@ -65,8 +65,8 @@ def draw(choose: Choose, *, is_open: bool) -> Config:
     return dataclasses.replace(config, **more)
 
 
-def judge(attempts: Attempts, config: Config, model: onnx.ModelProto) -> tuple[str, str]:
-    """``right``, or what became of it, and words."""
+def judge_kept(attempts: Attempts, config: Config, model: onnx.ModelProto) -> tuple[str, str]:
+    """Return ``right``, or what became of it, and words."""
     inputs = config.make_inputs(np.random.default_rng(config.seed))
     if "sequence_lens" in inputs:
         lengths = np.minimum(inputs["sequence_lens"] + 1, config.seq_length)
@@ -84,7 +84,7 @@ def judge(attempts: Attempts, config: Config, model: onnx.ModelProto) -> tuple[s
 
 
 def main() -> int:
-    """Prints what is not right, and a count."""
+    """Print what is not right, and a count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", choices=list(RUNTIMES))
     parser.add_argument("--count", type=int, default=100)
@@ -97,7 +97,7 @@ def main() -> int:
     counts: collections.Counter[str] = collections.Counter()
     with Attempts(RUNTIMES[options.target].engine) as attempts:
         while sum(counts.values()) - counts["refused by rnnlower"] < options.count:
-            config = draw(lambda choices: choices[int(rng.integers(len(choices)))], is_open=options.open)
+            config = draw_kept(lambda choices: choices[int(rng.integers(len(choices)))], is_open=options.open)
             try:
                 model = rnnlower.lower(config.build(), target=options.target, native=options.native)
             except rnnlower.RnnLowerError:
@@ -107,7 +107,7 @@ def main() -> int:
             how = "kept" if recurrent_left(model) else "lowered"
             if how == "lowered" and not options.lowered:
                 continue
-            verdict, why = judge(attempts, config, model)
+            verdict, why = judge_kept(attempts, config, model)
             counts[f"{how}, {verdict}"] += 1
             if verdict != "right":
                 print(f"{how}, {verdict}: {config}: {why}", flush=True)

@@ -1,9 +1,9 @@
-"""A model whose weights lie in a sparse file of any size, and what lowering or converting it costs.
+"""Measure the memory for lowering and converting a model whose weights fill a sparse file of any size.
 
 python tests/large.py --gigabytes 4                 # lowers and converts it, without running it
 python tests/large.py --gigabytes 4 --folder DIR    # ... leaves the files in DIR
 
-Prints the peak memory of every command beside what the recurrent weights take.
+It prints the peak memory of every command, and the size of the recurrent weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INPUT, _HIDDEN = 64, 32
 
 
 def make_large(folder: Path, gigabytes: float, opset: int = 17) -> Path:
-    """An embedding of so many gigabytes of nothing, then an LSTM and a GRU whose weights are real numbers."""
+    """Return an embedding of this many gigabytes of zeros, then an LSTM and a GRU with real weights."""
     rows = max(4, int(gigabytes * 1e9) // (4 * _INPUT))
     shapes = {
         "embedding": (rows, _INPUT),

@@ -1,10 +1,11 @@
-"""Does the verification notice planted faults, and nothing else?
+"""Plant faults into lowered models: the verification must notice them, and nothing else.
 
 python tests/mutations.py --count 3000 --seed 1
 
-Lowers random models with and without a fault of `faults.py`. The oracle says whether a fault can be told at
-all: a weight of a gate that is saturated may be off by 5% and nobody can know. Of those that can, the
-verification must catch nearly all; over the pairs without a fault it must say nothing.
+Random models are lowered with and without a fault of `faults.py`. The oracle decides whether a fault is
+visible at
+all: a weight of a saturated gate may be off by 5% without any effect. Of the visible ones, the
+verification must catch nearly all; pairs without a fault it must accept.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _AT_ONCE = 20
 
 @dataclasses.dataclass
 class Figures:
-    """What came of the planted faults, by name, and of the pairs without any."""
+    """The outcomes for the planted faults, by name, and for the pairs without any."""
 
     planted: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     told: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -60,7 +61,7 @@ class Figures:
         return self.caught.total() / max(1, self.told.total())
 
     def table(self) -> str:
-        """The figures as text."""
+        """Return the figures as text."""
         lines = [f"{'fault':38}planted  told  caught  missed"]
         for name in [*SOURCE_FAULTS, *LOWERED_FAULTS]:
             missed = self.told[name] - self.caught[name]
@@ -82,7 +83,7 @@ class Figures:
 
 
 def measure(count: int, seed: int, faults_a_model: int = 2, first: int = 0) -> Figures:
-    """Figures over the models of these numbers, and over the faults planted into them."""
+    """Return figures over the models of these numbers, and over the faults planted into them."""
     figures = Figures()
     # What is imported here, the children need not import again.
     for name in ("verify", *STRATEGIES):
@@ -93,7 +94,7 @@ def measure(count: int, seed: int, faults_a_model: int = 2, first: int = 0) -> F
 
 
 def _in_a_child(seed: int, number: int, faults_a_model: int) -> Figures:
-    """The figures of one model, from a process of its own: a runtime may take it down."""
+    """Return the figures of one model, from a process of its own: a runtime may take it down."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -135,7 +136,7 @@ def _measure_model(seed: int, number: int, faults_a_model: int) -> Figures:
 def _plant(
     config: Config, strategy: str, name: str, inputs: dict[str, np.ndarray], random: np.random.Generator
 ) -> onnx.ModelProto | None:
-    """The lowered model with the fault in it; None where it does not apply."""
+    """Return the lowered model with the fault in it; None where it does not apply."""
     if name in LOWERED_FAULTS:
         mutant = lower(config, strategy, inputs)
         return mutant if LOWERED_FAULTS[name](mutant, random) else None
@@ -191,7 +192,7 @@ def _measure_fault(
 def _is_told(
     config: Config, mutant: onnx.ModelProto, first: dict[str, np.ndarray], random: np.random.Generator
 ) -> bool:
-    """Whether the mutant's outputs are not what the oracle expects, on any of some inputs.
+    """Return whether the mutant's outputs are not what the oracle expects, on any of some inputs.
 
     Where onnxruntime lacks a kernel for what the fault leaves behind, nothing is told.
     """

@@ -1,4 +1,4 @@
-"""onnx's node tests through every version step, down and up again. The large run on demand:
+"""Convert onnx's node tests through every version step, down and up again: the large run on demand.
 
 python tests/opset_sweep.py            # every node test
 python tests/opset_sweep.py --expanded # the definitions of operators, too
@@ -29,7 +29,7 @@ ENDS = (26, 28)
 
 @dataclasses.dataclass
 class Sweep:
-    """Counts of what happened to every conversion, the reasons of refusals, and what went wrong."""
+    """Counts of the outcomes of conversions, the reasons of refusals, and the failures."""
 
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     steps: set[tuple[str, int, int]] = dataclasses.field(default_factory=set)
@@ -39,14 +39,14 @@ class Sweep:
     problems: list[str] = dataclasses.field(default_factory=list)
 
     def run(self, cases: Iterable[Case]) -> None:
-        """Every case, and every case with its small inputs as constants."""
+        """Convert every case, and every case with its small inputs as constants."""
         for case in cases:
             for each in (case, frozen(case)):
                 if each is not None:
                     self.run_case(each)
 
     def run_case(self, case: Case) -> None:
-        """Down to every version that one of the case's operators had, and from each of them up again."""
+        """Convert down to every version that one of the case's operators had, and from each up again."""
         found = outcomes(case.model, case.feeds, slowly=True)
         if not found:
             self.counts["sources that nothing runs"] += 1
@@ -115,7 +115,7 @@ class Sweep:
             self.disputes.append(f"{label}: {verdicts}")
 
     def _note_steps(self, model: onnx.ModelProto, source: int, target: int) -> None:
-        """The steps that the operators of the case crossed, written in the direction they were crossed."""
+        """Count the steps that the operators of the case crossed, in the direction of the crossing."""
         low, high = sorted((source, target))
         for operator in all_operators(model):
             numbers = versions(operator)
@@ -137,7 +137,7 @@ def _valid(model: onnx.ModelProto) -> bool:
 
 
 def main() -> int:
-    """Prints the figures; 1 when anything went wrong."""
+    """Print the figures; 1 when anything went wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Random DynamicQuantizeLSTM nodes, lowered exactly and dequantized, judged by onnxruntime and the oracle:
+"""Lower random DynamicQuantizeLSTM nodes, exactly and dequantized, judged by onnxruntime and the oracle.
 
 python tests/quantized_sweep.py --count 2000 --seed 1
 """
@@ -11,12 +11,9 @@ import itertools
 import sys
 
 import numpy as np
-import onnx
 from support.judge import STRATEGIES
-from support.quantized_models import QuantizedLstm, draw, run_single
+from support.quantized_models import draw, lowered_quantized, run_single
 from support.quantized_oracle import dequantized, exact
-
-import rnnlower
 
 CLOSE = 5e-6
 """Relative to the largest value; exact results that differ by more were rounded to another step of 8 bits."""
@@ -34,7 +31,7 @@ def main() -> int:
     for _, strategy in zip(range(arguments.count), strategies, strict=False):
         config = draw(rng)
         kernel = run_single(config.build(), config.feeds())
-        found = run_single(lowered(config, strategy, dequantize=False), config.feeds())
+        found = run_single(lowered_quantized(config, strategy, dequantize=False), config.feeds())
         bits = all(np.array_equal(found[name], kernel[name]) for name in kernel)
         error = difference(found, kernel)
         verdict = "the same bits" if bits else "close" if error <= CLOSE else "another rounding"
@@ -42,7 +39,7 @@ def main() -> int:
         oracle = exact(config.all_attributes, config.values(), config.outputs)
         judged = "close" if difference(found, oracle) <= CLOSE else "another rounding"
         outcomes[f"exact, oracle: {judged}"] += 1
-        floats = run_single(lowered(config, strategy, dequantize=True), config.feeds())
+        floats = run_single(lowered_quantized(config, strategy, dequantize=True), config.feeds())
         right = difference(floats, dequantized(config.all_attributes, config.values())) <= 10 * CLOSE
         outcomes[f"dequantized, {strategy}: {'right' if right else 'WRONG'}"] += 1
         if verdict == "another rounding" or not right:
@@ -54,17 +51,8 @@ def main() -> int:
     return int(any("WRONG" in outcome for outcome in outcomes))
 
 
-def lowered(config: QuantizedLstm, strategy: str, *, dequantize: bool) -> onnx.ModelProto:
-    options = {}
-    if strategy == "unroll":
-        options["input_shapes"] = {name: value.shape for name, value in config.feeds().items()}
-    result = getattr(rnnlower, strategy)(config.build(), dequantize=dequantize, **options)
-    assert isinstance(result, onnx.ModelProto)
-    return result
-
-
 def difference(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
-    """The largest error, relative to the largest value where that is above 1."""
+    """Return the largest error, relative to the largest value where that is above 1."""
     return max(
         float(np.abs(found[name] - expected[name]).max() / max(1, np.abs(expected[name]).max()))
         for name in found

@@ -1,9 +1,9 @@
-"""Lowers every model below a folder by every strategy and compares with what was recorded or runs natively.
+"""Lower every model below a folder by every strategy, and compare with recorded outputs or native runs.
 
     python tests/real_models.py FOLDER
 
-Beside ``x.onnx`` may lie ``../real_io/x*.npz`` with ``in::NAME`` and ``out::NAME`` arrays, or
-``test_data_set_*`` folders of the ONNX standard; without either, source and result are run on generated
+Recorded data may be in ``../real_io/x*.npz`` for ``x.onnx``, with ``in::NAME`` and ``out::NAME`` arrays, or
+in ``test_data_set_*`` folders of the ONNX standard; without either, source and result are run on generated
 inputs.
 """
 
@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def recorded(path: pathlib.Path) -> Iterator[tuple[str, Arrays, Arrays]]:
-    """Recorded inputs and outputs of a model."""
+    """Yield recorded inputs and outputs of a model."""
     for file in sorted((path.parent.parent / "real_io").glob(f"{path.stem}*.npz")):
         if file.stem != path.stem and not file.stem.startswith(f"{path.stem}."):
             continue
@@ -50,8 +50,8 @@ def _read(folder: pathlib.Path, kind: str, values: Iterator[onnx.ValueInfoProto]
     return arrays
 
 
-def run(path: pathlib.Path, inputs: Arrays) -> Arrays:
-    """The outputs of a model on onnxruntime."""
+def run_file(path: pathlib.Path, inputs: Arrays) -> Arrays:
+    """Return the outputs of a model on onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -59,8 +59,8 @@ def run(path: pathlib.Path, inputs: Arrays) -> Arrays:
     return dict(zip(names, session.run(names, inputs), strict=True))
 
 
-def lower(path: pathlib.Path, strategy: str, inputs: Arrays, output: pathlib.Path) -> str:
-    """Lowers by the command line; gives what is wrong with that, or nothing."""
+def lower_file(path: pathlib.Path, strategy: str, inputs: Arrays, output: pathlib.Path) -> str:
+    """Lower by the command line; gives what is wrong with that, or nothing."""
     shapes = []
     if strategy == "unroll":
         shapes = [f"--input-shape={name}:{','.join(map(str, array.shape))}" for name, array in inputs.items()]
@@ -74,24 +74,24 @@ def lower(path: pathlib.Path, strategy: str, inputs: Arrays, output: pathlib.Pat
 
 
 def _sizes(path: pathlib.Path) -> dict[str, int]:
-    """A size for each symbolic dimension of the inputs, large enough for a few strides."""
+    """Return a size for each symbolic dimension of the inputs, large enough for a few strides."""
     graph = onnx.load(path, load_external_data=False).graph
     dims = [dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim]
     return {name: 2 if name.startswith("b") else 64 for name in dims if name}
 
 
-def check(path: pathlib.Path, strategy: str) -> list[str]:
-    """A line for each set of inputs: how far the result is from what was recorded."""
+def check_file(path: pathlib.Path, strategy: str) -> list[str]:
+    """Return a line for each set of inputs: how far the result is from what was recorded."""
     lines = []
     cases = list(recorded(path)) or [("generated inputs", {}, {})]
     for name, inputs, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             output = pathlib.Path(folder) / "lowered.onnx"
-            problem = lower(path, strategy, inputs, output)
+            problem = lower_file(path, strategy, inputs, output)
             if problem:
                 lines.append(f"FAILED {name}: {problem}")
                 continue
-            actual = run(output, inputs) if expected else {}
+            actual = run_file(output, inputs) if expected else {}
             pairs = [(actual[out].astype(float), want.astype(float)) for out, want in expected.items()]
             worst = max([np.max(np.abs(have - want), initial=0.0) for have, want in pairs], default=0.0)
             scale = max([1.0, *(np.max(np.abs(want), initial=0.0) for _, want in pairs)])
@@ -109,7 +109,7 @@ def main() -> int:
     failures = 0
     for path in paths:
         for strategy in ("scan", "loop", "unroll"):
-            for line in check(path, strategy):
+            for line in check_file(path, strategy):
                 failures += line.startswith("FAILED")
                 print(f"{path.name} {strategy}: {line}", flush=True)
     print(f"{failures} failed")

@@ -1,4 +1,4 @@
-"""Recurrent nodes on real runtimes: the node itself beside its lowered form, judged by the oracle.
+"""Run recurrent nodes and their lowered forms on real runtimes, judged by the oracle.
 
 python tests/runtime_grid.py                     # what is installed, one feature at a time
 python tests/runtime_grid.py --product opencv    # all combinations of features
@@ -39,14 +39,14 @@ def _states(op_type: str) -> dict[str, Any]:
 
 
 def _functions(op_type: str, direction: str, names: Sequence[str], **parameters: float) -> dict[str, Any]:
-    """As many activations as the node wants, in turn."""
+    """Return as many activations as the node wants, in turn."""
     count = _FUNCTIONS[op_type] * (2 if direction == "bidirectional" else 1)
     given = {name: (value,) * count for name, value in parameters.items()}
     return {"activations": tuple(itertools.islice(itertools.cycle(names), count)), **given}
 
 
 def _one_feature(op_type: str, direction: str) -> dict[str, dict[str, Any]]:
-    """What a node may have beyond the defaults."""
+    """Return the features that a node may have beyond the defaults."""
     features: dict[str, dict[str, Any]] = {
         "defaults": {},
         "no B": {"B": "omitted"},
@@ -80,7 +80,7 @@ def _config(op_type: str, direction: str, **fields: Any) -> Config:
 
 
 def rows() -> Iterator[tuple[str, tuple[str, str], Config]]:
-    """One feature at a time: its name, the column, the node."""
+    """Yield one feature at a time: its name, the column, the node."""
     for feature in FEATURES:
         for op_type, direction in COLUMNS:
             features = _one_feature(op_type, direction)
@@ -89,7 +89,7 @@ def rows() -> Iterator[tuple[str, tuple[str, str], Config]]:
 
 
 def product(every: int = 1) -> Iterator[Config]:
-    """All combinations of features, or one of every so many."""
+    """Yield all combinations of features, or one of every so many."""
     return itertools.islice(_product(), 0, None, every)
 
 
@@ -119,26 +119,26 @@ class Outcome:
 
 
 def attempt(attempts: Attempts, runtime: Runtime, config: Config) -> tuple[Outcome, Outcome]:
-    """The node as it is, and lowered for the runtime."""
+    """Return the node as it is, and lowered for the runtime."""
     inputs, expected = _case(config)
     return _judged(attempts, config.build(), inputs, expected), attempt_lowered(attempts, runtime, config)
 
 
 def attempt_lowered(attempts: Attempts, runtime: Runtime, config: Config) -> Outcome:
-    """The node lowered for the runtime."""
-    return _judged(attempts, lowered(config.build(), runtime), *_case(config))
+    """Return the node lowered for the runtime."""
+    return _judged(attempts, lowered_for_runtime(config.build(), runtime), *_case(config))
 
 
 def _case(config: Config) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Inputs, and the outputs that the oracle expects of them."""
+    """Return inputs, and the outputs that the oracle expects of them."""
     inputs = config.make_inputs(np.random.default_rng(config.seed))
     if "sequence_lens" in inputs:
         inputs["sequence_lens"] = np.array([config.seq_length - 1, config.seq_length], np.int32)
     return inputs, config.expected(inputs)
 
 
-def lowered(model: onnx.ModelProto, runtime: Runtime) -> onnx.ModelProto:
-    """The model for the runtime."""
+def lowered_for_runtime(model: onnx.ModelProto, runtime: Runtime) -> onnx.ModelProto:
+    """Return the model for the runtime."""
     result = rnnlower.lower(model, target=runtime.target)
     assert isinstance(result, onnx.ModelProto)
     return result
@@ -165,7 +165,7 @@ def _cases(runtime: Runtime, combinations: bool) -> Iterable[tuple[str, Config]]
 
 
 def main() -> int:
-    """Prints what is not right when lowered, and a line a runtime."""
+    """Print what is not right when lowered, and a line a runtime."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "targets", nargs="*", default=[name for name in RUNTIMES if RUNTIMES[name].engine.installed]

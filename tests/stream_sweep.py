@@ -1,4 +1,4 @@
-"""Random stacks of layers, streamed: each equals the whole sequence, or couples time steps and is refused.
+"""Stream random stacks of layers: each must equal the whole sequence, or couple time steps and be refused.
 
 Refusals are counted by reason. That one is needed is shown by the model itself: other frames at the end
 change what it gives for frames before them, which no stream knows when it has to give them.
@@ -21,7 +21,7 @@ CHUNKS = (1, 2, 5)
 
 
 def outcome(seed: int, chunk: int) -> tuple[str, str]:
-    """``right``, ``refused``, or what is wrong."""
+    """Return ``right``, ``refused``, or what is wrong."""
     stack = random_stack(seed)
     needs_other = chunk % stack.stride != 0
     try:
@@ -38,7 +38,7 @@ def outcome(seed: int, chunk: int) -> tuple[str, str]:
 
 
 def outcome_at_a_delay(seed: int, chunk: int) -> tuple[str, str]:
-    """The same where convolutions may look ahead: what is not refused must be right."""
+    """Return the same where convolutions may look ahead: what is not refused must be right."""
     stack = random_stack(seed)
     if not stack.couples or chunk % stack.stride or not LOOKS_AHEAD.issuperset(stack.couples):
         return "not at a delay", ""

@@ -1,4 +1,4 @@
-"""Random recurrent models through every strategy, judged by the oracle. The large run on demand:
+"""Lower random recurrent models by every strategy, judged by the oracle: the large run on demand.
 
 python tests/sweep.py --count 20000 --seed 1
 """

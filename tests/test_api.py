@@ -1,4 +1,4 @@
-"""The Python functions: kinds, options, errors, and that arguments stay as they are."""
+"""The Python functions: kinds of models, options, errors, and unchanged arguments."""
 
 from __future__ import annotations
 

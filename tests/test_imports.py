@@ -1,4 +1,4 @@
-"""What a command imports: starting must stay cheap. The contracts of `lint-imports` hold the direction."""
+"""The imports of a command: starting must stay cheap. `lint-imports` checks their direction."""
 
 from __future__ import annotations
 

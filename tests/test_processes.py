@@ -1,4 +1,4 @@
-"""Work in a process of its own: answers, errors, deaths, limits of time, signals."""
+"""Work in a child process: answers, errors, crashes, time limits, signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import rnnlower` and `rnnlower.passes` offer: users' scripts rely on these names."""
+"""The public names of `rnnlower` and `rnnlower.passes`, on which users' scripts rely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/quantization.md says is done, from top to bottom."""
+"""docs/quantization.md, executed from top to bottom."""
 
 from __future__ import annotations
 

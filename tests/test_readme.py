@@ -21,7 +21,7 @@ CONSOLE = re.findall(r"```console\n\$ (.*?)\n(.*?)```", README, re.DOTALL)
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """One in which `rnnlower` is the one under test, with this Python."""
+    """Return an environment in which `rnnlower` is the one under test, with this Python."""
     command = tmp_path / "rnnlower"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rnnlower "$@"\n')
     command.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The run over models of one's own does not pass where it found none."""
+"""The run over a folder of models: it must not pass if it finds none."""
 
 from __future__ import annotations
 

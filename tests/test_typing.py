@@ -1,4 +1,4 @@
-"""The kinds that the public functions take and give, to a type checker and to `help`."""
+"""The model types of the public functions, for a type checker and for `help`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Whole models on real runtimes: the file itself, and what `lower` makes of it for the runtime.
+"""Run whole models on real runtimes: the file itself, and the model that `lower` makes for the runtime.
 
     python tests/whole_models.py FOLDER... --on tinygrad opencv --cells cells.jsonl
     python tests/whole_models.py --table cells.jsonl
 
-Inputs are those recorded beside the models (see real_models.py), or seeded ones of the declared shapes. Each
-cell runs in a process of its own with a limit of time; what is in the file of cells already is not run
+Inputs are those recorded with the models (see real_models.py), or seeded ones of the declared shapes. Each
+cell runs in a child process with a time limit; cells that are in the file already are not run
 again. An input that decides branches is set to the value that is fed.
 """
 
@@ -45,7 +45,7 @@ _WORDS = 400
 
 
 def cases(path: pathlib.Path) -> dict[str, tuple[Arrays, Arrays]]:
-    """Inputs and outputs by the name of the case."""
+    """Return inputs and outputs by the name of the case."""
     found = {name: (inputs, outputs) for name, inputs, outputs in recorded(path)}
     if found:
         return found
@@ -55,12 +55,12 @@ def cases(path: pathlib.Path) -> dict[str, tuple[Arrays, Arrays]]:
 
 
 def _case_names(path: pathlib.Path) -> list[str]:
-    """The plain ones first: their names are the shortest."""
+    """Return the plain ones first: their names are the shortest."""
     return sorted((name for name, *_ in recorded(path)), key=len) or [GENERATED]
 
 
 def _generated(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Seeded inputs of the declared shapes: small floats, and few steps where integers may be lengths."""
+    """Return seeded inputs of the declared shapes: small floats, and few steps for possible lengths."""
     rng = np.random.default_rng(0)
     initialized = {tensor.name for tensor in graph.initializer}
     inputs = {}
@@ -85,7 +85,7 @@ def _generated(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
 
 
 def _expected(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
-    """The outputs by onnxruntime, or by NumPy where that has no kernel; random ones are left out."""
+    """Return the outputs by onnxruntime, or by NumPy where that has no kernel; random ones are left out."""
     try:
         first, second = (run(model, inputs) for _ in range(2))
     except Exception as error:
@@ -96,8 +96,8 @@ def _expected(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     return {name: value for name, value in first.items() if np.array_equal(value, second[name], True)}
 
 
-def lowered(path: pathlib.Path, target: str, inputs: Arrays) -> tuple[onnx.ModelProto, list[str], Cell]:
-    """The model for the target, what was told of it, and the inputs that were set, as the notes advise."""
+def lowered_file(path: pathlib.Path, target: str, inputs: Arrays) -> tuple[onnx.ModelProto, list[str], Cell]:
+    """Return the model lowered for the target, the notes, and the inputs that were set on their advice."""
     sets: Cell = {}
     while True:
         shapes = {name: array.shape for name, array in inputs.items() if name not in sets}
@@ -115,13 +115,13 @@ def lowered(path: pathlib.Path, target: str, inputs: Arrays) -> tuple[onnx.Model
 
 
 def _advised(said: str, inputs: Arrays, sets: Cell) -> Cell:
-    """The inputs that a message advises to set, with the values that are fed."""
+    """Return the inputs that a message advises to set, with the values that are fed."""
     names = set(re.findall(r'sets=\{"(.+?)": ', said)) & set(inputs) - set(sets)
     return {name: inputs[name].tolist() for name in sorted(names)}
 
 
-def attempt(path: pathlib.Path, case: str, target: str, form: str) -> Cell:
-    """The verdict on a cell, and what was said."""
+def attempt_case(path: pathlib.Path, case: str, target: str, form: str) -> Cell:
+    """Return the verdict on a cell, and what was said."""
     inputs, expected = cases(path)[case]
     engine = find_engine(find_target(target).engine)
     cell: Cell = {"version": engine.version}
@@ -129,7 +129,7 @@ def attempt(path: pathlib.Path, case: str, target: str, form: str) -> Cell:
         model = onnx.load(path)
     else:
         try:
-            model, notes, sets = lowered(path, target, inputs)
+            model, notes, sets = lowered_file(path, target, inputs)
         except rnnlower.RnnLowerError as error:
             return cell | {"verdict": "not lowered", "why": str(error)}
         misfits = [note for note in notes if "does not run" in note]
@@ -161,8 +161,8 @@ def _in_a_child(key: Sequence[str], path: pathlib.Path, seconds: float) -> Cell:
     return dict(zip(_KEY, key, strict=True)) | answer | {"seconds": seconds}
 
 
-def read(file: pathlib.Path) -> list[Cell]:
-    """The cells of a file, the last of each place."""
+def read_cells(file: pathlib.Path) -> list[Cell]:
+    """Return the cells of a file, the last of each place."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     cells = [json.loads(line) for line in lines]
     return list({tuple(cell[key] for key in _KEY): cell for cell in cells}.values())
@@ -181,7 +181,7 @@ def _wanted(
 
 
 def markdown(cells: Sequence[Cell]) -> Iterator[str]:
-    """A table, a row a model and a set of inputs; then in words what is not right when lowered."""
+    """Yield a table, a row a model and a set of inputs; then in words what is not right when lowered."""
     targets = sorted({cell["target"] for cell in cells})
     verdicts = {tuple(cell[key] for key in _KEY): cell["verdict"] for cell in cells}
     yield f"| model, inputs | {' | '.join(targets)} |"
@@ -210,7 +210,7 @@ def markdown(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is wanted and is not in the file of cells yet, then prints the table."""
+    """Run what is wanted and is not in the file of cells yet, then prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="*", type=pathlib.Path)
     parser.add_argument("--on", nargs="+", metavar="TARGET", help="targets whose runtime is installed")
@@ -223,14 +223,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.one:
         path, *rest = options.one
-        print(json.dumps(attempt(pathlib.Path(path), *rest)))
+        print(json.dumps(attempt_case(pathlib.Path(path), *rest)))
         return 0
     if options.table:
-        print("\n".join(markdown(read(options.table))))
+        print("\n".join(markdown(read_cells(options.table))))
         return 0
     known = [name for name in target_names() if find_target(name).engine]
     targets = options.on or [name for name in known if find_engine(find_target(name).engine).installed]
-    cells = {tuple(cell[key] for key in _KEY): cell for cell in read(options.cells)}
+    cells = {tuple(cell[key] for key in _KEY): cell for cell in read_cells(options.cells)}
     wanted = list(_wanted(options.folders, targets, not options.first))
     if not wanted:
         print("no model with a recurrent node", file=sys.stderr)

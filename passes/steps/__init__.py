@@ -1,5 +1,6 @@
 """The steps of `PIPELINE`: functions that change a model on its way to the result.
 
-`preparing` brings the whole model to where its recurrent nodes can be judged, `choosing` settles what becomes
-of each of them, `emitting` replaces them and judges what is left. `work` is what the steps hand on.
+`preparing` transforms the whole model until its recurrent nodes can be assessed, `choosing` decides what
+becomes of each of them, `emitting` replaces them and checks the rest. `work` is the data that the steps
+share.
 """

@@ -1,4 +1,4 @@
-"""Steps that settle what becomes of each recurrent node."""
+"""Steps that decide what becomes of each recurrent node."""
 
 from __future__ import annotations
 

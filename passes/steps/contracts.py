@@ -1,4 +1,4 @@
-"""What the steps of the pipeline hand on to those behind them: conditions on a `Work`."""
+"""Conditions that steps of the pipeline ensure for the later ones, on a `Work`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Function = Callable[[Work], None]
 
 @dataclasses.dataclass(frozen=True)
 class Contract:
-    """What must hold before a step, and what holds after it, beside what the passes that it runs state."""
+    """The conditions before and after a step, in addition to those of the passes that it runs."""
 
     requires: Sequence[Condition] = ()
     ensures: Sequence[Condition] = ()
@@ -60,33 +60,33 @@ def contract(
 
 
 def nodes_are_there(model: ir.Model, work: Work) -> bool:
-    """Each node to be lowered stands in the model, and is marked."""
+    """Return whether each node to be lowered is in the model, and is marked."""
     return all(located.node.graph is not None and is_selected(located.node) for located in work.nodes)
 
 
 def nodes_are_outside_functions(model: ir.Model, work: Work) -> bool:
-    """Each node to be lowered stands in the main graph or in one of its subgraphs."""
+    """Return whether each node to be lowered is in the main graph or in one of its subgraphs."""
     there = {node for node, _ in walk(model.graph)}
     return all(located.node in there for located in work.nodes)
 
 
 def opset_can_be_written(model: ir.Model, work: Work) -> bool:
-    """What replaces recurrent nodes exists in the model's opset, in some form."""
+    """Return whether the replacements of recurrent nodes exist in the model's opset, in some form."""
     return default_opset(model) >= FIRST_OPSET
 
 
 def nodes_are_floats(model: ir.Model, work: Work) -> bool:
-    """No node to be lowered is quantized."""
+    """Return whether no node to be lowered is quantized."""
     return not any(located.node.domain for located in work.nodes)
 
 
 def nodes_can_be_read(model: ir.Model, work: Work) -> bool:
-    """Each node to be lowered follows its operator's text."""
+    """Return whether each node to be lowered follows the ONNX spec."""
     return all(parse_recurrent(each, work.options.semantics, lenient=True) for each in work.nodes)
 
 
 def nodes_have_one_fate(model: ir.Model, work: Work) -> bool:
-    """No node is to be lowered and at the same time kept, adapted, unreachable or impossible."""
+    """Return whether no node to be lowered is also kept, adapted, unreachable or impossible."""
     others = {(node.path, node.name) for node in work.kept} | {
         (node.path, node.name) for node in work.adapted
     }
@@ -95,33 +95,33 @@ def nodes_have_one_fate(model: ir.Model, work: Work) -> bool:
 
 
 def lengths_are_numbers(model: ir.Model, work: Work) -> bool:
-    """Each node to be lowered has a known number of steps."""
+    """Return whether each node to be lowered has a known number of steps."""
     return all(parse_recurrent(each).seq_length is not None for each in work.nodes)
 
 
 def nodes_are_planned(model: ir.Model, work: Work) -> bool:
-    """Each node to be replaced has a plan, and the opsets that the plan needs."""
+    """Return whether each node to be replaced has a plan, and the opsets that the plan needs."""
     nodes = (*work.nodes, *work.impossible)
     return all(each.node in work.plans and each in work.needs for each in nodes)
 
 
 def forms_exist(model: ir.Model, work: Work) -> bool:
-    """The model's opset has every operator of the plans."""
+    """Return whether the model's opset has every operator of the plans."""
     needed = [opset for needs in work.needs.values() for opset in needs.values()]
     return default_opset(model) >= max(needed, default=0)
 
 
 def nodes_are_replaced(model: ir.Model, work: Work) -> bool:
-    """Each node to be lowered is gone, and reported."""
+    """Return whether each node to be lowered is replaced, and reported."""
     there = any(located.node.graph is not None for located in work.nodes)
     return not there and len(work.lowered) == len(work.nodes) + len(work.impossible)
 
 
 def opset_is_asked(model: ir.Model, work: Work) -> bool:
-    """The model has the opset that the user or the target asks for, if one does."""
+    """Return whether the model has the opset that the user or the target requests, if one does."""
     return work.opset in (None, default_opset(model))
 
 
 def emitted_nodes_fit(model: ir.Model, work: Work) -> bool:
-    """The target runs everything that was emitted."""
+    """Return whether the target runs everything that was emitted."""
     return not find_misfits(model, work.target, work.options.semantics, emitted=True)

@@ -1,4 +1,4 @@
-"""Steps that replace the recurrent nodes, and judge what is left."""
+"""Steps that replace the recurrent nodes and check the rest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reach_forms(work: Work) -> None:
     model, asked = work.model, work.opset or default_opset(work.model)
     written = max([asked, *(opset for each in work.needs.values() for opset in each.values())])
     if asked < written and work.opset is not None:
-        # The rest of the model has to get back there: refused here, it has the names that the user knows.
+        # The rest of the model must be convertible back: refused here, it has the names that the user knows.
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
     if written != default_opset(model):
         work.notes += move(model, [written], keep=is_selected)
@@ -62,7 +62,7 @@ def lower_nodes(work: Work) -> None:
         for located in work.unreachable
     ]
     work.notes += [
-        f"{located.label} cannot run on inputs of these shapes; what replaces it fails as it would"
+        f"{located.label} cannot run on inputs of these shapes; its replacement fails in the same way"
         for located in work.impossible
     ]
     work.notes += lowering.notes
@@ -95,13 +95,13 @@ def tell_unused_factor(work: Work) -> None:
             done.append((node, "is unrolled" if node.strategy == "unroll" else "is kept"))
     work.notes += [
         f"{node.op_type} node {'/'.join(filter(None, (node.path, node.name)))!r} {what}: "
-        f"{factor}, which is for Scan and Loop, changes nothing about it"
+        f"{factor}, which is for Scan and Loop, has no effect on it"
         for node, what in done
     ]
 
 
 def tell_misfits(work: Work) -> None:
-    """Tells what the target does not run although no recurrent node is to blame."""
+    """Report what the target does not run apart from recurrent nodes."""
     misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False)
     if misfits and work.options.strict:
         raise UnsupportedModelError(

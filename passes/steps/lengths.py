@@ -1,4 +1,4 @@
-"""Sequence lengths as numbers, where nodes are to be unrolled; what to do where they are none."""
+"""Static sequence lengths for nodes to be unrolled, and the remedies if there are none."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["with_static_lengths"]
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
 _BYTES_A_STEP = 350
-# Sizes to try: a model of images may have no sense with the first.
+# Sizes to try: a model of images may be invalid with the first.
 _EXAMPLES = (16, 256)
 
 
 def with_static_lengths(
     model: ir.Model, current: Sequence[Located], target: Target | None, semantics: Semantics
 ) -> tuple[list[Located], list[Located], list[Located]]:
-    """The nodes to be unrolled, each of which then has a static length; the unreachable, the impossible.
+    """Return the nodes to be unrolled, each with a static length, the unreachable and the impossible ones.
 
     Raises:
         UnsupportedModelError: A length is not static.
@@ -53,7 +53,7 @@ def with_static_lengths(
 
 
 def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
-    """Refuses to unroll what would take all memory long before it is a file."""
+    """Refuse to unroll a node that would exhaust the memory long before there is a file."""
     for located, node in nodes:
         steps = (node.seq_length or 0) * node.num_directions
         if steps > _MOST_STEPS:
@@ -77,13 +77,13 @@ def _no_length(located: Located, model: ir.Model, target: Target | None) -> Unsu
         other_way = "choose a target that has Scan or Loop"
     sizes = _remedy(located, model, name)
     if sizes is None:
-        problem += ", which the shapes of the inputs do not tell"
+        problem += ", which does not follow from the shapes of the inputs"
         return UnsupportedModelError(problem, node=located, remedy=other_way)
     return UnsupportedModelError(problem, node=located, remedy=f"give it one ({sizes}), or {other_way}")
 
 
 def _remedy(located: Located, model: ir.Model, name: str | None) -> OpenSizes | None:
-    """What makes the length a number, tried out; nothing if no sizes of inputs do."""
+    """Return the sizes of inputs that make the length static, by trial; ``None`` if none do."""
     X = located.node.inputs[0]
     inputs = [value for value in model.graph.inputs if X is None or value in sources(X)]
     for example in _EXAMPLES:
@@ -101,7 +101,7 @@ def _remedy(located: Located, model: ir.Model, name: str | None) -> OpenSizes | 
 
 
 def _least(sizes: OpenSizes, located: Located, model: ir.Model) -> OpenSizes:
-    """Without the sizes that the length does not depend on."""
+    """Return the sizes without those that the length does not depend on."""
     for name in sizes.dims:
         fewer = OpenSizes(
             {other: size for other, size in sizes.dims.items() if other != name}, sizes.input_shapes
@@ -115,7 +115,7 @@ def _least(sizes: OpenSizes, located: Located, model: ir.Model) -> OpenSizes:
 
 
 def _settles(sizes: OpenSizes, located: Located, model: ir.Model) -> bool | None:
-    """Whether these sizes make the length a number; ``None``: the model has no sense with them."""
+    """Return whether these sizes make the length static; ``None`` if the model is invalid with them."""
     shapes = {
         name: [size if isinstance(size, int) else _EXAMPLES[0] for size in shape]
         for name, shape in sizes.input_shapes.items()

@@ -1,4 +1,4 @@
-"""Conversions on the way of a lowering: to where its operators exist, and back to the opset asked for."""
+"""Conversions during a lowering: to an opset that has its operators, and back to the requested one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["inline", "move", "reach"]
 
 
 def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
-    """Moves the model to the first of the opsets that can express it; gives the conversion's notes.
+    """Convert the model to the first of the opsets that can express it; return the conversion's notes.
 
     Raises:
         OpsetError: None of them can.
@@ -36,7 +36,7 @@ def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = No
 
 
 def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]]) -> list[str]:
-    """Moves the lowered model to a lower opset than its new nodes were written in; gives notes.
+    """Convert the lowered model to a lower opset than that of its new nodes; return notes.
 
     Raises:
         OpsetError: A new node cannot be expressed there.
@@ -53,7 +53,7 @@ def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]
         (located, what) for located, each in needs.items() for what, opset in each.items() if opset >= lowest
     )
     raise OpsetError(
-        f"what takes its place ({what}) cannot be expressed in opset {asked}",
+        f"its replacement ({what}) cannot be expressed in opset {asked}",
         node=located,
         remedy=f"ask for opset {lowest} or higher",
         opset=lowest,
@@ -61,15 +61,15 @@ def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]
 
 
 def inline(model: ir.Model, wanted: NodePredicate) -> list[str]:
-    """Inlines the functions that hold a wanted node, at one opset for all; gives notes."""
+    """Inline the functions that hold a wanted node, at one opset for all; return notes."""
     opset = default_opset(model)
     functions = functions_with(model, wanted)
     versions = {opset, *(function.opset_imports.get("", opset) for function in functions)}
-    # A version that nobody knows is refused at once.
+    # An unknown version is refused at once.
     highest = min(max(versions), max(LAST_OPSET, opset))
     notes = move(model, range(opset, highest + 1)) if len(versions) > 1 else []
     uncalled = inline_functions(model, functions_with(model, wanted))
     return notes + [
-        f"function {function.domain}::{function.name} is never called, and went with its recurrent nodes"
+        f"function {function.domain}::{function.name} is never called; it and its recurrent nodes are removed"
         for function in uncalled
     ]

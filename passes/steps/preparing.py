@@ -1,4 +1,4 @@
-"""Steps that bring the whole model to where its recurrent nodes can be judged."""
+"""Steps that transform the whole model until its recurrent nodes can be assessed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def set_inputs(work: Work) -> None:
 
 
 def open_to_target(work: Work) -> None:
-    # Before, integer constants have to be written in ways that a target need not have.
+    # In older versions, integer constants need ops that a target may lack.
     work.model.ir_version = max(work.model.ir_version, FREE_INITIALIZERS_IR)
     require_static_inputs(work.model, work.target)
 

@@ -1,4 +1,4 @@
-"""Lowering to a profile, which keeps the recurrent nodes and wants them in a certain form."""
+"""Lowering to a profile, which keeps the recurrent nodes in a prescribed form."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BEHIND_X = range(1, 8)
 
 
 def conform(model: ir.Model, nodes: Sequence[Located]) -> tuple[list[LoweredNode], list[str]]:
-    """Makes the nodes conform to SONNX: what became of them, and notes.
+    """Make the nodes conform to SONNX; return reports on them, and notes.
 
     Raises:
-        UnsupportedModelError: A node departs from the profile in what cannot be written out.
+        UnsupportedModelError: A node departs from the profile in a way that cannot be corrected.
     """
     folding = FoldWeightsPass(
         [located.node for located in nodes], positions=_BEHIND_X, may_grow=True, static_shapes=True

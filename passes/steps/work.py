@@ -1,4 +1,4 @@
-"""What the steps of the pipeline hand on to each other: the model, and what is known of it so far."""
+"""The data that the steps of the pipeline share: the model, and what is known of it so far."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ Tell = Callable[[str, int, int], None]
 
 @dataclasses.dataclass
 class Work:
-    """A model on its way through the steps, and what they hand on to each other.
+    """A model on its way through the steps, with the data that they share.
 
     Attributes:
         model: The model, which the steps change.
-        options: What is asked for.
-        tell: Hears what is being done, and how far it is.
-        opset: The opset asked for: by the user, or else by the target; ``None``: by nobody.
-        nodes: The recurrent nodes to be lowered, under the names and places that they had in the source.
-        unreachable: Those that went with a branch that never runs.
+        options: The options of the lowering.
+        tell: Called with the phase and its progress.
+        opset: The opset requested by the user, or else by the target; ``None`` if there is none.
+        nodes: The recurrent nodes to be lowered, under the names and paths that they had in the source.
+        unreachable: Those that were removed with a branch that never runs.
         impossible: Those that cannot run on inputs of the given shapes.
         choices: Whether the target's own operator runs each node.
         sketches: The candidates that were emitted to be priced.
         plans: How each node is to be lowered.
         needs: The opset that each form of a node needs, with the operator that needs it.
-        adapted: What became of the nodes that the target runs with something around them.
-        lowered: What became of the others.
+        adapted: Reports on the nodes that the target runs with ops around them.
+        lowered: Reports on the other nodes.
         kept: The nodes that the target runs as they are.
-        notes: What the user should know beside it.
+        notes: Messages for the user.
         sets: The inputs that were set, with their values.
         warnings: What the result may not do that the user expects of it.
         dequantized: Outputs of the quantized nodes that became float ones.
@@ -78,7 +78,7 @@ class Work:
 
     @property
     def target(self) -> Target:
-        """The target, in steps that are for one."""
+        """The target, in steps that require one."""
         assert self.options.target is not None
         return self.options.target
 
@@ -93,7 +93,7 @@ class Work:
         return Wishes(options.unroll_factor, gates, None if compute_type is None else ir.DataType.FLOAT)
 
     def find_nodes(self) -> None:
-        """Notes where the selected nodes are now, under the names and places that they had in the source."""
+        """Locate the selected nodes in the current model, under their names and paths in the source."""
         opset = default_opset(self.model)
         self.nodes = [
             dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
@@ -103,7 +103,7 @@ class Work:
 
 
 def _asked_opset(model: ir.Model, options: LoweringOptions) -> int | None:
-    """The opset that the user asks for, or that the target needs."""
+    """Return the opset that the user requests, or that the target needs."""
     opset, target = default_opset(model), options.target
     if options.opset is not None:
         return options.opset
@@ -111,29 +111,29 @@ def _asked_opset(model: ir.Model, options: LoweringOptions) -> int | None:
         return target.opset.range[1]
     if opset > LAST_OPSET:
         raise UnsupportedModelError(
-            f"the model has opset {opset}, and what is known here ends at {LAST_OPSET}",
+            f"the model has opset {opset}, and the last supported one is {LAST_OPSET}",
             remedy=f"ask for a lower one ({wording.option('opset', LAST_OPSET)})",
         )
     return None
 
 
 def select(located: Located) -> None:
-    """Marks a node as one to be lowered; the mark goes with the node wherever it moves."""
+    """Mark a node as one to be lowered; the mark moves with the node."""
     located.node.meta[_ORIGIN] = located
 
 
 def is_selected(node: ir.Node) -> bool:
-    """Whether the node is to be lowered."""
+    """Return whether the node is to be lowered."""
     return _ORIGIN in node.meta
 
 
 def leave_out(node: ir.Node) -> None:
-    """Takes the mark off again: the node stays as it is."""
+    """Remove the mark: the node stays as it is."""
     del node.meta[_ORIGIN]
 
 
 def forget_marks(model: ir.Model) -> None:
-    """Takes off what the steps have marked nodes with: another lowering would take it for its own."""
+    """Remove the marks of the steps, which another lowering would take for its own."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for graph in graphs:
         for node, _ in walk(graph):

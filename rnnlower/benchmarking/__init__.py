@@ -1,4 +1,4 @@
-"""Measurement: how fast a model and its lowered forms are on this machine, on onnxruntime."""
+"""Benchmarks: the speed of a model and of its lowered forms on this machine."""
 
 from __future__ import annotations
 

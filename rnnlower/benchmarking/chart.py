@@ -1,4 +1,4 @@
-"""The chart of a benchmark. matplotlib draws it; the extra `plot` brings that."""
+"""The chart of a benchmark, drawn by matplotlib, which the extra `plot` installs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMATS = (".png", ".svg")
 
 
 def check_chart(path: Path) -> None:
-    """Before anything is measured: can there be a chart in this file?
+    """Refuse a chart that cannot be drawn into this file, before anything is measured.
 
     Raises:
         OptionError: Another format than PNG or SVG, no folder to put it in, a folder in its place, or no
@@ -30,7 +30,7 @@ def check_chart(path: Path) -> None:
 
 
 def draw_chart(result: BenchResult, path: Path, title: str) -> None:
-    """Bars of latency, session creation and file size, one for each variant that was timed."""
+    """Draw bars of latency, session creation and file size, one for each variant that was timed."""
     matplotlib = _matplotlib()
     variants = list(reversed(result.timed))
     names = [variant.name for variant in variants]

@@ -72,9 +72,9 @@ def bench(
     on: str | None = None,
     progress: Progress | None = None,
 ) -> BenchResult:
-    """Times the model as it is and in its lowered forms, on one runtime and on the same inputs.
+    """Return time the model as it is and in its lowered forms, on one runtime and on the same inputs.
 
-    Sessions are made in a process of their own, one at a time. A form is timed only if its outputs agree with
+    Sessions run in a child process, one at a time. A form is timed only if its outputs agree with
     the model's.
 
     Args:
@@ -89,7 +89,7 @@ def bench(
         semantics: As for `rnnlower.unroll`.
         inputs: As for `rnnlower.verify`; of several sets of inputs the first is used.
         seed: As for `rnnlower.verify`.
-        threads: Threads of onnxruntime inside of an operator; 0: as many as it likes.
+        threads: Threads of onnxruntime within an operator; 0 leaves it to onnxruntime.
         runs: Timed runs of each form.
         warmup: Runs before those, in each session.
         dequantize, assume_linear_before_reset: As for `rnnlower.unroll`. The model as it is then computes
@@ -97,12 +97,12 @@ def bench(
         compute_type, gates: As for `rnnlower.unroll`.
         on: Another runtime than onnxruntime: a name of `rnnlower.engines()`, or
             ``"cmd:PROGRAM {model} {inputs} {outputs}"``, each of whose runs is timed as a whole.
-        progress: Called with what is being done, how much is done, and how much there is to do.
+        progress: Called with a description of the current phase, the work done, and the work in total.
 
     Raises:
         OptionError: An option is out of range or does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
-        UnverifiableError: No engine runs the model, so that nothing could be checked.
+        UnverifiableError: No engine runs the model, so nothing could be checked.
     """
     runtime = None if on is None else find_engine(on)
     target = None if runtime is None else _target_of(runtime)
@@ -137,7 +137,7 @@ def bench(
     factors = sorted({*unroll_factors} - {1})
     plans += [(s, factor) for s, _ in plans if s in ("scan", "loop") for factor in factors]
     if sets:
-        # Every form is of the model without these inputs, the native one among them.
+        # Every form, including the native one, is of the model without these inputs.
         model = load_model(model)
         SetInputsPass(sets)(model)
         LegacyConstantsPass()(model)
@@ -146,7 +146,7 @@ def bench(
 
 
 def _target_of(runtime: Engine) -> Target | None:
-    """The target of a runtime; the one of its name, where there are several."""
+    """Return the target of a runtime; the one of its name, where there are several."""
     targets = [find_target(name) for name in target_names()]
     own = [target for target in targets if target.engine == runtime.name]
     return min(own, key=lambda target: target.name != runtime.name, default=None)
@@ -200,7 +200,7 @@ def _bench(
     steps = _steps(source, shapes)
     runtime = settings.runtime
     if runtime is not None and settings.threads and not runtime.threads:
-        notes.append(f"{runtime.title} takes no number of threads: it ran on as many as it likes")
+        notes.append(f"{runtime.title} has no option for the number of threads: it ran with its default")
         settings = dataclasses.replace(settings, threads=0)
     judging = runner if runtime is None else runner.on(runtime)
     with contextlib.closing(Worker() if runtime is None else RuntimeWorker(runtime)) as worker:
@@ -223,7 +223,7 @@ def _bench(
 
 
 def _trial(runner: Runner, frozen: ir.Model, settings: Settings) -> Trial:
-    """The inputs, given or generated, and the model's outputs on them.
+    """Return the inputs, given or generated, and the model's outputs on them.
 
     Raises:
         UnverifiableError: No engine runs the model on them.
@@ -246,7 +246,7 @@ def _trial(runner: Runner, frozen: ir.Model, settings: Settings) -> Trial:
 
 
 def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
-    """Which dimensions of the inputs were open, and what they became."""
+    """Return notes on dynamic dimensions of the inputs, and their sizes in the benchmark."""
     notes = []
     for value in frozen.graph.inputs:
         array = trial.feeds.get(value.name or "")
@@ -260,7 +260,7 @@ def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
 
 
 def _steps(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Time steps of all recurrent nodes, as far as shapes tell."""
+    """Return the time steps of all recurrent nodes, as far as shapes are known."""
     total = 0
     for node in gather_facts(source.proto, shapes).recurrent:
         length = node.x_dims[1 if node.layout else 0] if node.x_dims else None
@@ -307,7 +307,7 @@ def _measure(
     shares = [settings.runs // rounds + (number < settings.runs % rounds) for number in range(rounds)]
     total = rounds * len(entries)
     for number, share in enumerate(shares):
-        # To and fro, so that what follows an expensive variant changes.
+        # Back and forth, so that the successor of an expensive variant changes.
         for position, entry in enumerate(entries if number % 2 == 0 else entries[::-1]):
             settings.progress("measuring: session", number * len(entries) + position + 1, total)
             if not entry.is_timed:

@@ -1,4 +1,4 @@
-"""Forms timed on another runtime than onnxruntime, as :mod:`.worker` times them there."""
+"""Timing of forms on a runtime other than onnxruntime, with the interface of :mod:`.worker`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["RuntimeWorker"]
 
 
 class RuntimeWorker:
-    """Models on a runtime, in a process of their own that ends with each request."""
+    """Model on a runtime, in a child process that ends with each request."""
 
     def __init__(self, runtime: Engine) -> None:
         self._runtime = runtime
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Release nothing."""
 
     def check(
         self, path: str, feeds: Mapping[str, NDArray[Any]], threads: int
     ) -> tuple[dict[str, Any], int | None]:
-        """The outputs of one run; how many kernels ran in it is not known.
+        """Return the outputs of one run; the number of kernels in it is not known.
 
         Raises:
             WorkerError: The model does not run.
@@ -39,7 +39,7 @@ class RuntimeWorker:
     def measure(
         self, path: str, feeds: Mapping[str, NDArray[Any]], threads: int, warmup: int, runs: int
     ) -> tuple[float, list[float]]:
-        """Seconds to load the model, and of each of its runs after ``warmup`` others.
+        """Return the seconds to load the model, and of each of its runs after ``warmup`` others.
 
         Raises:
             WorkerError: The model does not run.

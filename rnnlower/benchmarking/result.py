@@ -1,4 +1,4 @@
-"""What a benchmark found, as plain data."""
+"""The result of a benchmark, as plain data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Status = Literal["timed", "not made", "does not run", "different"]
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds: the median, a tenth of the samples below ``p10`` and above ``p90``, and the least."""
+    """Milliseconds: the median, the 10th and 90th percentile, and the minimum."""
 
     median: float
     p10: float
@@ -28,7 +28,7 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Timing:
-        """From the samples."""
+        """Return summarize the samples."""
         p10, median, p90 = (float(1e3 * value) for value in np.percentile(seconds, (10, 50, 90)))
         return cls(median, p10, p90, 1e3 * min(seconds))
 
@@ -49,8 +49,8 @@ class BenchVariant:
         session: Of making a session.
         ratio: Median latency over that of the model as it is, if onnxruntime runs that.
         file_bytes: Size of the file, external data included.
-        ops: Nodes in the file, those of subgraphs and functions included.
-        ops_run: Kernels that onnxruntime runs in one inference, after its optimisations.
+        ops: Nodes in the file, including subgraphs and functions.
+        ops_run: Kernels that onnxruntime runs in one inference, after its optimizations.
         ops_per_step: The same divided by the time steps of all recurrent nodes.
         taken: What ``lower`` does with the recurrent nodes: ``keep``, ``adapt`` or a strategy.
     """
@@ -70,20 +70,20 @@ class BenchVariant:
     taken: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, in types that JSON knows."""
+        """Return the fields as a dictionary of JSON types."""
         fields = dataclasses.asdict(self)
         return {{"latency": "latency_ms", "session": "session_ms"}.get(k, k): v for k, v in fields.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchResult:
-    """The variants, and what they were measured on.
+    """The variants, and the conditions of the measurement.
 
     Attributes:
         variants: The model as it is, then its lowered forms.
         inputs: Shape and type of every input.
-        steps: Time steps of all recurrent nodes on these inputs, or ``None`` where shapes do not tell.
-        threads: Threads of onnxruntime; 0: as many as it likes.
+        steps: Time steps of all recurrent nodes on these inputs, or ``None`` if shapes are unknown.
+        threads: Threads of onnxruntime; 0 is its default.
         runs: Timed runs of each variant.
         environment: What measured: version of onnxruntime, processors, machine.
         notes: What the user should know beside it.
@@ -103,7 +103,7 @@ class BenchResult:
 
     @property
     def wrong(self) -> list[BenchVariant]:
-        """The lowered forms that compute something else than the model."""
+        """The lowered forms whose results differ from the model's."""
         return [v for v in self.variants if v.status == "different" and v.strategy != "native"]
 
     @property
@@ -117,7 +117,7 @@ class BenchResult:
         return {v.name: v.latency.median / self.chunk for v in self.timed if v.latency and self.chunk}
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``bench --json`` prints."""
+        """Return what ``bench --json`` prints."""
         return {
             "variants": [variant.to_dict() for variant in self.variants],
             "inputs": dict(self.inputs),
@@ -131,7 +131,7 @@ class BenchResult:
         }
 
     def _on(self, runtime: Engine) -> dict[str, Any]:
-        """What became of the lowered forms there, in the words of ``verify --on``."""
+        """Return the result of the lowered forms on the runtime, in the format of ``verify --on``."""
         reasons = [v.reason for v in self.variants if v.status in ("does not run", "different")]
         return {
             "engine": runtime.name,
@@ -144,10 +144,10 @@ class BenchResult:
 
 
 def per_step(ops_run: int | None, steps: int | None) -> float | None:
-    """Kernels for each time step; ``None`` where either is unknown."""
+    """Return the kernels per time step; ``None`` if either is unknown."""
     return round(ops_run / steps, 3) if ops_run is not None and steps else None
 
 
 def ratio(latency: Timing, native: Timing | None) -> float | None:
-    """How many times as long as the native run."""
+    """Return the latency as a multiple of the native run's."""
     return latency.median / native.median if native is not None and math.isfinite(native.median) else None

@@ -1,4 +1,4 @@
-"""The forms of a model that a benchmark compares: each a file, or the reason why there is none."""
+"""The forms of a model that a benchmark compares: each is a file, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Settings:
 
 @dataclasses.dataclass
 class Entry:
-    """A variant while it is being measured; ``path`` is set where there is a file to run."""
+    """A variant that is being measured; ``path`` is set if there is a file to run."""
 
     variant: BenchVariant
     path: str = ""
@@ -62,17 +62,17 @@ class Entry:
     latencies: list[float] = dataclasses.field(default_factory=list)
 
     def drop(self, status: Status, reason: str) -> None:
-        """Takes it out of the race."""
+        """Exclude it from the benchmark."""
         self.variant = dataclasses.replace(self.variant, status=status, reason=reason)
 
     @property
     def is_timed(self) -> bool:
-        """Whether nothing speaks against timing it yet."""
+        """True if nothing prevents timing it so far."""
         return self.variant.status == "timed"
 
 
 def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
-    """The model as it is; ``own`` is the same, to be counted."""
+    """Return the model as it is; ``own`` is a copy of it, for counting ops."""
     path = source.path
     if path is None:
         path = folder / "native.onnx"
@@ -84,7 +84,7 @@ def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
 
 
 def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Settings, folder: Path) -> Entry:
-    """The model lowered, in the operators of the settings' target if there is one, or why it cannot be.
+    """Return the lowered model, in the operators of the settings' target if any, or why there is none.
 
     Args:
         model: The model.
@@ -134,6 +134,6 @@ def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Setting
 
 
 def _file_bytes(model: ir.Model, path: Path) -> int:
-    """Size of the file and of the external data that it refers to."""
+    """Return the size of the file and of the external data that it refers to."""
     tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
     return path.stat().st_size + sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))

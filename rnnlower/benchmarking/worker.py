@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime in a process of their own, one at a time.
+"""Sessions of onnxruntime in a child process, one at a time.
 
 Native kernels can abort their process, and a live session's threads disturb what is timed next to it.
 """
@@ -23,26 +23,26 @@ __all__ = ["Worker", "WorkerError"]
 Array = NDArray[Any]
 
 _BFLOAT16 = 16
-# Where onnxruntime's profile stops counting.
+# onnxruntime's profile stops counting here.
 _MOST_EVENTS = 1_000_000
 
 
 class WorkerError(Exception):
-    """onnxruntime refuses the model or these inputs, or ended its process."""
+    """onnxruntime refuses the model or these inputs, or its process ended."""
 
 
 class Worker:
-    """The other process, started when it is first needed and again after a crash."""
+    """The child process, started on first use and again after a crash."""
 
     def __init__(self) -> None:
         self._child = Child()
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._child.close()
 
     def check(self, path: str, feeds: Mapping[str, Array], threads: int) -> tuple[dict[str, Any], int | None]:
-        """The outputs of one run, and how many kernels ran in it.
+        """Return the outputs of one run, and the number of kernels in it.
 
         Raises:
             WorkerError: The model does not run.
@@ -53,7 +53,7 @@ class Worker:
     def measure(
         self, path: str, feeds: Mapping[str, Array], threads: int, warmup: int, runs: int
     ) -> tuple[float, list[float]]:
-        """Seconds to make a session, and of each of its runs after ``warmup`` others.
+        """Return the seconds to create a session, and of each of its runs after ``warmup`` others.
 
         Raises:
             WorkerError: The model does not run.
@@ -69,7 +69,7 @@ class Worker:
 
 
 def _told(action: Callable[..., Any], *arguments: Any) -> Any:
-    """What the action gives; errors in words, since onnxruntime's have no base class of their own.
+    """Return the result of the action; convert errors, since onnxruntime's have no base class.
 
     Raises:
         WorkerError: It fails.
@@ -122,7 +122,7 @@ def _session(path: str, threads: int, profile: str = "") -> Any:
 
 
 def _runner(session: Any, feeds: dict[str, Array]) -> Callable[[], Any]:
-    """What runs the session once. onnxruntime's bridge to NumPy lacks bfloat16, its own values lack text."""
+    """Return a function for one run. onnxruntime's NumPy bridge lacks bfloat16, its own values strings."""
     typed = (*session.get_inputs(), *session.get_outputs())
     if all(value.type != "tensor(bfloat16)" for value in typed):
         return lambda: session.run(None, feeds)

@@ -1,4 +1,4 @@
-"""The command line: data goes to stdout, everything else to stderr."""
+"""The `rnnlower` command. Data goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _LOWERING_HELP = {
 }
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
-"""Of click, which typer brings under a name of its own."""
+"""The exception of click, which typer includes under another name."""
 
 
 class _Commands(TyperGroup):
-    """The commands: wrong usage, too, is an object on stdout where --json is given."""
+    """The group of commands: with --json, wrong usage is an object on stdout, too."""
 
     def get_params(self, ctx: Any) -> Any:
         return without_types(super().get_params(ctx))
@@ -60,24 +60,24 @@ app = typer.Typer(
     help="Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.",
     epilog=epilog("rnnlower"),
     no_args_is_help=True,
-    # Its two options stand in the help of `rnnlower` alone.
+    # Its two options are only in the help of `rnnlower` itself.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def main() -> None:
-    """Entry point of the `rnnlower` command."""
+    """Run the `rnnlower` command."""
     signal.signal(signal.SIGTERM, _end)
-    # Collecting the garbage of a large graph at the end takes longer than many commands do.
+    # Collecting the garbage of a large graph at the end takes longer than many commands.
     atexit.register(gc.freeze)
     app()
 
 
 def _end(number: int, frame: object) -> NoReturn:
-    """Ends as if an error had come up, which removes what is half written; a second signal ends at once."""
+    """End as after an error, which removes half-written files; a second signal ends at once."""
     signal.signal(number, signal.SIG_DFL)
-    # Whatever pauses the collection of garbage lets it go on as it ends.
+    # Code that pauses garbage collection resumes it on exit.
     gc.freeze()
     raise SystemExit(128 + number)
 

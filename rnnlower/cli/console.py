@@ -1,4 +1,4 @@
-"""Tables and lines on stdout, for a terminal, a pipe and a pipe that broke."""
+"""Tables and lines on stdout, for a terminal, a pipe and a closed pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROSE = {"why not", "what to do", "attributes", "inputs", "outputs", "change", 
 
 
 def new_table(*columns: str) -> Table:
-    """A table of which names stay whole, and prose folds where the terminal is too narrow for it."""
+    """Return a table in which names stay whole, and prose folds if the terminal is too narrow."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column not in _PROSE)
@@ -27,12 +27,12 @@ def new_table(*columns: str) -> Table:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let `write` see it: rich would end the command, with the exit code of models that differ."""
+        """Raise the error in `write`: rich would end the command with the exit code of differing models."""
         raise BrokenPipeError
 
 
 def write(what: Table | Text | str) -> None:
-    """Writes a table or a line to stdout, as wide as it is where nobody looks at a terminal."""
+    """Write a table or a line to stdout, at full width if stdout is not a terminal."""
     in_pipe = not sys.stdout.isatty()
     file = io.StringIO() if in_pipe else sys.stdout
     soft_wrap = not isinstance(what, Table)
@@ -46,5 +46,5 @@ def write(what: Table | Text | str) -> None:
             sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever stopped reading does not want the rest, and the exit code stands.
+        # A reader that stopped does not want the rest, and the exit code stands.
         discard_stdout()

@@ -1,4 +1,4 @@
-"""Options that several commands share, in groups: a group is one parameter of a command's function."""
+"""Groups of options that several commands share: a group is one parameter of a command's function."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ __all__ = ["Comparing", "Fixing", "Showing", "flattened"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fixing:
-    """What of the model's inputs is known beforehand."""
+    """The properties of the model's inputs that are fixed."""
 
     dim: Dims = None
     input_shape: InputShapes = None
     set_: Sets = None
 
     def values(self) -> dict[str, Any]:
-        """The options under their names in Python."""
+        """Return the options under their Python names."""
         return {
             "dims": parse_dims(self.dim),
             "input_shapes": parse_shapes(self.input_shape),
@@ -51,7 +51,7 @@ class Fixing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparing:
-    """How the source and the result are compared."""
+    """The options of the comparison of source and result."""
 
     verify: Verify = True
     trials: Trials = None
@@ -63,20 +63,22 @@ class Comparing:
     on: On = None
 
     def settings(self) -> dict[str, Any]:
-        """The options that were given, under their names in Python; they need a verification."""
+        """Return the given options under their Python names; they require a verification."""
         names = ("trials", "seed", "atol", "rtol", "inputs")
         options = {name: getattr(self, name) for name in names}
         options |= {"states": parse_states(self.state), "on": None if self.on == "none" else self.on}
         given = {name: value for name, value in options.items() if value is not None}
         if given and not self.verify:
             option = next(iter(given)).replace("states", "state")
-            raise OptionError(f"--{option} says how to verify, --no-verify not to: leave out one of the two")
+            raise OptionError(
+                f"--{option} says how to verify, --no-verify turns that off: leave out one of the two"
+            )
         return given
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Showing:
-    """How the command tells what it did."""
+    """The options for the output of a command."""
 
     report: Report = None
     json_: Json = False

@@ -1,4 +1,4 @@
-"""How commands show their help: no type beside a switch, and an example and the exit codes at the end."""
+"""The help of commands: no type for a switch, and an example and the exit codes at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODES = {
     0: "done, and verified unless --no-verify",
     1: "the models differ; nothing was written",
     2: "wrong usage",
-    3: "the model cannot be read, is invalid, or uses something that is refused",
+    3: "the model cannot be read, is invalid, or uses something that is not supported",
     4: "nothing could be compared: no engine runs the source, or none the result",
 }
 _EXAMPLES = {
@@ -38,13 +38,13 @@ _OWN_PANELS = {
     "check": {LOWERING: TARGET},
     "bench": {VERIFICATION: MEASURING},
 }
-"""Options that several commands share, where another panel of a command suits them better."""
+"""Shared options that are in another panel for some commands."""
 _ENGINE = "one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} {outputs}'"
 _OWN_HELP = {
     "verify": {"on": f"Run the candidate on this runtime: {_ENGINE}."},
-    "bench": {"on": f"Time the forms on this runtime: {_ENGINE}. Left out: onnxruntime."},
+    "bench": {"on": f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime."},
 }
-"""Options that several commands share, where they mean something else to a command."""
+"""Shared options that mean something else for some commands."""
 _OWN_CODES: dict[str, dict[int, str]] = {
     "verify": {0: "the models are equal", 1: "they differ"},
     "inspect": {0: "done", 1: "", 4: ""},
@@ -62,7 +62,7 @@ _OWN_CODES: dict[str, dict[int, str]] = {
 
 
 class Command(TyperCommand):
-    """A command whose help has its panels in one order, and shows no type beside a switch."""
+    """A command whose help has its panels in one order, and no type for a switch."""
 
     def get_params(self, ctx: Any) -> Any:
         parameters = without_types(super().get_params(ctx))
@@ -83,16 +83,16 @@ def _panel(parameter: Any) -> int:
 
 
 def without_types(parameters: Any) -> Any:
-    """The parameters of a command; a switch takes no value, of which help would show the type."""
+    """Return the parameters of a command without the types that help would show for switches."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
-            # An empty one would count as none.
+            # An empty one would be ignored.
             parameter.metavar = " "
     return parameters
 
 
 def epilog(command: str) -> str:
-    """What stands at the end of a command's help."""
+    """Return the end of a command's help."""
     codes = {code: words for code, words in (_CODES | _OWN_CODES.get(command, {})).items() if words}
     lines = [
         "Example:",

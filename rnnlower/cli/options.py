@@ -64,7 +64,7 @@ Output = Annotated[
         "-o",
         "--output",
         metavar="PATH",
-        help="Where the result goes; MODEL itself is allowed.",
+        help="The file for the result; MODEL itself is allowed.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),
@@ -73,7 +73,7 @@ Opset = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Default-domain opset of the result; left out: the source's, raised as far as needed.",
+        help="Default-domain opset of the result. Default: the source's, raised as far as needed.",
         show_default=False,
         rich_help_panel=LOWERING,
     ),
@@ -113,7 +113,7 @@ Fold = Annotated[
     bool | None,
     typer.Option(
         "--fold/--no-fold",
-        help="Fold constants and take the branches of Ifs that are decided. Left out: done by `lower`, "
+        help="Fold constants and replace If nodes of known condition. Default: done by `lower`, "
         "and where --set, --dim or --input-shape is given.",
         show_default=False,
         rich_help_panel=MODEL,
@@ -125,7 +125,7 @@ ControlFlow = Annotated[
         "--control-flow",
         metavar="keep|unroll",
         help="Whether the model's own Loop and Scan nodes with a known number of iterations become straight "
-        "lines, too. Left out: keep for `unroll`, what the target needs for `lower`.",
+        "lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
         show_default=False,
         rich_help_panel=LOWERING,
     ),
@@ -141,13 +141,13 @@ Nodes = Annotated[
     ),
 ]
 UnrollFactor = Annotated[
-    int, typer.Option(min=1, metavar="K", help="Time steps in an iteration.", rich_help_panel=LOWERING)
+    int, typer.Option(min=1, metavar="K", help="Time steps per iteration.", rich_help_panel=LOWERING)
 ]
 Semantics = Annotated[
     str,
     typer.Option(
         metavar="ort|spec",
-        help="What to follow where the ONNX spec and onnxruntime differ.",
+        help="Which to follow where onnxruntime and the ONNX spec differ.",
         rich_help_panel=LOWERING,
     ),
 ]
@@ -173,7 +173,7 @@ Dequantize = Annotated[
     bool,
     typer.Option(
         "--dequantize",
-        help="Quantized recurrent operators become float ones, with dequantized weights.",
+        help="Turn quantized recurrent operators into float ones, with dequantized weights.",
         rich_help_panel=LOWERING,
     ),
 ]
@@ -225,12 +225,12 @@ Trials = Annotated[
         min=1, metavar="N", help="Sets of generated inputs.", show_default=False, rich_help_panel=VERIFICATION
     ),
 ]
-# None where it is not given: a default would look like a choice.
+# ``None`` if it is not given: a default would look like a choice.
 Seed = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Seed of the generated inputs; left out: 0.",
+        help="Seed of the generated inputs. Default: 0.",
         show_default=False,
         rich_help_panel=VERIFICATION,
     ),
@@ -240,7 +240,7 @@ Atol = Annotated[
     typer.Option(
         min=0.0,
         metavar="A",
-        help="Absolute tolerance; left out: by type, or 0 beside --rtol.",
+        help="Absolute tolerance. Default: by type, or 0 with --rtol.",
         show_default=False,
         rich_help_panel=VERIFICATION,
     ),
@@ -250,7 +250,7 @@ Rtol = Annotated[
     typer.Option(
         min=0.0,
         metavar="R",
-        help="Relative tolerance; left out: by type, or 0 beside --atol.",
+        help="Relative tolerance. Default: by type, or 0 with --atol.",
         show_default=False,
         rich_help_panel=VERIFICATION,
     ),
@@ -269,7 +269,7 @@ States = Annotated[
     typer.Option(
         "--state",
         metavar="OUT=IN",
-        help="Feed this output back into that input in a next call; repeatable. Left out: by name and shape.",
+        help="Feed this output into that input in the next call; repeatable. Default: by name and shape.",
         show_default=False,
         rich_help_panel=VERIFICATION,
     ),
@@ -280,7 +280,7 @@ On = Annotated[
         "--on",
         metavar="ENGINE",
         help="Also run the result on this runtime: one of `rnnlower engines`, or "
-        "'cmd:PROGRAM {model} {inputs} {outputs}'. Left out: with --target, the target's own where it is "
+        "'cmd:PROGRAM {model} {inputs} {outputs}'. Default: with --target, the target's own where it is "
         "installed; `none`: on no other.",
         show_default=False,
         rich_help_panel=VERIFICATION,
@@ -299,7 +299,7 @@ Report = Annotated[
     typer.Option(
         "--report",
         metavar="FILE.html",
-        help="Write a page about what was done and how it was verified, to be looked at in a browser.",
+        help="Write an HTML page about what was done and how it was verified.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),

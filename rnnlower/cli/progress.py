@@ -1,4 +1,4 @@
-"""Progress on stderr, for what takes longer than a second, where stderr is a terminal."""
+"""Progress on stderr, for work that takes longer than a second, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SECONDS = 1.0
 
 
 class Tell(Protocol):
-    """Says what is being done, and how much of it is done."""
+    """A callback that shows the current activity and its progress."""
 
     def __call__(self, activity: str, done: int = 0, total: int = 0, /) -> None: ...
 
 
 class Phases:
-    """How long a command's activities take, for -v and --json; steps of one activity are one phase.
+    """The times of a command's activities, for -v and --json; steps of one activity are one phase.
 
     Args:
         wanted: Whether they are printed.
@@ -39,7 +39,7 @@ class Phases:
         self._current, self._since = "", 0.0
 
     def begin(self, activity: str) -> None:
-        """Ends the phase before; an activity's first word, and what a verification runs, is its phase."""
+        """End the previous phase and begin one, named after the activity's first word and its role."""
         now = time.perf_counter()
         if self._current:
             self.seconds[self._current] = self.seconds.get(self._current, 0.0) + now - self._since
@@ -47,11 +47,11 @@ class Phases:
         self._current, self._since = found.group() if found else "", now
 
     def rounded(self) -> dict[str, float]:
-        """The time of each phase, to the millisecond."""
+        """Return the time of each phase, to the millisecond."""
         return {name: round(seconds, 3) for name, seconds in self.seconds.items()}
 
     def print(self) -> None:
-        """Prints them on stderr, if they are wanted."""
+        """Print the phases on stderr, if they are wanted."""
         if self._wanted:
             phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
             to_stderr(f"rnnlower: {phases}")
@@ -59,7 +59,7 @@ class Phases:
 
 @contextlib.contextmanager
 def progress(activity: str, quiet: bool, phases: Phases | None = None) -> Iterator[Tell]:
-    """Shows what is going on from the second second on; yields what tells of the next activity or step."""
+    """Show the progress from the second second on; yield the callback for the next activity or step."""
     phases = phases or Phases(False)
     phases.begin(activity)
     with _shown(activity, quiet) as show:
@@ -78,14 +78,14 @@ def _silent(activity: str, done: int = 0, total: int = 0, /) -> None:
 
 @contextlib.contextmanager
 def _shown(activity: str, quiet: bool) -> Iterator[Tell]:
-    """What tells the terminal, if there is one."""
+    """Yield the callback that writes to the terminal, if there is one."""
     if quiet or not sys.stderr.isatty():
         yield _silent
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    # A name may hold what rich would take for markup.
+    # A name may contain what rich would interpret as markup.
     words = TextColumn("{task.description}", markup=False)
     bar = Progress(
         SpinnerColumn(), words, BarColumn(), TimeElapsedColumn(), console=Console(stderr=True), transient=True

@@ -1,4 +1,4 @@
-"""What commands do that write a model: check, read, verify what they made, write it, and tell of it."""
+"""The frame of commands that write a model: check, read, verify the result, write it, and report."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Rewriting:
     """A run of a command that reads a model, changes it and writes it.
 
     Args:
-        name: What the command is called.
-        model: Where the model is.
-        output: Where the result goes.
-        comparing: How the two are compared.
-        showing: How the command tells what it did.
-        external_data: Whether tensors go into a file of their own.
-        engine: The runtime that the result is for, on which it is tried, too; ``""``: none.
+        name: The name of the command.
+        model: The path of the model.
+        output: The path of the result.
+        comparing: The options of the comparison.
+        showing: The options for the output.
+        external_data: Whether tensors go into a separate file.
+        engine: The runtime that the result is for, on which it is tried, too; ``""`` if there is none.
 
     Raises:
         OptionError: An option does not fit the others.
@@ -82,7 +82,7 @@ class Rewriting:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[tuple[ir.Model, Tell]]:
-        """Yield the model, and what tells of progress with it."""
+        """Yield the model, and the progress callback."""
         from rnnlower.files.model_io import read_model
         from rnnlower.reporting import model_facts
 
@@ -103,9 +103,9 @@ class Rewriting:
 
         Args:
             model: The result.
-            settings: What the verification has to know, beside what the user says about it.
-            notes: What the user should know beside the result.
-            warnings: What the result may not do that the user expects of it.
+            settings: Arguments of the verification in addition to the user's options.
+            notes: Messages for the user.
+            warnings: Ways in which the result may not meet the user's expectation.
         """
         from rnnlower.files.model_io import staged
 
@@ -129,7 +129,7 @@ class Rewriting:
     def report(
         self, verification: VerificationResult | None, sections: Callable[[ModelFacts], Iterable[Section]]
     ) -> None:
-        """Write the page about the run, if one is wanted; the sections are made of facts about the source."""
+        """Write the page about the run, if one is wanted; ``sections`` uses facts about the source."""
         if self.showing.report is not None and self.facts is not None:
             report_page(
                 self.showing.report,
@@ -142,11 +142,11 @@ class Rewriting:
 
     @property
     def shows_words(self) -> bool:
-        """Whether the command tells what it did in words."""
+        """True if the command reports what it did in words."""
         return not self.showing.json_ and not self.showing.quiet
 
     def finish(self, result: dict[str, Any], verification: VerificationResult | None) -> None:
-        """Tell what became of the output, in JSON with all of the result, and end accordingly."""
+        """Report on the output, in JSON with the whole result, and end with the exit code."""
         self.phases.print()
         error = None if verification is None or verification else self._not_written(verification)
         if self.showing.json_:
@@ -157,7 +157,7 @@ class Rewriting:
             result["output"] = str(self.output) if error is None else None
             emit_result(result | {"seconds": self.phases.rounded()}, error)
         if error is not None:
-            tell_difference(error, "--no-verify writes it all the same, to be looked into")
+            tell_difference(error, "--no-verify writes it all the same, for inspection")
         source, written = self.sizes
         wrote = f"rnnlower: wrote {self.output} ({written:,} bytes; the source has {source:,})"
         say(wrote, not self.shows_words)

@@ -1,4 +1,4 @@
-"""What every command does around its work: errors to exit codes, the verification, words on stderr."""
+"""Common parts of the commands: errors to exit codes, the verification, messages on stderr."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
 
 
 def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns errors into a message on stderr, with --json also an object on stdout, and an exit code."""
+    """Turn errors into a message on stderr, with --json also an object on stdout, and an exit code."""
 
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -73,7 +73,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
             problem = "not enough memory" if isinstance(error, MemoryError) else "nested too deeply"
             _fail(UnsupportedModelError(f"{problem} for this model"), REFUSED, json_, error)
         except OSError as error:
-            # What is printed may still be buffered, and would fail again at the end.
+            # Buffered output would fail again at the end.
             discard_stdout()
             name = f" {error.filename}" if isinstance(error.filename, str) else ""
             problem = f"cannot read or write{name}: {error.strerror or error}"
@@ -91,19 +91,19 @@ def _fail(error: RnnLowerError, code: int, json_: bool, cause: BaseException) ->
 
 
 def error_entry(error: RnnLowerError) -> dict[str, str | None]:
-    """An error as JSON has it."""
+    """Return an error as a JSON object."""
     node, remedy = error.node or None, error.remedy or None
     return {"kind": error.kind, "message": str(error), "node": node, "remedy": remedy}
 
 
 def exit_code(error: RnnLowerError) -> int:
-    """The exit code that an error stands for."""
+    """Return the exit code of an error."""
     kinds = ((OptionError, USAGE), (UnverifiableError, UNVERIFIED), (VerificationError, DIFFERENT))
     return next((code for kind, code in kinds if isinstance(error, kind)), REFUSED)
 
 
 def emit(text: str) -> None:
-    """Prints on stdout; whoever stopped reading it does not want the rest, and the exit code stands."""
+    """Print on stdout; a reader that stopped does not want the rest, and the exit code stands."""
     try:
         typer.echo(text)
         sys.stdout.flush()
@@ -112,7 +112,7 @@ def emit(text: str) -> None:
 
 
 def to_stderr(text: str) -> None:
-    """Prints on stderr; a reader who left is no reason to stop before the result is written."""
+    """Print on stderr; a reader that stopped must not prevent the result from being written."""
     try:
         typer.echo(text, err=True)
     except BrokenPipeError:
@@ -120,7 +120,7 @@ def to_stderr(text: str) -> None:
 
 
 def discard_stdout() -> None:
-    """Lets what is printed from here on, and what is buffered, go nowhere."""
+    """Discard buffered and future output on stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -146,7 +146,7 @@ def report_page(
     phases: Phases,
     quiet: bool,
 ) -> None:
-    """Writes the page of a command that compares; ``done`` is what it did."""
+    """Write the page of a command that compares; ``done`` is what it did."""
     from rnnlower.reporting import Page, verification_sections, write_page
 
     good = None if verification is None else bool(verification)
@@ -158,14 +158,14 @@ def report_page(
 
 
 def other_comparison(verification: VerificationResult) -> str:
-    """What one can do about numbers that differ; nothing where a model lacks an output or does not run."""
+    """Advise on numbers that differ; empty if a model lacks an output or does not run."""
     if verification.problems:
         return ""
     return "--inputs FILE.npz compares on inputs of your own, --atol and --rtol allow larger differences"
 
 
 def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
-    """Says that models differ, and in two lines what can be done."""
+    """Report that models differ, and in two lines what can be done."""
     to_stderr(f"rnnlower: error: {error.problem}")
     for line in filter(None, (error.remedy, what_else)):
         to_stderr(f"  {line}")
@@ -173,19 +173,19 @@ def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
 
 
 def emit_result(result: dict[str, Any], error: RnnLowerError | None = None) -> None:
-    """Prints a result as JSON, with the error where the exit code is not 0."""
+    """Print a result as JSON, with the error if the exit code is not 0."""
     emit(json.dumps(result if error is None else result | {"error": error_entry(error)}))
 
 
 def size_on_disk(path: pathlib.Path, model: ir.Model) -> int:
-    """The bytes of the model at this path, those of its data files included."""
+    """Return the size in bytes of the model at this path, including its data files."""
     from rnnlower.files.model_io import data_files
 
     return path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
 
 
 def installed_runtime(name: str) -> Engine:
-    """The runtime of this name.
+    """Return the runtime of this name.
 
     Raises:
         OptionError: There is none.
@@ -203,7 +203,7 @@ def installed_runtime(name: str) -> Engine:
 
 
 def own_runtime(name: str) -> tuple[str | None, RuntimeTrial | None]:
-    """What a target's own runtime adds to the verification's settings, or that it was not tried."""
+    """Return the verification settings for a target's own runtime, or a result that it was not tried."""
     from rnnlower.engines.known import find_engine
     from rnnlower.verification import RuntimeTrial
 
@@ -216,7 +216,7 @@ def own_runtime(name: str) -> tuple[str | None, RuntimeTrial | None]:
 
 
 def warn(suspicions: Iterable[Suspicion]) -> None:
-    """Prints warnings, under -q too: silence would be taken for assent."""
+    """Print warnings, even with -q: silence would be taken as consent."""
     for suspicion in suspicions:
         to_stderr(f"rnnlower: warning: {suspicion}")
 

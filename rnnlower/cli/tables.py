@@ -1,4 +1,4 @@
-"""Results as tables for a reader."""
+"""Tables of results for people."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _STATUS = {"not made": "is not made", "does not run": "does not run", "different
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """What was looked at: the recurrent nodes, and how many nodes there are in all."""
+    """The nodes that were checked: the recurrent ones, and the number of all nodes."""
 
     recurrent: Sequence[Located]
     nodes: int
 
 
 def print_lowering(report: Report, verification: VerificationResult | None, *, verbose: bool) -> None:
-    """What became of each node, the op counts, and how the result compares."""
+    """Print what became of each node, the op counts, and the verification."""
     nodes = new_table("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
     for node in report.nodes:
         steps = "dynamic" if node.steps is None else str(node.steps)
@@ -78,7 +78,7 @@ def print_lowering(report: Report, verification: VerificationResult | None, *, v
 
 
 def _op_counts(before: Mapping[str, int], after: Mapping[str, int], *, everything: bool) -> Table:
-    """Op counts; only those that changed, unless everything is asked for."""
+    """Return a table of op counts; only those that changed, unless all are wanted."""
     table = new_table("op", "before", "after")
     for op in sorted({*before, *after}):
         if everything or before.get(op, 0) != after.get(op, 0):
@@ -90,7 +90,7 @@ def _op_counts(before: Mapping[str, int], after: Mapping[str, int], *, everythin
 def print_conversion(
     report: OpsetReport, verification: VerificationResult | None, *, verbose: bool = False
 ) -> None:
-    """What had to change, by operator (by node if verbose), and how the result compares."""
+    """Print what had to change, by operator (by node if verbose), and the verification."""
     write(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
     if report.adapted and verbose:
         table = new_table("node", "op", "place", "step", "change")
@@ -113,7 +113,7 @@ def print_conversion(
 def print_stream(
     report: StreamReport, verification: VerificationResult | None, *, verbose: bool = False
 ) -> None:
-    """The states, where time is, what became of the recurrent nodes, and how the result compares."""
+    """Print the states, the time axes, what became of the recurrent nodes, and the verification."""
     table = new_table("state output", "feeds input")
     for output, name in report.states.items():
         table.add_row(output, name)
@@ -131,9 +131,9 @@ def print_stream(
 
 
 def print_verification(result: VerificationResult, *, verbose: bool = False) -> None:
-    """A line for each output: its largest error against what is allowed there; then the verdict.
+    """Print a line for each output: its largest error and the allowed one; then the verdict.
 
-    Outputs on another runtime follow where they differ.
+    Outputs on another runtime follow if they differ.
     """
     _print_outputs(result.outputs, verbose)
     if result.on is not None:
@@ -167,9 +167,9 @@ def _print_outputs(outputs: Sequence[OutputComparison], verbose: bool) -> None:
 
 
 def _errors(output: OutputComparison) -> tuple[str, str, str]:
-    """The largest error, what is allowed there, and the share of it."""
+    """Return the largest error, the allowed error, and their ratio."""
     if output.used is None:
-        # Nothing differs, or rounding decides between two right results.
+        # Nothing differs, or rounding decides between two correct results.
         return f"{output.error:.2g}", "" if output.allowed is None else f"{output.allowed:.2g}", ""
     if output.allowed is None:
         return f"{output.error:.2g}", "0", ""
@@ -195,7 +195,7 @@ def _place(output: OutputComparison) -> str:
 
 
 def _engines(result: VerificationResult) -> list[str]:
-    """What ran the two models."""
+    """Return the engines of the two models."""
     versions = {engine: f"{engine} {version}".rstrip() for engine, version in result.versions.items()}
     named = {role: versions.get(engine, engine) for role, engine in result.engines.items()}
     if len(named) == 2 and len({*named.values()}) == 1:
@@ -204,7 +204,7 @@ def _engines(result: VerificationResult) -> list[str]:
 
 
 def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
-    """The recurrent nodes, one a line."""
+    """Print the recurrent nodes, one per line."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
     write(f"ir_version {model.ir_version}, opset {opsets}")
     if not nodes:
@@ -247,7 +247,7 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
 
 
 def print_targets(targets: Sequence[Target]) -> None:
-    """The targets, one a line."""
+    """Print the targets, one per line."""
     table = new_table("target", "opset", "control flow", "shapes", "native", "tried", "runtime")
     for target in targets:
         native = dict.fromkeys(op for rule in target.recurrent for op in rule.ops)
@@ -264,7 +264,7 @@ def print_targets(targets: Sequence[Target]) -> None:
 
 
 def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, verbose: bool) -> None:
-    """The recurrent nodes, then what else does not fit by operator and reason; all of it if verbose."""
+    """Print the recurrent nodes, then other misfits by operator and reason; all of them if verbose."""
     recurrent = [misfit for misfit in misfits if misfit.op_type in RECURRENT_OPS]
     others = [misfit for misfit in misfits if misfit.op_type not in RECURRENT_OPS]
     _print_recurrent(checked, recurrent)
@@ -281,7 +281,7 @@ def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, 
         for name, claim in guesses:
             write(f"a guess about {target.name}: {name} ({claim.source})")
     elif guesses:
-        write(f"a guess about {target.name}: {', '.join(name for name, _ in guesses)} (-v tells the sources)")
+        write(f"a guess about {target.name}: {', '.join(name for name, _ in guesses)} (-v shows the sources)")
     write(_summary(target, recurrent, others, checked))
 
 
@@ -325,7 +325,7 @@ def _summary(target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfi
 
 
 def print_engines(engines: Sequence[Engine]) -> None:
-    """What can run models here and what could, one a line."""
+    """Print the engines, installed or not, one per line."""
     table = new_table("engine", "runtime", "installed", "tried with", "computes in", "what is missing")
     for engine in engines:
         missing = f"{engine.missing}: {engine.install}" if engine.missing else ""
@@ -335,7 +335,7 @@ def print_engines(engines: Sequence[Engine]) -> None:
 
 
 def print_bench(result: BenchResult) -> None:
-    """A line for each variant; below it what they ran on."""
+    """Print a line for each variant, and the conditions of the measurement."""
     table = new_table(
         "form", "latency ms", "p10 - p90", "ratio", "session ms", "file bytes", "ops", "ops run", "a step"
     )

@@ -1,4 +1,4 @@
-"""The text of options as values."""
+"""Conversion of the text of options to values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _parse_value(text: str, option: str) -> Any:
         value = None
     if not isinstance(value, int | float | list):
         raise OptionError(
-            f"--set {option!r}: {text!r} is no number, true, false, list as [1,2], or @FILE.npz:KEY"
+            f"--set {option!r}: {text!r} is not a number, true, false, a list such as [1,2], or @FILE.npz:KEY"
         )
     return value
 

@@ -31,7 +31,7 @@ def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
 
 
 def branch_decided_by(model: ir.Model, node: ir.Node) -> str:
-    """Which inputs decide whether a node in branches of Ifs runs, as `decided_by` says it."""
+    """Return which inputs determine whether a node in branches of Ifs runs, in the form of `decided_by`."""
     owners = _owners(model)
     conditions: list[ir.Value | None] = []
     inner: ir.Node | None = node
@@ -42,7 +42,7 @@ def branch_decided_by(model: ir.Model, node: ir.Node) -> str:
 
 
 def _owners(model: ir.Model) -> dict[ir.Graph, ir.Node]:
-    """The nodes that hold subgraphs, by subgraph."""
+    """Return the nodes that hold subgraphs, by subgraph."""
     return {graph: node for node, _ in walk(model.graph) for graph in subgraphs_of(node)}
 
 

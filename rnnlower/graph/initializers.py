@@ -79,7 +79,7 @@ class ScratchPool(InitializerPool):
 
 
 def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """A tensor of this name with the same content.
+    """Return a tensor of this name with the same content.
 
     What has a name already is left as it is: a copy of the model, or the proto that it came from, may hold
     the same tensor, and is written with the tensor's name.
@@ -122,7 +122,7 @@ def _bodies(graph: ir.Graph, depth: int = 1) -> Iterable[tuple[ir.Graph, int]]:
 
 
 def _name(tensor: ir.TensorProtocol) -> str:
-    """Name a constant that does not derive from the model: a few numbers are spelled out."""
+    """Return name a constant that does not derive from the model: a few numbers are spelled out."""
     if tensor.dtype.is_string() or tensor.size > _FEW:
         return "constant"
     return "_".join(["c", *(f"{number:g}" for number in tensor.numpy().astype(np.float64).flat)])

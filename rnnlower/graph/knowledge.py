@@ -71,7 +71,7 @@ class Knowledge:
         return None if value is None else value.type or self._types.get(value)
 
     def inherit(self, value: ir.Value, old: ir.Value) -> None:
-        """Knows of a value what is known of the one in whose place it comes."""
+        """Copy what is known of a value to its replacement."""
         self._learn(value, self.type(old), self.shape(old))
 
     def condition(self, node: ir.Node) -> bool | None:

@@ -33,7 +33,7 @@ class NameSource:
         self._lanes: Iterator[str] | None = None
 
     def lane(self) -> str:
-        """What thousands of short names may begin with: nothing, or letters.
+        """Yield the beginnings of thousands of short names: nothing, then letters.
 
         No name consists of it, a letter, a digit and more of both.
         """
@@ -89,11 +89,11 @@ class Scope:
         return value
 
     def role(self, op_type: str) -> str:
-        """What the result of an operator is called."""
+        """Return the name for the result of an operator."""
         return op_type
 
     def holds(self, name: str) -> bool:
-        """Whether the name was given here."""
+        """Return whether the name was given here."""
         return name.startswith(self.prefix)
 
 

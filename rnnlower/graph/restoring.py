@@ -28,7 +28,7 @@ _changes_may_stay = contextvars.ContextVar("changes_may_stay", default=False)
 
 @contextlib.contextmanager
 def undone_on_failure(model: ir.Model) -> Iterator[None]:
-    """Puts the model back as it was if the block raises: the same nodes and values, not copies."""
+    """Put the model back as it was if the block raises: the same nodes and values, not copies."""
     if _changes_may_stay.get():
         yield
         return
@@ -52,7 +52,7 @@ def changes_may_stay() -> Iterator[None]:
 
 
 class _Snapshot:
-    """What a model consists of, and how it hangs together."""
+    """The parts of a model, and their connections."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -83,7 +83,7 @@ class _Snapshot:
                 self._add(inner)
 
     def restore(self) -> None:
-        """Puts everything back."""
+        """Put everything back."""
         for value in self._values:
             for reader, index in tuple(value.uses()):
                 if reader not in self._nodes:
@@ -107,7 +107,7 @@ class _Snapshot:
 
 
 class _Value:
-    """What is said about a value."""
+    """The annotations of a value."""
 
     def __init__(self, value: ir.Value) -> None:
         self._name, self._type, self._const_value = value.name, value.type, value.const_value
@@ -122,7 +122,7 @@ class _Value:
 
 
 class _Node:
-    """What a node is, reads and makes."""
+    """The properties, inputs and outputs of a node."""
 
     def __init__(self, node: ir.Node) -> None:
         self._fields = [getattr(node, name) for name in _OF_NODE]
@@ -144,7 +144,7 @@ class _Node:
 
 
 class _Contents:
-    """What a graph holds."""
+    """The content of a graph."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.nodes = list(graph)

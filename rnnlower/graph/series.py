@@ -1,4 +1,4 @@
-"""Values along an axis: cut apart, stacked and joined, by nodes written before another."""
+"""Values along an axis: split, stacked and joined by nodes that are inserted before another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAN_IN = 64
 
 
 class SeriesWriter:
-    """Writes nodes that stand before another one, and are named after it.
+    """A writer of nodes that are inserted before another one, and named after it.
 
     Args:
         names: Source of fresh names.
@@ -30,11 +30,11 @@ class SeriesWriter:
         self._opset = opset
 
     def slices(self, node: ir.Node, value: ir.Value, count: int, axis: int) -> list[ir.Value]:
-        """The `count` slices of a value along an axis, without the axis."""
+        """Return the `count` slices of a value along an axis, without the axis."""
         return [self._with_axes(node, "Squeeze", part, axis) for part in self.split(node, value, count, axis)]
 
     def split(self, node: ir.Node, value: ir.Value, count: int, axis: int) -> Sequence[ir.Value]:
-        """The `count` equal parts of a value along an axis."""
+        """Return the `count` equal parts of a value along an axis."""
         if count < 2:
             return [value] * count
         attributes: dict[str, int | list[int]] = {"axis": axis}
@@ -45,7 +45,7 @@ class SeriesWriter:
     def split_into(
         self, node: ir.Node, value: ir.Value, sizes: Sequence[int], axis: int
     ) -> Sequence[ir.Value]:
-        """The parts of a value along an axis that have the given sizes."""
+        """Return the parts of a value along an axis that have the given sizes."""
         if len(sizes) < 2:
             return [value] * len(sizes)
         if self._opset < 13:
@@ -54,11 +54,11 @@ class SeriesWriter:
         return self._emit(node, "Split", inputs, {"axis": axis}, outputs=len(sizes))
 
     def stack(self, node: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-        """The values along a new axis."""
+        """Return the values along a new axis."""
         return self.join(node, [self._with_axes(node, "Unsqueeze", part, axis) for part in parts], axis)
 
     def join(self, node: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-        """The values one after the other along an axis."""
+        """Return the values one after the other along an axis."""
         # A Concat of thousands of inputs takes runtimes long to load.
         while len(parts) > 1:
             groups = [parts[first : first + _FAN_IN] for first in range(0, len(parts), _FAN_IN)]
@@ -69,7 +69,7 @@ class SeriesWriter:
         return parts[0]
 
     def number(self, number: int) -> ir.Value:
-        """A constant of type int64 without axes."""
+        """Return a constant of type int64 without axes."""
         return self._pool.of(ir.Tensor(np.array(number, np.int64)))
 
     def _with_axes(self, node: ir.Node, op_type: str, value: ir.Value, axis: int) -> ir.Value:

@@ -43,6 +43,6 @@ class Dialect:
     split_outputs: int | None = None
 
     def prices(self, kind: str) -> Mapping[str, float]:
-        """What one of each of the `Counts` costs in place of a recurrent operator, itself included."""
+        """Return the price of one unit of each of the `Counts` of a recurrent operator and its ops."""
         own = {f"{NATIVE}{name}": price for name, price in self.native[kind].items()}
         return {**self.costs, **own}

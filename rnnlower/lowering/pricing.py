@@ -1,4 +1,4 @@
-"""What emitted nodes cost to run, counted on the nodes themselves."""
+"""The cost of emitted nodes, counted on the nodes themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["KINDS", "NATIVE", "Counts", "count", "kind_of", "names_of_prices"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 _FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-"""Operators that move no element."""
+"""Operators that do not move elements."""
 
 
 NATIVE = "native_"
@@ -29,7 +29,7 @@ KINDS = ("LSTM", "GRU", "GRU_linear", "RNN")
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What time is spent on. Each is also the name of its price in a target's table ``[costs]``.
+    """The quantities that take time. Each name is also that of its price in a target's table ``[costs]``.
 
     Attributes:
         loops: Scan and Loop nodes.
@@ -65,25 +65,25 @@ class Counts:
         return _combined(lambda one, two: one + two, self, other)
 
     def times(self, runs: float) -> Counts:
-        """As much in each of a number of runs of the same nodes."""
+        """Return the counts of a number of runs of the same nodes."""
         return dataclasses.replace(_combined(lambda one: runs * one, self), loaded=self.loaded)
 
     def of_line(self, longer: Counts, steps: int) -> Counts:
-        """A straight line of `steps`, where this one has two steps and `longer` three."""
+        """Return the counts of a straight line of `steps`; this one has two steps, and `longer` three."""
         return _combined(lambda two, three: two + (steps - 2) * (three - two), self, longer)
 
     def price(self, costs: Mapping[str, float]) -> float:
-        """Microseconds, by what one of each costs; what has no price is free."""
+        """Return microseconds, by what one of each costs; what has no price is free."""
         return float(sum(costs.get(name, 0.0) * value for name, value in dataclasses.asdict(self).items()))
 
 
 def kind_of(node: ResolvedNode) -> str:
-    """The one of the `KINDS` that a node is."""
+    """Return the one of the `KINDS` that a node is."""
     return f"{node.op_type}_linear" if node.linear_before_reset else node.op_type
 
 
 def names_of_prices(*, native: bool) -> list[str]:
-    """The prices of a runtime's own recurrent operators, or those of all others."""
+    """Return the prices of a runtime's own recurrent operators, or those of all others."""
     names = [field.name for field in dataclasses.fields(Counts)]
     return [name.removeprefix(NATIVE) for name in names if name.startswith(NATIVE) == native]
 
@@ -91,14 +91,14 @@ def names_of_prices(*, native: bool) -> list[str]:
 def count(
     graph: onnx.GraphProto, shapes: Shapes, constants: Collection[str], steps: int, fused: frozenset[str]
 ) -> Counts:
-    """Counts a graph's nodes.
+    """Count a graph's nodes.
 
     Args:
         graph: The graph.
-        shapes: The shapes of all values, those of bodies too.
+        shapes: The shapes of all values, including those in bodies.
         constants: The names of the values that are constants.
-        steps: How often the bodies of Scan and Loop run.
-        fused: Activations that the runtime makes part of a Gemm in front of them.
+        steps: The number of runs of the bodies of Scan and Loop.
+        fused: Activations that the runtime fuses with a preceding Gemm.
     """
     total = Counts()
     behind_gemm = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
@@ -116,13 +116,13 @@ def count(
 
 
 def _combined(combine: Callable[..., float], *counts: Counts) -> Counts:
-    """Each count of what the same counts of all make."""
+    """Combine each count of all operands."""
     names = [field.name for field in dataclasses.fields(Counts)]
     return Counts(**{name: combine(*(getattr(each, name) for each in counts)) for name in names})
 
 
 def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Counts:
-    """One run of a node, without its bodies."""
+    """Count one run of a node, without its bodies."""
     if node.op_type in ("Scan", "Loop"):
         return Counts(loops=1, loaded=1)
     if node.op_type in RECURRENT_OPS:
@@ -135,7 +135,7 @@ def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Co
         return Counts(nodes=1, pieces=pieces, elements=elements, loaded=1)
     weights = shapes.get(node.input[1], (1, 1))
     if node.op_type == "Gemm" and len(node.input) > 2 and len(shapes.get(node.input[2], ())) > 1:
-        # Gemm copies what it adds to.
+        # Gemm copies its addend.
         elements *= 2
     out = shapes.get(node.output[0], (1,))
     return Counts(
@@ -148,7 +148,7 @@ def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Co
 
 
 def _native(node: onnx.NodeProto, X: Sequence[int], W: Sequence[int], R: Sequence[int]) -> Counts:
-    """One run of a recurrent operator; the sizes are those of its inputs."""
+    """Return one run of a recurrent operator; the sizes are those of its inputs."""
     batch_first = any(attribute.name == "layout" and attribute.i for attribute in node.attribute)
     steps, rows = (X[1], X[0]) if batch_first else (X[0], X[1])
     return Counts(

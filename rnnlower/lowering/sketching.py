@@ -1,6 +1,6 @@
-"""Candidates: a node's lowering in each strategy and form, emitted where no model sees it.
+"""Candidates for the lowering of a node, in each strategy and form, emitted outside of any model.
 
-From a sketch follow the opset that a candidate needs, whether the dialect has its operators, and its price.
+A sketch shows the opset that a candidate needs, whether the dialect has its operators, and its price.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """What is asked for beside the strategy.
+    """The requested properties of a lowering other than the strategy.
 
     Attributes:
-        unroll_factor: Time steps in an iteration of a Scan or Loop.
+        unroll_factor: Time steps per iteration of a Scan or Loop.
         gates: Whether gates share products.
-        compute_type: The type that narrower floats are computed in.
+        compute_type: The type in which narrower floats are computed.
     """
 
     unroll_factor: int = 1
@@ -94,10 +94,10 @@ def candidates(
     wishes: Wishes,
     sketches: Sketches | None = None,
 ) -> list[Candidate]:
-    """The candidates that the dialect has the operators for, in the order of the strategies and forms.
+    """Return the candidates that the dialect has the operators for, in the order of the strategies and forms.
 
     Raises:
-        MissingOperatorError: There is none.
+        MissingOperatorError: There is no candidate.
     """
     if sketches is not None:
         key = (*strategies, opset, dialect.name, wishes, *_looks(node, weights))
@@ -117,7 +117,7 @@ def candidates(
 
 
 def _looks(node: ResolvedNode, weights: Weights) -> Iterator[Hashable]:
-    """All that the candidates of a node depend on; of values that may be looked at, the values."""
+    """Yield all that the candidates of a node depend on; of values that may be looked at, the values."""
     for field in dataclasses.fields(node):
         if field.name not in ("node", "inputs", "outputs"):
             yield getattr(node, field.name)
@@ -129,7 +129,7 @@ def _looks(node: ResolvedNode, weights: Weights) -> Iterator[Hashable]:
 
 
 def cheapest(found: Sequence[Candidate]) -> Candidate:
-    """The candidate of the lowest price, or one in front of it where prices are not sure of the difference.
+    """Return the candidate of the lowest price, or an earlier one within the error of prices.
 
     The first, where no prices are known.
     """
@@ -138,7 +138,7 @@ def cheapest(found: Sequence[Candidate]) -> Candidate:
 
 
 def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy: str) -> Candidate:
-    """The runtime's own operators, which the emitter holds, with what is around them."""
+    """Return the runtime's own operators, which the emitter holds, with what is around them."""
     if kind_of(node) not in dialect.native or node.is_quantized:
         return Candidate(strategy, None, {}, Counts())
     counts = _counts(e, node, dialect)
@@ -148,7 +148,7 @@ def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy:
 def _forms(
     node: ResolvedNode, weights: Weights, strategy: str, opset: int, dialect: Dialect, wishes: Wishes
 ) -> Sequence[Form]:
-    """The forms of the strategy that are allowed."""
+    """Return the forms of the strategy that are allowed."""
     if wishes.gates in GATE_FORMS:
         return [GATE_FORMS[wishes.gates]]
     forms = [form for form in STRATEGIES[strategy].forms if form.name in dialect.forms]
@@ -196,7 +196,7 @@ def _emitted(
     wishes: Wishes,
     needs: dict[str, int],
 ) -> Iterator[Emitter]:
-    """What the candidate emits, at the opset that has all of it."""
+    """Yield the emitter of the candidate, at the opset that has all of its operators."""
     while True:
         e = sketch_emitter(node, max([opset, *needs.values()]), dialect, wishes)
         try:
@@ -212,7 +212,7 @@ def _emitted(
 
 
 def sketch_emitter(node: ResolvedNode, opset: int, dialect: Dialect, wishes: Wishes | None = None) -> Emitter:
-    """An emitter that writes where no model sees it."""
+    """Return an emitter that writes where no model sees it."""
     assert node.dtype is not None
     names = NameSource(str(value.name) for value in node.inputs.values())
     dtype = node.dtype if wishes is None else arithmetic(node.dtype, wishes.compute_type)
@@ -220,7 +220,7 @@ def sketch_emitter(node: ResolvedNode, opset: int, dialect: Dialect, wishes: Wis
 
 
 def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
-    """The counts of what the emitter holds; sizes that nobody knows count as one."""
+    """Count the emitted nodes; unknown sizes count as one."""
     X = node.inputs["X"]
     steps, rows = node.seq_length or _USUAL_STEPS, node.batch_size or _USUAL_ROWS
     known = {X: [*([rows, steps] if node.layout else [steps, rows]), node.input_size or 1]}
@@ -248,7 +248,7 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
 
 
 def _outer_values(e: Emitter) -> Iterator[ir.Value]:
-    """The values that the nodes read and that none of them makes."""
+    """Yield the values that the nodes read and that none of them computes."""
     made = {out for node in e.everything for out in node.outputs}
     made |= {value for node in e.everything for body in subgraphs_of(node) for value in body.inputs}
     read = dict.fromkeys(value for node in e.everything for value in node.inputs)
@@ -256,7 +256,7 @@ def _outer_values(e: Emitter) -> Iterator[ir.Value]:
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """The shapes of the values of a graph and of its bodies."""
+    """Return the shapes of the values of a graph and of its bodies."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         shapes[value.name] = tuple(dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim)

@@ -52,7 +52,7 @@ _LEAST = 3
 
 @dataclasses.dataclass(frozen=True)
 class StepSize:
-    """What a step takes in the file.
+    """Return the size of a step in the file.
 
     Attributes:
         rest: Bytes of all but the names that differ from step to step.
@@ -67,7 +67,7 @@ class StepSize:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """How nodes and values are called; `stem` is empty where nodes are called as their first value."""
+    """The naming of nodes and values; `stem` is empty where nodes are called as their first value."""
 
     stem: str = ""
     alike: bool = False
@@ -102,7 +102,7 @@ class StepNames:
         return self._node_name(self._form, position, what)
 
     def fit(self, size: StepSize, source: NameSource) -> None:
-        """Takes the most telling form that keeps a step of this size within bounds, and is free."""
+        """Take the most telling form that keeps a step of this size within bounds, and is free."""
         last, what = self._steps - 1, "y"
         for form in self._forms(source):
             value = len(self._value(form, last, what))
@@ -173,7 +173,7 @@ def size_of_step(
     *,
     is_part: bool,
 ) -> StepSize:
-    """What a step takes.
+    """Return the size of a step.
 
     Args:
         nodes: What it emits.

@@ -21,7 +21,7 @@ __all__ = ["Weights", "arithmetic", "private_weights"]
 
 
 class Weights:
-    """Cuts weights into the pieces that the steps need.
+    """Cut weights into the pieces that the steps need.
 
     Args:
         private: The values that may be replaced by constants cut from them: initializers that nothing else

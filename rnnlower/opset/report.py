@@ -42,6 +42,6 @@ class OpsetReport:
         return self.changed
 
     def grouped(self) -> dict[tuple[str, str, str], int]:
-        """How many nodes changed, by operator, version step and reason; the most frequent first."""
+        """Count the nodes that changed, by operator, version step and reason; the most frequent first."""
         steps = ((each.op_type, f"{each.old} -> {each.new}", each.reason) for each in self.adapted)
         return dict(collections.Counter(steps).most_common())

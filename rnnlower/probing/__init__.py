@@ -1,7 +1,7 @@
-"""What a runtime gets right, found by trying it, and written as a target's file.
+"""Probing: trying out what a runtime computes correctly, and writing the result as a target file.
 
-`asking.py` puts questions, which are small models; `operators.py` and `recurrent.py` ask them and draw the
-conclusions; `writing.py` makes a file of those.
+`asking.py` runs questions, which are small models; `operators.py` and `recurrent.py` ask them and draw the
+conclusions; `writing.py` writes them to a file.
 """
 
 from __future__ import annotations

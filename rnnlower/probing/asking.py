@@ -1,4 +1,4 @@
-"""Questions to a runtime: small models whose right outputs are known, and what became of them."""
+"""Questions to a runtime: small models whose correct outputs are known, and the answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Feeds = Mapping[str, Any]
 Tell = Callable[[str], None]
 _Values = ParamSpec("_Values")
 
-# Of the largest number that differs.
+# Relative to the largest number that differs.
 _TOLERANCES = {"float16": 2e-2, "float32": 2e-4}
 _SECONDS_BETWEEN_SAVES = 5.0
 # IR version 8 belongs to opset 15 to 18; runtimes that want an older one read it from there.
@@ -38,7 +38,7 @@ _IR_VERSION = 8
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A model with its inputs and the outputs that are right, once or several times."""
+    """A model with its inputs and the correct outputs, for one or several runs."""
 
     model: onnx.ModelProto
     trials: Sequence[tuple[Feeds, Feeds]]
@@ -52,7 +52,7 @@ def question(
     constant: Collection[str] = (),
     expected: Feeds | None = None,
 ) -> Question:
-    """A question about some nodes, whose graph inputs and outputs are float32: the others pass a Cast.
+    """Make a question about some nodes; the graph inputs and outputs are float32, others pass through a Cast.
 
     Args:
         nodes: The nodes in order.
@@ -60,7 +60,7 @@ def question(
         outputs: The names of the outputs that are compared.
         opset: The version of the default domain.
         constant: Which inputs are initializers.
-        expected: The outputs; left out: the reference computes them.
+        expected: The outputs; by default computed by the reference.
 
     Raises:
         Exception: The nodes are not valid, or the reference does not run them.
@@ -104,15 +104,15 @@ def question(
 
 
 class Asker:
-    """Puts questions to a runtime and keeps the answers, so that a probe that was ended goes on from there.
+    """A client that asks a runtime and keeps the answers, so that an interrupted probe can resume.
 
     Args:
         engine: The runtime.
-        partial: Where answers are kept meanwhile, if anywhere.
-        tell: Is told of every question.
+        partial: The file for answers in the meantime, if any.
+        tell: Called with every question.
 
     Attributes:
-        asked: How many questions were put, those of earlier times included.
+        asked: Number of questions, including those of interrupted probes.
     """
 
     def __init__(self, engine: Engine, partial: pathlib.Path | None, tell: Tell) -> None:
@@ -143,13 +143,13 @@ class Asker:
     def right(
         self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs
     ) -> bool:
-        """Whether the runtime gets it right."""
+        """Return whether the runtime answers correctly."""
         return self.ask(key, make, *values, **options) == "right"
 
     def ask(
         self, key: str, make: Callable[_Values, Question], *values: _Values.args, **options: _Values.kwargs
     ) -> str:
-        """Ask a question, which ``make`` makes of the values, and only once for each ``key``.
+        """Ask the question that ``make`` returns for the values, once for each ``key``.
 
         Returns:
             ``right``, ``wrong``, ``refuses``, ``crashes`` or ``hangs``.
@@ -167,7 +167,7 @@ class Asker:
         return self._answers[key][1]
 
     def finish(self) -> None:
-        """Forget the answers that were kept: another run does not need them."""
+        """Remove the kept answers: another run does not need them."""
         if self._partial is not None:
             self._partial.unlink(missing_ok=True)
         self._partial = None

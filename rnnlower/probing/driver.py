@@ -1,4 +1,4 @@
-"""A runtime tried from nothing, and the target that comes of it."""
+"""The probe of a runtime from scratch, and the resulting target."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ __all__ = ["probe", "probe_text"]
 def probe(
     engine: str, *, output: str | os.PathLike[str] | None = None, progress: Tell | None = None
 ) -> Target:
-    """Try a runtime feature by feature: what it gets right is the target that comes back.
+    """Try a runtime feature by feature, and return what it computes correctly as a target.
 
-    A crash or a hang of the runtime is an answer. It takes minutes. With ``output``, what was answered is
-    kept beside the file until it is written, and a probe that was ended goes on from there. What a file at
-    this place says that cannot be found out stays: its title, costs, remedies, times, other domains.
+    A crash or a hang of the runtime is an answer. A probe takes minutes. With ``output``, the answers are
+    kept next to the file until it is written, and an interrupted probe resumes from there. An existing file
+    keeps what a probe cannot find out: its title, costs, remedies, times and other domains.
 
     Args:
         engine: A name of ``rnnlower engines``, or ``'cmd:PROGRAM {model} {inputs} {outputs}'``.
-        output: Where the target's TOML file is written, if anywhere.
-        progress: Is called with words before each question.
+        output: The path of the target's TOML file, if one is wanted.
+        progress: Called with a description before each question.
 
     Returns:
         The target, as :func:`rnnlower.targets.find_target` reads it from the file.
 
     Raises:
         OptionError: There is no such engine.
-        UnverifiableError: It is not installed, or runs not even products and sums.
+        UnverifiableError: It is not installed, or does not even run products and sums.
     """
     path = None if output is None else pathlib.Path(output)
     text = probe_text(engine, path, progress)
@@ -54,7 +54,7 @@ def probe(
 
 
 def probe_text(name: str, path: pathlib.Path | None, tell: Tell | None) -> str:
-    """The text of the target's file; what was answered is left in ``PATH.partial``."""
+    """Return the text of the target file; answers are kept in ``PATH.partial``."""
     engine = find_engine(name)
     if not engine.installed:
         raise UnverifiableError(f"{engine.title} is not installed ({engine.missing})", remedy=engine.install)
@@ -69,11 +69,11 @@ def _partial(path: pathlib.Path) -> pathlib.Path:
 
 
 def _tables(asker: Asker) -> dict[str, Any]:
-    """The tables of the file, in its order."""
+    """Return the tables of the file, in order."""
     engine = asker.engine
     opsets = operators.opset_range(asker)
     if not opsets:
-        asker.finish()  # Nothing was learnt that another run could use.
+        asker.finish()  # Another run could use none of these answers.
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
     dynamic = operators.is_dynamic(asker)
     ops = operators.operators(asker, opsets[1])

@@ -1,4 +1,4 @@
-"""Forms of operators in which runtimes differ, and what a target's limits say where one is not right."""
+"""Forms of operators in which runtimes differ, and the target limits that describe a failing form."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Form:
 
     Attributes:
         op_type: The operator.
-        node: As ONNX's text has it.
+        node: The node in ONNX's textual syntax.
         inputs: The inputs: a tuple is the shape of random numbers.
-        limit: The key of the target's limit, and what counts as one thing less that is taken.
+        limit: The key of the target's limit, and the value to exclude.
         opset: The version of the default domain.
         constant: Which inputs are initializers.
     """
@@ -41,7 +41,7 @@ class Form:
     constant: frozenset[str] = frozenset()
 
     def question(self) -> Question:
-        """Whether the form is right."""
+        """Return the question whether the form is computed correctly."""
         node = onnx.parser.parse_node(self.node)
         return question([node], _arrays(self.inputs), list(node.output), self.opset, self.constant)
 
@@ -57,7 +57,7 @@ def _arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-# The node, its inputs, and which of them is fed in the end: by default they are constants but for the first.
+# The node, its inputs, and the one that is fed in the end: by default all but the first are constants.
 _FED: tuple[tuple[str, Values], ...] = (
     ("Y = Reshape (X, s)", {"X": (2, 6), "s": [3, 4]}),
     ("Y = Expand (X, s)", {"X": (1, 4), "s": [3, 4]}),
@@ -127,7 +127,7 @@ FORMS = tuple(_forms())
 
 
 def split_question(outputs: int) -> Question:
-    """Whether a Split into so many is right."""
+    """Ask whether a Split into this many outputs is correct."""
     names = [f"y{index}" for index in range(outputs)]
     split = helper.make_node("Split", ["X", "s"], names, axis=0)
     inputs = _arrays({"X": (outputs, 4), "s": [1] * outputs})
@@ -149,7 +149,7 @@ _RANKED = {
 
 
 def rank_question(op_type: str, rank: int) -> Question:
-    """Whether an operator is right at this rank."""
+    """Ask whether an operator is correct at this rank."""
     shape = (2,) * rank
     more: dict[str, Any] = {
         "Reshape": {"s": [*(2,) * (rank - 2), 4]},
@@ -169,7 +169,7 @@ RANKED = tuple(_RANKED)
 
 
 def opset_question(opset: int) -> Question:
-    """Whether a model of this opset is taken, of operators whose form is the same at all of them."""
+    """Ask whether a model of this opset is accepted, with operators whose form is the same at all opsets."""
     lines = ["A = MatMul (X, W)", "C = Add (A, b)", "D = Sigmoid (C)", "E = Tanh (C)", "F = Mul (D, E)"]
     lines += ["G = Concat <axis = 0> (F, C)", "H = Transpose (G)", "Y = Reshape (H, s)"]
     inputs = _arrays({"X": (2, 4), "W": (4, 4), "b": (4,), "s": [2, 8]})

@@ -1,4 +1,4 @@
-"""Which operators a runtime has, in which forms, types and opsets."""
+"""The operators of a runtime, with their forms, types and opsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rnnlower.targets.target import CONTROL_FLOW
 
 __all__ = ["dtypes", "is_dynamic", "limits", "operators", "opset_range", "tried_operators"]
 
-# Tried at the first of these that has the operator in the form of the case.
+# Tried at the first of these opsets that has the operator in the form of the case.
 _OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
 _CASES_AN_OPERATOR = 5
 _LARGEST_CASE = 20_000
@@ -37,7 +37,7 @@ _LARGE = {"Sigmoid": (40.0, 100.0), "Softplus": (100.0,), "Tanh": (40.0, 100.0)}
 
 
 def opset_range(asker: Asker) -> list[int]:
-    """The first and the last opset that it takes, around opset 13; nothing if it does not take that."""
+    """Return the first and the last opset that it accepts around opset 13; empty if it refuses 13."""
     known = range(7, _OPSETS[-1] + 1)
     right = [opset for opset in known if asker.right(f"opset {opset}", opset_question, opset)]
     around = [opset for opset in right if all(o in right for o in range(min(opset, 13), max(opset, 13)))]
@@ -45,7 +45,7 @@ def opset_range(asker: Asker) -> list[int]:
 
 
 def operators(asker: Asker, last: int) -> list[str]:
-    """The operators of which a form or a node test of ONNX is right, up to an opset."""
+    """Return the operators with a correct form or ONNX node test, up to an opset."""
     formed = {form.op_type for form in FORMS if form.opset <= last and asker.right(str(form), form.question)}
     return [
         name
@@ -148,7 +148,7 @@ def _case_question(case: Any, opset: int, constant: bool = False) -> Question:
 
 
 def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int]) -> list[dict[str, Any]]:
-    """The limits of single operators, without their sources."""
+    """Return the limits of single operators, without their sources."""
     found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
     for form in FORMS:
         fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
@@ -192,7 +192,7 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int]) -> list[dict
         ]
         if behind:
             found[op_type]["alone_behind"] = behind
-    # An operator of which no version is right is none that the runtime has.
+    # An operator without a correct version counts as missing.
     return [
         {"ops": [op_type], **limit} for op_type, limit in sorted(found.items()) if limit.get("versions", 1)
     ]
@@ -228,7 +228,7 @@ def _versions(op_type: str) -> list[int]:
 
 
 def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
-    """The last of the numbers up to which it is right; the first is taken for granted."""
+    """Return the last number up to which it is correct; the first is assumed to be."""
     most = numbers[0]
     for number in numbers:
         if not asker.right(words.format(number), make, number):
@@ -241,7 +241,7 @@ def dtypes(asker: Asker) -> list[str]:
     """The types of data that it computes with; float32 and int64, of shapes, are taken for granted."""
     right = [dtype for dtype in _FLOATS if asker.right(f"a cell of {dtype}", _cell, dtype)]
     right += [dtype for dtype in _INTEGERS if asker.right(f"Add of {dtype}", _sum, dtype)]
-    # bool is what comparisons give, rather than a model's input.
+    # bool comes from comparisons rather than from a model's input.
     right += ["bool"] if asker.right("Not between Casts", _bools) else []
     return sorted({*right, "float32", "int64"})
 

@@ -1,4 +1,4 @@
-"""Which recurrent nodes a runtime runs as they are, at real sizes, and what it gets wrong."""
+"""The recurrent nodes that a runtime runs as they are, at real sizes, and those that it computes wrong."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def recurrent_rules(asker: Asker, dynamic: bool, loops: Sequence[str]) -> list[d
         for rule in _rules(asker, base, dynamic, loops):
             twin = rule | {"attributes": rule["attributes"] | {"linear_before_reset": [0]}}
             if form == 1 and twin in rules:
-                # Both forms alike: the attribute limits nothing.
+                # If both forms behave alike, the attribute limits nothing.
                 rules[rules.index(twin)] = rule
                 continue
             if form is not None:
@@ -73,7 +73,7 @@ def _rules(asker: Asker, base: Node, dynamic: bool, loops: Sequence[str]) -> Ite
             if not rule:
                 continue
             yield rule
-            # States that are right only all together want a rule of their own.
+            # States that are only correct together need a rule of their own.
             left += [] if {*states} <= {*rule["inputs"]} else sound
 
 
@@ -82,7 +82,7 @@ def _sizes(asker: Asker) -> list[tuple[int, int, int, int]]:
 
 
 def _at_sizes(asker: Asker, node: Node) -> list[str]:
-    """The answers at each size, up to the first that is not right."""
+    """Return the answers at each size, up to the first one that is not correct."""
     answers: list[str] = []
     for sizes in _sizes(asker):
         answers.append(ask_node(asker, dataclasses.replace(node, sizes=sizes)))
@@ -345,7 +345,7 @@ class _Tries:
 
 
 def _features(node: Node) -> list[str]:
-    """Optional inputs, attributes and functions that a node of the type may have beyond the plain form."""
+    """List the optional inputs, attributes and functions beyond the plain form of a node type."""
     own = {
         "LSTM": ["initial_h", "initial_c", "P", "input_forget"],
         "GRU": ["initial_h"],

@@ -1,4 +1,4 @@
-"""A target's file as text, and what two targets say differently."""
+"""The text of a target file, and the differences between two targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH = 100
 
 
 def toml_text(data: Mapping[str, Any]) -> str:
-    """TOML of a target's file: plain values, tables, and lists of tables."""
+    """Return the TOML text of a target file: plain values, tables, and lists of tables."""
     lines = [f"{key} = {_value(value)}" for key, value in data.items() if isinstance(value, str)]
     for key, value in data.items():
         tables = [(f"[{key}]", value)] if isinstance(value, dict) else []
@@ -49,7 +49,7 @@ def _value(value: Any) -> str:
 
 
 def changes(old: Target, new: Target) -> list[str]:
-    """What the new target says differently, a line each; sources and versions aside."""
+    """Describe how the new target differs, one line per difference; sources and versions are ignored."""
     before, after = _said(old), _said(new)
     lines = []
     for place in dict.fromkeys([*before, *after]):
@@ -84,7 +84,7 @@ def _shown(value: Any) -> str:
 
 
 def _said(target: Target) -> dict[str, dict[str, Any]]:
-    """Each thing that a target says, by its table or operator."""
+    """Return the claims of a target, by table or operator."""
     said = {"ops": {"allowed": sorted(target.op_types)}}
     said |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
     for limit in target.limits:

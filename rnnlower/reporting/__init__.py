@@ -1,4 +1,4 @@
-"""One self-contained HTML page about what a command did: no script, nothing external, inline SVG."""
+"""Reports: a self-contained HTML page on what a command did, with inline SVG and without scripts."""
 
 from rnnlower.reporting.content import (
     bench_sections,

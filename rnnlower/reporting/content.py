@@ -1,4 +1,4 @@
-"""The sections of a page: the model, what changed, the verification, timings."""
+"""The sections of a page: the model, the changes, the verification, timings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_PLOTTED = 12
 
 @dataclasses.dataclass(frozen=True)
 class ModelFacts:
-    """A model as it was read: MODEL itself may be overwritten before the page is made.
+    """A description of a model when it was read: MODEL itself may be overwritten before the page is written.
 
     Attributes:
         section: Its size, opset, inputs, outputs and recurrent nodes.
@@ -52,7 +52,7 @@ class ModelFacts:
 
 
 def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
-    """What a page says of the model in this file.
+    """Describe the model in this file.
 
     Raises:
         InvalidModelError: The file cannot be read.
@@ -82,7 +82,7 @@ def _recurrent_nodes(path: pathlib.Path) -> Sequence[RecurrentNode]:
     try:
         return inspect_model(read_model(path))
     except RnnLowerError:
-        # Of a model that the command takes as it is, as convert does, and that inspection refuses.
+        # This model may be one that convert accepts and inspection refuses.
         return ()
 
 
@@ -121,7 +121,7 @@ def _sizes(node: RecurrentNode) -> tuple[int | str | None, ...]:
 
 
 def lowering_sections(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator[Section]:
-    """What became of the recurrent nodes: a table, a drawing of a step, op counts, prices."""
+    """Yield the sections on the recurrent nodes: a table, a drawing of a step, op counts, prices."""
     header = ("node", "op", "place", "direction", "strategy", "time steps", "emitted ops", "why")
     rows = [
         (
@@ -153,7 +153,7 @@ def lowering_sections(source: ModelFacts, lowered: ir.Model, report: Report) -> 
 
 
 def _drawings(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator[str]:
-    """One for each kind of node and strategy, as layers of a model look alike."""
+    """Yield a drawing for each kind of node and strategy, because the layers of a model look alike."""
     before = {(node.path, node.name): node for node in source.nodes}
     drawn: set[tuple[str, ...]] = set()
     for node in report.nodes:
@@ -167,7 +167,7 @@ def _drawings(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator
         yield f"<h3>Before: {escape(node.op_type)} {escape(node.name)}, all time steps</h3>\n"
         yield draw_node(found)
         yield f"<h3>After: {escape(node.strategy)}</h3>\n"
-        yield paragraphs([f"{where}. Products are blue; what has no box comes from outside of the step."])
+        yield paragraphs([f"{where}. Products are blue; values without a box come from outside the step."])
         yield step
 
 
@@ -192,7 +192,7 @@ def _op_counts(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 
 def conversion_sections(report: OpsetReport) -> Iterator[Section]:
-    """Which nodes had to change for the opset."""
+    """Yield the section on the nodes that had to change for the opset."""
     header = ("node", "op", "place", "opset", "change")
     rows = [
         (
@@ -216,7 +216,7 @@ def conversion_sections(report: OpsetReport) -> Iterator[Section]:
 
 
 def stream_sections(source: ModelFacts, streamed: ir.Model, report: StreamReport) -> Iterator[Section]:
-    """The states and the axes of time; what became of recurrent nodes that were lowered, too."""
+    """Yield the sections on states and time axes, and on recurrent nodes that were lowered, too."""
     axes = [*report.inputs.items(), *report.outputs.items()]
     steps = steps_of_call(report.chunk)
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
@@ -231,7 +231,7 @@ def stream_sections(source: ModelFacts, streamed: ir.Model, report: StreamReport
 
 
 def verification_sections(result: VerificationResult | None) -> Iterator[Section]:
-    """The verdict on each output, with plots of the errors over outputs and over time steps."""
+    """Yield the sections on the verdict for each output, with plots of errors over outputs and time steps."""
     if result is None:
         yield Section("Verification", paragraphs(["Not verified: --no-verify was given."]))
         return
@@ -280,7 +280,7 @@ def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:
 
 
 def bench_sections(result: BenchResult) -> Iterator[Section]:
-    """Latency, session creation and size of each form."""
+    """Yield the section on latency, session creation and size of each form."""
     timed = [variant for variant in result.timed if variant.latency is not None]
     header = ("form", "latency ms", "p10 - p90", "ratio", "session ms", "file bytes", "ops", "status")
     rows: list[tuple[Any, ...]] = []

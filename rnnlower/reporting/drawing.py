@@ -1,4 +1,4 @@
-"""A recurrent node, and one time step of what took its place, drawn as graphs in inline SVG."""
+"""Drawings of a recurrent node, and of one time step of its replacement, as inline SVG."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["draw_node", "draw_step", "step_of"]
 _MOST_NODES = 60
 _BOX, _TALL, _LAYER = 118, 36, 62
 _LETTER = 7
-"""About as wide as a letter is, in pixels."""
+"""The approximate width of a letter in pixels."""
 _STATE = re.compile(r"(?P<full>.+/[tr])\d+/y|(?P<lane>[a-z]?)y[0-9][0-9a-z]*")
 """H in a straight line: the node's name and the time step, or a letter for the direction and the step."""
 _WHAT = re.compile(r".*/([A-Za-z_]+?)(?:_\d+)?|[a-z]?([a-z])[0-9][0-9a-z]*(?:_\d+)?")
-"""A name's part that tells the role of the value."""
+"""The part of a name that is the role of the value."""
 _GATES = {*"iofczrh"}
 _NEW_STATES = {"y": "H(t)", "m": "C(t)"}
 _OUTSIDE = {
@@ -33,7 +33,7 @@ _OUTSIDE = {
     "number": "iteration",
     "go_on": "condition",
 }
-"""What values of a step are called in a drawing, by the last part of their names."""
+"""Labels of a step's values in a drawing, by the last part of their names."""
 _MOVES = {"Reshape", "Squeeze", "Unsqueeze"}
 _PRODUCTS = {"Gemm", "MatMul", "MatMulInteger", "Einsum"}
 _RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
@@ -41,10 +41,10 @@ _COLOURS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "va
 
 
 def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
-    """The nodes of one time step of what took the place of the recurrent node of this name.
+    """Return the nodes of one time step of the replacement of the recurrent node of this name.
 
-    The body of its Scan or Loop, or the second step of its straight line (the first has no recurrent product
-    where the initial state is zero). None where they cannot be told apart.
+    It is the body of its Scan or Loop, or the second step of its straight line (the first has no recurrent
+    product if the initial state is zero). The list is empty if steps cannot be distinguished.
     """
     own = [node for node, _ in walk(model.graph) if (node.name or "").startswith(f"{name}/")]
     for node in own:
@@ -88,7 +88,7 @@ def _one_step(made: Mapping[str | None, ir.Value], state: re.Match[str], positio
 
 
 def draw_node(node: RecurrentNode) -> str:
-    """The recurrent node, with what it reads and gives."""
+    """Draw the recurrent node with its inputs and outputs."""
     drawing = _Drawing()
     inputs = [drawing.add(name, "", "value", 0) for name in node.inputs]
     box = drawing.add(node.op_type, node.direction, "recurrent", 1)
@@ -98,7 +98,7 @@ def draw_node(node: RecurrentNode) -> str:
 
 
 def draw_step(nodes: Sequence[ir.Node]) -> str:
-    """The nodes in layers, each below what it reads; what comes from outside has no box."""
+    """Draw the nodes in layers, each below its inputs; values from outside have no box."""
     if not 0 < len(nodes) <= _MOST_NODES:
         return ""
     drawing = _Drawing()
@@ -120,7 +120,7 @@ def draw_step(nodes: Sequence[ir.Node]) -> str:
 
 
 def _outside(value: ir.Value) -> str:
-    """What a value from outside is called; products alone read H."""
+    """Return the label of a value from outside; only products read H."""
     last = (value.name or "").rpartition("/")[2]
     what = _what(value)
     if what == "state":
@@ -142,7 +142,7 @@ def _what(value: ir.Value) -> str:
 
 
 def _depths(nodes: Sequence[ir.Node], makers: Mapping[ir.Value, ir.Node]) -> dict[ir.Node, int]:
-    """The layer of each node: one below the lowest that it reads; nodes come sorted."""
+    """Return the layer of each node: one below its lowest input; the nodes are sorted."""
     depths: dict[ir.Node, int] = {}
     for node in nodes:
         above = [
@@ -159,7 +159,7 @@ def _kind(node: ir.Node) -> str:
 
 
 def _role(node: ir.Node) -> str:
-    """The weights of a product; the gates or the new state that another node makes."""
+    """Return a node's role: the weights of a product, or the gates or new state that it computes."""
     if _kind(node) == "product":
         weights = [value.name or "" for value in node.inputs if value is not None and value.is_initializer()]
         return f"with {', '.join(weights)}" if weights else ""
@@ -168,7 +168,7 @@ def _role(node: ir.Node) -> str:
 
 
 class _Drawing:
-    """Boxes in layers, and lines between them."""
+    """A drawing of boxes in layers, and lines between them."""
 
     def __init__(self) -> None:
         self._boxes: list[tuple[str, str, str, int]] = []
@@ -190,12 +190,12 @@ class _Drawing:
         )
 
     def _lines(self, layout: Layout) -> Iterator[str]:
-        """Curves from the bottom of a box to the top of another, through the middle of layers in between."""
+        """Yield curves from the bottom of one box to the top of another, through the layers in between."""
         for path in layout.paths:
             (first, x), *between, (last, end) = path
             points = [(x, first * _LAYER + _TALL), *((m, n * _LAYER + _TALL / 2) for n, m in between)]
             points.append((end, last * _LAYER))
-            # Through each point in the direction from its one neighbour to the other; upright at the ends.
+            # At each point, the direction is that from one neighbour to the other; vertical at the ends.
             upright = (0.0, (_LAYER - _TALL) / 2)
             near = zip(points, points[2:], strict=False)
             bends = [upright, *(((c[0] - a[0]) / 6, (c[1] - a[1]) / 6) for a, c in near), upright]

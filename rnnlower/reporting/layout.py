@@ -1,4 +1,4 @@
-"""Places for the boxes of a drawing: in layers from top to bottom, with room for the lines between them."""
+"""The layout of a drawing's boxes: in layers from top to bottom, with room for the lines between them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["Layout", "place"]
 
 _GAP = 16
 _BETWEEN = 60
-"""Pixels between parts that nothing connects."""
+"""Pixels between unconnected parts."""
 _LINE = 10
-"""The room that a line takes in a layer that it only crosses."""
+"""The width of a line in a layer that it only crosses."""
 _SWEEPS = 24
 
 _Place = tuple[int, int]
@@ -21,12 +21,12 @@ _Place = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where everything lies.
+    """The positions of all boxes and lines.
 
     Attributes:
         middles: The middle of each box, in pixels from the left.
-        paths: For each edge, the layers that it touches and the middle of the line there, downwards.
-        width: Of all of it.
+        paths: For each edge, the layers that it touches and the position of the line there, downwards.
+        width: The total width.
     """
 
     middles: Sequence[float]
@@ -35,7 +35,7 @@ class Layout:
 
 
 def place(widths: Sequence[float], layers: Sequence[int], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Places boxes of these widths in their layers; an edge leads from a box to one in a lower layer."""
+    """Place boxes of these widths in their layers; an edge leads from a box to one in a lower layer."""
     chains = [
         [(a, layers[a]), *((-1 - n, layer) for layer in range(layers[a] + 1, layers[b])), (b, layers[b])]
         for n, (a, b) in enumerate(edges)
@@ -58,7 +58,7 @@ def place(widths: Sequence[float], layers: Sequence[int], edges: Sequence[tuple[
 
 
 def _parts(near: Mapping[_Place, Sequence[_Place]]) -> list[list[_Place]]:
-    """What is connected, in the order in which it first comes."""
+    """Return the connected parts, in the order in which they first occur."""
     found: list[list[_Place]] = []
     seen: set[_Place] = set()
     for first in near:
@@ -77,7 +77,7 @@ def _parts(near: Mapping[_Place, Sequence[_Place]]) -> list[list[_Place]]:
 def _middles(
     part: Sequence[_Place], near: Mapping[_Place, Sequence[_Place]], room: Mapping[_Place, float]
 ) -> dict[_Place, float]:
-    """Moves every box towards what it is connected to: down and up the layers, and in both at the end."""
+    """Move every box towards its neighbours: down and up the layers, and both at the end."""
     rows: dict[int, list[_Place]] = {}
     for each in sorted(part, key=lambda each: each[1]):
         rows.setdefault(each[1], []).append(each)
@@ -100,7 +100,7 @@ def _middles(
 def _spread(
     row: Sequence[_Place], wanted: Mapping[_Place, float], room: Mapping[_Place, float]
 ) -> dict[_Place, float]:
-    """Where a row is wanted, or as near as its order and the gaps allow: what would overlap moves as one."""
+    """Return positions for a row close to the wanted ones; overlapping boxes move as one."""
     offsets: dict[_Place, float] = {}
     end = 0.0
     for each in row:

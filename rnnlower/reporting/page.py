@@ -1,4 +1,4 @@
-"""The page: its sections, its style, and writing it whole or not at all."""
+"""The HTML page: sections, style, and writing it whole or not at all."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """What a report says.
+    """The content of a report.
 
     Attributes:
-        title: What was done, to which model.
+        title: The command and the model.
         verdict: The conclusion.
-        good: Whether it is good news; ``None``: neither.
+        good: Whether the verdict is positive; ``None`` if neither.
         sections: The rest, in its order.
         command: The command line.
-        seconds: How long each phase took.
+        seconds: The duration of each phase.
     """
 
     title: str
@@ -51,11 +51,11 @@ class Page:
 
 
 def check_report(report: pathlib.Path | None, *others: pathlib.Path) -> None:
-    """Refuses, before anything is done, a page that could not be written.
+    """Refuse a page that could not be written, before anything is done.
 
     Raises:
-        OptionError: Another ending than .html, no folder for it, something in its place that is no file, or
-            one of the other files of the command.
+        OptionError: A suffix other than .html, no folder for it, something in its place that is not a file,
+            or one of the other files of the command.
     """
     if report is None:
         return
@@ -69,10 +69,10 @@ def check_report(report: pathlib.Path | None, *others: pathlib.Path) -> None:
 
 
 def write_page(page: Page, path: pathlib.Path) -> None:
-    """Writes the page, whole or not at all.
+    """Write the page, whole or not at all.
 
     Raises:
-        OptionError: The disk is full, or the like.
+        OptionError: The disk is full, or the file cannot be written.
     """
     content = _render(page).encode()
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
@@ -80,7 +80,7 @@ def write_page(page: Page, path: pathlib.Path) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        # As a file that open() makes: mkstemp lets nobody else read it.
+        # With the permissions of open(): mkstemp's file is unreadable for others.
         mask = os.umask(0)
         os.umask(mask)
         staged.chmod(0o666 & ~mask)
@@ -117,22 +117,22 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        # onnxruntime has packages of other names.
+        # onnxruntime also has packages of other names.
         return "?"
 
 
 def escape(text: object) -> str:
-    """Text that HTML shows as it is."""
+    """Escape text for HTML."""
     return html.escape(str(text))
 
 
 def paragraphs(texts: Iterable[str]) -> str:
-    """A paragraph for each text."""
+    """Return a paragraph for each text."""
     return "".join(f"<p>{escape(text)}</p>\n" for text in texts)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; columns of numbers stand to the right, and those without a value are left out."""
+    """Return a table; columns of numbers are right-aligned, and columns without a value are left out."""
     body = [["" if value is None else value for value in row] for row in rows]
     columns = list(zip(*body, strict=True))
     shown = [number for number, column in enumerate(columns) if any(value != "" for value in column)]

@@ -16,7 +16,7 @@ _MOST_POINTS = 500
 
 
 def bars(rows: Sequence[tuple[str, float, str, bool]], limit: float | None = None) -> str:
-    """Horizontal bars: label, length, the text behind the bar, whether it is bad; a line at the limit."""
+    """Draw horizontal bars, given as (label, length, text after the bar, is bad), and a line at the limit."""
     largest = (
         max([length for _, length, _, _ in rows] + ([] if limit is None else [limit]), default=0.0) or 1.0
     )
@@ -42,9 +42,9 @@ def bars(rows: Sequence[tuple[str, float, str, bool]], limit: float | None = Non
 
 
 def over_time(errors: Sequence[float], allowed: float | None = None) -> str:
-    """Largest error at each time step, on a logarithmic axis; what is allowed, as a line.
+    """Plot the largest error at each time step on a logarithmic axis, with a line at the allowed error.
 
-    Thousands of steps are thinned out: each point then is the largest of its neighbours.
+    Thousands of steps are thinned out: each point is then the largest of its neighbours.
     """
     known = [error for error in errors if math.isfinite(error) and error > 0]
     if not known:

@@ -1,1 +1,1 @@
-"""Where the axis of time goes in a graph, what has to be carried from chunk to chunk, and what cannot be."""
+"""Analysis of the time axis in a graph: where it goes, and what to carry from chunk to chunk."""

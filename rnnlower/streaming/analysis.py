@@ -1,4 +1,4 @@
-"""Whether a model can be streamed, and what has to be done for it."""
+"""The analysis whether a model can be streamed, and of the edits that this takes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _ANY = (11, 7)
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """How a model is to be streamed.
+    """The plan for streaming a model.
 
     Attributes:
         chunk: Time steps of a chunk; ``None``: any number.
         axes: The axis of time of each input that has one.
         steps: Time steps of the model, if their number is fixed.
-        outputs: The frames of each output that has any; the others are as of the end of the chunk.
-        delay: Time steps that the outputs are late.
-        edits: What has to be done to the graph.
+        outputs: The frames of each output that has any; the others hold the value at the end of the chunk.
+        delay: Time steps by which the outputs are late.
+        edits: The edits of the graph.
     """
 
     chunk: int | None
@@ -101,7 +101,7 @@ def _analyse(model: ir.Model, axes: Mapping[str, int], chunk: int, *, allow_dela
 
 
 def _refusal(flow: Flow, error: CoupledError) -> UnsupportedModelError:
-    """The error for the user: the node, why it cannot be streamed, and what to do."""
+    """Return the error for the user: the node, why it cannot be streamed, and the remedy."""
     node = error.node
     located = None if node is None else Located(node, flow.name(node), "", flow.opset)
     return UnsupportedModelError(error.problem, node=located, remedy=error.remedy)
@@ -115,14 +115,14 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
     for place, value in enumerate(flow.model.graph.outputs):
         fact = flow.fact(value)
         if fact.is_sized:
-            raise CoupledError(f"output {value.name!r} tells the number of time steps, which a stream lacks")
+            raise CoupledError(f"output {value.name!r} depends on the number of time steps")
         if fact.track is not None:
             assert value.name is not None
             tracks[value.name], places[value.name] = fact.track, place
     _refuse_what_is_late(flow, tracks)
     if not tracks and steps is not None and steps % chunk:
         raise OptionError(
-            f"all outputs are as of the end, and the model's {steps} time steps are no multiple of {chunk}",
+            f"all outputs are final states, and the model's {steps} time steps are not a multiple of {chunk}",
             remedy=f"ask for a chunk that divides them ({option('chunk')})",
         )
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
@@ -130,15 +130,15 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
         late = -(-delay * track.chunk // chunk)
         tracks[name] = flow.settle_output(places[name], late)
         if track.outer != 1:
-            raise CoupledError(f"output {name!r} has time folded behind another axis", fix_batch())
+            raise CoupledError(f"output {name!r} has time folded into an axis after another one", fix_batch())
     return Analysis(chunk, axes, steps, tracks, delay, flow.edits)
 
 
 def _require_followed(flow: Flow) -> None:
-    """A single step shows its axis badly: a recurrence that was not met would forget its state."""
+    """Refuse a recurrence that was not met: a single step hides its axis, and its state would be lost."""
     for node in flow.model.graph:
         if is_recurrent(node) and node not in flow.recurrent and flow.fact(node.inputs[0]).streams:
-            raise CoupledError("takes one step a call, and the axis of time was lost before it", node=node)
+            raise CoupledError("takes one step per call, and the time axis was lost before it", node=node)
 
 
 def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track]) -> None:
@@ -147,26 +147,26 @@ def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track]) -> None:
     for name, track in tracks.items():
         if track.lag > 0:
             raise CoupledError(
-                f"output {name!r} would be {track.lag} frames late behind {flow.shifts()}",
+                f"output {name!r} would be {track.lag} frames late after {flow.shifts()}",
                 f"{option('allow-delay')} takes that",
             )
         if track.tail + track.lag > 0 and flow.sample.steps > flow.sample.chunk:
             raise CoupledError(
-                f"output {name!r} has {track.tail} frames more than the input, made of pads at the end of "
-                "the sequence, which a stream never sees",
+                f"output {name!r} has {track.tail} frames more than the input, from pads at the end of "
+                "the sequence, which a stream never reaches",
                 "cut them off",
             )
 
 
 def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
-    """The axis of time of each input that has one.
+    """Return the time axis of each input that has one.
 
     Args:
         model: The model.
-        given: Those that the user names. Other inputs with a dimension of the same name have it there.
+        given: Axes named by the user. Other inputs with a dimension of the same name have it there.
 
     Raises:
-        OptionError: A given axis is not there, or nothing tells which axis is time.
+        OptionError: A given axis does not exist, or the time axis cannot be determined.
     """
     inputs = {value.name or "": value for value in model.graph.inputs if not value.is_initializer()}
     for name, axis in given.items():
@@ -182,7 +182,7 @@ def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> dict[str, int]:
-    """The axes, and those of other inputs that have a dimension of the same name."""
+    """Return the axes, and those of other inputs that have a dimension of the same name."""
     names = {dim_name(_dim(inputs[name], axis)) for name, axis in axes.items()} - {None}
     found = dict(axes)
     for name, value in inputs.items():
@@ -193,7 +193,7 @@ def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> 
 
 
 def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, int]:
-    """The axes that lead to the time steps of a recurrent node."""
+    """Return the axes that lead to the time steps of a recurrent node."""
     found: dict[str, list[int]] = {}
     lost: dict[tuple[str, int], list[CoupledError]] = {}
     for name, value in inputs.items():
@@ -214,14 +214,14 @@ def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, i
         _refuse_what_is_in_the_way(model, lost)
     unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
     if unclear or not found:
-        which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node tells"
+        which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node determines it"
         remedy = f"name it ({time_axis('INPUT', 'AXIS')})"
         raise OptionError(f"which axis is time is not clear: {which}", remedy=remedy)
     return {name: places[0] for name, places in found.items()}
 
 
 def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:
-    """Refuses a model whose recurrent nodes no axis leads to, by what the axis got lost at."""
+    """Refuse a model whose recurrent nodes no axis reaches, naming the node that lost the axis."""
     for (name, axis), errors in lost.items():
         for error in errors:
             if error.node is not None and any(map(is_recurrent, model.graph)):
@@ -233,7 +233,7 @@ def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], l
 
 
 def _refuse_branches(model: ir.Model) -> None:
-    """Refuses a model whose recurrent nodes are all in branches and bodies, by the node that holds them."""
+    """Refuse a model whose recurrent nodes are all in branches and bodies, naming the enclosing node."""
     for node in model.graph:
         inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
         if any(map(is_recurrent, inner)) and not any(map(is_recurrent, model.graph)):
@@ -246,21 +246,21 @@ def _refuse_branches(model: ir.Model) -> None:
 
 
 def _refuse_single_step(model: ir.Model) -> None:
-    """Refuses a model of one step, in which the axis of time is one of many that have the size 1."""
+    """Refuse a model of one step, in which the time axis is one of many axes of size 1."""
     flow = Flow(model, Sample({}, 1, 1, next(_sizes(model, {}))), allow_delay=True, strict=False)
     flow.run()
     for node in model.graph:
         shape = flow.fact(node.inputs[0]).shape if is_recurrent(node) else None
         if shape is not None and shape[number(node, "layout", 0)] == 1:
             raise UnsupportedModelError(
-                "takes one step a call already, and at that size nothing shows which axis is time",
+                "takes one step per call already, and at that size the time axis cannot be determined",
                 node=Located(node, flow.name(node), "", flow.opset),
                 remedy=f"stream the model of whole sequences, or lower this one ({call('unroll')})",
             )
 
 
 def _probe(model: ir.Model, axes: Mapping[str, int], value: ir.Value, axis: int) -> Flow:
-    """Where an axis leads, whatever stands in the way."""
+    """Return where an axis leads, ignoring obstacles."""
     dim = _dim(value, axis)
     steps = dim if isinstance(dim, int) and dim >= 0 else _PROBE * _CHUNKS
     sizes = next(_sizes(model, axes))
@@ -275,7 +275,7 @@ def _dim(value: ir.Value, axis: int) -> int | ir.SymbolicDim | None:
 
 
 def _steps(model: ir.Model, axes: Mapping[str, int]) -> int | None:
-    """The number of time steps, if the inputs fix it."""
+    """Return the number of time steps, if the inputs fix it."""
     inputs = {value.name: value for value in model.graph.inputs}
     fixed = {
         name: dim
@@ -288,7 +288,7 @@ def _steps(model: ir.Model, axes: Mapping[str, int]) -> int | None:
 
 
 def _sizes(model: ir.Model, axes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes for what is open: all different, which tells them apart, all the same, or 1."""
+    """Yield sizes for dynamic dimensions: all different, to distinguish them, or all the same, or 1."""
     names = {
         name: None
         for value in model.graph.inputs

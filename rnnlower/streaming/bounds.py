@@ -1,4 +1,4 @@
-"""Slice, Gather, Concat and Pad: operators that pick steps, or change where a sequence begins and ends."""
+"""Slice, Gather, Concat and Pad: operators that select steps, or change where a sequence begins and ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if len(node.inputs) > 4 and node.inputs[4] is not None and content is None:
         raise CoupledError("takes steps that are not constant")
     if step != 1:
-        raise CoupledError("turns time around" if step < 0 else "leaves out steps")
+        raise CoupledError("reverses time" if step < 0 else "leaves out steps")
     (starts, later), (ends, soon) = bounds
     start, end = (_clamp(each[where], track.size) for each in (starts, ends))
     moves = flow.sample.steps != flow.sample.chunk
@@ -55,7 +55,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _is_open(flow: Flow) -> bool:
-    """Whether the length of the sequence is open in the model."""
+    """Return whether the length of the sequence is dynamic in the model."""
     inputs = {value.name: value for value in flow.model.graph.inputs}
     for name, axis in flow.sample.axes.items():
         shape = inputs[name].shape
@@ -70,7 +70,7 @@ def _bounds(flow: Flow, node: ir.Node, name: str, index: int) -> tuple[list[int]
         return list(given), list(given)
     content = flow.content(node, index)
     if content is None:
-        raise CoupledError("cuts at places that are not constant")
+        raise CoupledError("cuts at positions that are not constant")
     whole, chunk = ([int(each) for each in world.reshape(-1)] for world in content)
     return whole, chunk
 
@@ -96,7 +96,7 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     width = len(flow.shape(node, 1))
     if indices.track is not None:
         if data.streams:
-            raise CoupledError("looks up values of the stream at places of the stream")
+            raise CoupledError("looks up values of the stream at positions of the stream")
         return flow.settle(node, 1).at(axis + indices.track.axis).with_(fill=0.0)
     track = moved_track(flow, node)
     if axis != track.axis:
@@ -115,7 +115,7 @@ def _last_only(flow: Flow, track: Track, place: int) -> None:
     if place != track.frames - 1 or (track.outer, track.inner) != (1, 1):
         raise CoupledError("picks a step of the sequence that is not the last one")
     if track.tail + track.lag:
-        raise CoupledError(f"picks the last step behind {flow.shifts()}")
+        raise CoupledError(f"picks the last step after {flow.shifts()}")
 
 
 def _concat(flow: Flow, node: ir.Node) -> Outcome:
@@ -152,16 +152,16 @@ def _concat(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _joined(flow: Flow, node: ir.Node, axis: int, tracked: dict[int, Track]) -> Outcome:
-    """Frames in front of the stream or behind it, which are constants."""
+    """Handle constant frames before or after the stream."""
     if len(tracked) > 1:
-        raise CoupledError("joins sequences one behind the other")
+        raise CoupledError("concatenates sequences over time")
     ((index, track),) = tracked.items()
     fronts: list[np.ndarray] = []
     backs: list[np.ndarray] = []
     for other, value in enumerate(node.inputs):
         content = flow.fact(value).content
         if other != index and (content is None or flow.fact(value).is_sized):
-            raise CoupledError("puts frames in front of the stream, or behind it, that are not constant")
+            raise CoupledError("puts frames before or after the stream that are not constant")
         if other != index and content is not None:
             (fronts if other < index else backs).append(content[0])
     if (track.outer, track.inner) != (1, 1):
@@ -177,22 +177,22 @@ def _joined(flow: Flow, node: ir.Node, axis: int, tracked: dict[int, Track]) -> 
 
 
 def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, front: np.ndarray) -> Outcome:
-    """Frames in front: the stream has them as a start, not as frames of its own."""
+    """Handle frames before the stream: they become its initial state, not frames of its own."""
     axis = later.axis
     uniform = np.unique(front).size == 1
     if later.lag > 0:
-        raise CoupledError("puts frames in front of what is late already (behind something that looks ahead)")
+        raise CoupledError("puts frames before values that are late already (after a node that looks ahead)")
     if uniform and (later.lag == 0 or later.fill == float(front.reshape(-1)[0])):
         return later.with_(lag=later.lag - front.shape[axis], fill=float(front.reshape(-1)[0]))
     if later.lag:
-        raise CoupledError("puts frames in front of others that differ")
+        raise CoupledError("puts frames before others that differ")
     shape: list[int | str | None] = [flow.sample.named(size) for size in flow.shape(node, index)]
     shape[axis] = front.shape[axis]
     start = front
     for place, size in enumerate(shape):
         if not isinstance(size, int):
             if not np.array_equal(start, np.repeat(start.take([0], place), start.shape[place], place)):
-                raise CoupledError("puts frames in front that differ from row to row of a dynamic batch")
+                raise CoupledError("puts frames before the stream that differ in rows of a dynamic batch")
             start = start.take([0], place)
     value = node.inputs[index]
     assert value is not None
@@ -232,7 +232,7 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     mode = node.attributes.get("mode")
     fill = _pad_value(flow, node)
     if (mode is not None and str(mode.value) != "constant") or min(before, behind) < 0 or fill is None:
-        raise CoupledError("pads the sequence with other frames of it, or by what is not constant")
+        raise CoupledError("pads the sequence with its own frames, or with values that are not constant")
     if (track.outer, track.inner) != (1, 1):
         raise CoupledError("pads an axis in which time is folded")
     changed = list(pads)
@@ -246,9 +246,9 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     if not before:
         return later
     if track.lag > 0:
-        raise CoupledError("puts frames in front of what is late already (behind something that looks ahead)")
+        raise CoupledError("puts frames before values that are late already (after a node that looks ahead)")
     if track.lag < 0 and track.fill != fill:
-        raise CoupledError("puts frames in front of others that differ")
+        raise CoupledError("puts frames before others that differ")
     return later.with_(lag=track.lag - before, fill=fill)
 
 

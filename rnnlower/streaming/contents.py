@@ -13,14 +13,14 @@ from rnnlower.streaming.facts import Array, number, numbers
 __all__ = ["LARGEST", "compute", "held"]
 
 LARGEST = 2**20
-"""Elements of what is still computed."""
+"""Largest number of elements that is computed."""
 
 Operands = Sequence[Array | None]
 Compute = Callable[[ir.Node, Operands], Array]
 
 
 def held(node: ir.Node) -> Array | None:
-    """What a Constant holds."""
+    """Return the content of a Constant."""
     for name, attribute in node.attributes.items():
         if attribute.is_ref() or name not in _CONSTANTS:
             continue
@@ -39,20 +39,20 @@ _CONSTANTS = {
 
 
 def compute(node: ir.Node, operands: Operands) -> Array | None:
-    """What the node makes of its operands, ``None`` where that is not known or too large."""
+    """Compute a node on its operands; ``None`` if that is not known or too large."""
     if node.domain or node.op_type not in _TABLE or len(node.outputs) != 1:
         return None
     with np.errstate(all="ignore"):
         try:
             result = np.asarray(_TABLE[node.op_type](node, operands))
         except (ValueError, IndexError, TypeError, KeyError, MemoryError):
-            # What is wrong with the node is for shape inference to say, or for the run.
+            # Shape inference, or the run, will report what is wrong with the node.
             return None
     return result if result.size <= LARGEST else None
 
 
 def _ints(node: ir.Node, operands: Operands, name: str, index: int) -> list[int] | None:
-    """Numbers that are an attribute in older versions of an operator, and an input in newer ones."""
+    """Return numbers that are an attribute in older versions of an operator, and an input in newer ones."""
     given = numbers(node, name)
     if given is not None:
         return list(given)
@@ -94,7 +94,7 @@ def _slice(node: ir.Node, operands: Operands) -> Array:
     steps = _ints(node, operands, "steps", 4) or [1] * len(starts)
     where = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # The end that NumPy would take for one counted from the back.
+        # The value that NumPy would read as counted from the end.
         stop = None if step < 0 and end < -data.shape[axis] else end
         where[axis] = slice(start, stop, step)
     return data[tuple(where)]

@@ -1,4 +1,4 @@
-"""What has to be done to a graph so that it takes one chunk a call."""
+"""The edits that make a graph take one chunk per call."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = [
 ]
 
 Start = float | Array
-"""How a state starts: one number everywhere, or an array."""
+"""The initial value of a state: one number everywhere, or an array."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cached:
-    """An input is preceded by the last elements of the chunks before.
+    """Precede an input by the last elements of the previous chunks.
 
     Attributes:
         node, index: The input, or an output of the model where there is no node.
@@ -38,7 +38,7 @@ class Cached:
         shape: Shape of what is kept; ``None`` where the size of a dimension is not known.
         value: What the state is of, which names it.
         dtype: Its type.
-        calls: How many calls pass before the first real frame comes; until then nothing is kept.
+        calls: Number of calls before the first real frame; until then nothing is kept.
     """
 
     node: ir.Node | None
@@ -55,17 +55,17 @@ class Cached:
 
 @dataclasses.dataclass(frozen=True)
 class Carried:
-    """A recurrent node whose states come from outside and go there.
+    """Move the states of a recurrent node to inputs and outputs of the model.
 
     Attributes:
         resolved: The node.
-        name: What it is called.
-        starts: For each state that becomes an input how it starts.
-        kept: For each state that is an input of the model already that input, and the output of the model
-            that holds it in the end, if there is one.
+        name: Its name.
+        starts: For each state that becomes an input, its initial value.
+        kept: For each state that is an input of the model already, that input, and the output of the model
+            that holds the final state, if there is one.
         shape: Shape of a state.
         dtype: Its type.
-        calls: How many calls pass before the first real frame comes; until then nothing is kept.
+        calls: Number of calls before the first real frame; until then nothing is kept.
     """
 
     resolved: ResolvedNode
@@ -79,7 +79,7 @@ class Carried:
 
 @dataclasses.dataclass(frozen=True)
 class Summed:
-    """A cumulative sum that goes on from chunk to chunk."""
+    """Continue a cumulative sum from chunk to chunk."""
 
     node: ir.Node
     axis: int
@@ -90,7 +90,7 @@ class Summed:
 
 @dataclasses.dataclass(frozen=True)
 class Replaced:
-    """An input becomes a constant."""
+    """Replace an input by a constant."""
 
     node: ir.Node
     index: int
@@ -99,7 +99,7 @@ class Replaced:
 
 @dataclasses.dataclass(frozen=True)
 class SetAttribute:
-    """An attribute gets another list of integers."""
+    """Set an attribute to another list of integers."""
 
     node: ir.Node
     name: str
@@ -108,7 +108,7 @@ class SetAttribute:
 
 @dataclasses.dataclass(frozen=True)
 class Bypassed:
-    """A node gives way to one of its inputs."""
+    """Replace a node by one of its inputs."""
 
     node: ir.Node
     index: int
@@ -116,7 +116,7 @@ class Bypassed:
 
 @dataclasses.dataclass(frozen=True)
 class WithoutInput:
-    """An optional input goes."""
+    """Remove an optional input."""
 
     node: ir.Node
     index: int

@@ -1,4 +1,4 @@
-"""What is known of a value while the axis of time is followed through a graph."""
+"""Facts about a value, collected while the time axis is followed through a graph."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = [
 
 Array = NDArray[np.generic]
 Content = tuple[Array, Array]
-"""What a value holds: for the whole sequence, and for one chunk."""
+"""The content of a value: for the whole sequence, and for one chunk."""
 
 
 class CoupledError(Exception):
-    """A node couples time steps, so that the model cannot be streamed.
+    """A node couples time steps, so the model cannot be streamed.
 
     Args:
         problem: Why.
-        remedy: What to do about it, if anything.
+        remedy: What the user can do, if anything.
         node: The node.
     """
 
@@ -46,9 +46,9 @@ class CoupledError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Track:
-    """Where the frames of a value lie.
+    """The position of a value's frames.
 
-    The axis has ``outer * frames * inner`` elements: more than frames where a Reshape has folded other axes
+    The axis has ``outer * frames * inner`` elements: more than frames if a Reshape has folded other axes
     into it. Frame ``j`` of the whole sequence leaves the stream ``lag`` frames late. Frames that are late by
     a negative number are not part of the stream at all: the first ``-lag`` frames, which are all ``fill``.
 
@@ -56,10 +56,10 @@ class Track:
         axis: The axis.
         frames: Frames of the whole sequence.
         chunk: Frames of a chunk.
-        outer, inner: What is folded in before and behind them.
-        lag: How many frames the stream is behind.
-        tail: How many frames the whole sequence has more than the stream, at its end.
-        fill: What stands in front of the stream.
+        outer, inner: The sizes folded in before and after the frames.
+        lag: The number of frames by which the stream is late.
+        tail: The number of additional frames at the end of the whole sequence.
+        fill: The value before the stream.
     """
 
     axis: int
@@ -82,24 +82,24 @@ class Track:
         return self.outer * self.chunk * self.inner
 
     def at(self, axis: int) -> Track:
-        """The same on another axis."""
+        """Return the same track on another axis."""
         return dataclasses.replace(self, axis=axis)
 
     def with_(self, **changes: object) -> Track:
-        """The same with other attributes."""
+        """Return the same track with other attributes."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """What is known of a value.
+    """Facts about a value.
 
     Attributes:
         shape: Its shape for the whole sequence.
-        track: Where its frames lie, if it has any.
-        latest: It follows from the stream without having an axis of time: a final state, the last frame.
+        track: The position of its frames, if it has any.
+        latest: Whether it follows from the stream without a time axis: a final state, the last frame.
             A chunk's is that of the sequence up to its end.
-        content: What it holds, if that is small and follows from constants and sizes.
+        content: Its content, if that is small and follows from constants and sizes.
     """
 
     shape: tuple[int, ...] | None = None
@@ -109,12 +109,12 @@ class Fact:
 
     @property
     def streams(self) -> bool:
-        """Whether it follows from the stream."""
+        """True if it follows from the stream."""
         return self.track is not None or self.latest
 
     @property
     def is_sized(self) -> bool:
-        """Whether it holds something else for a chunk than for the whole sequence: the length is in it."""
+        """True if its content depends on the length: it differs between a chunk and the whole sequence."""
         return self.content is not None and not _same(*self.content)
 
     @property
@@ -131,28 +131,28 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def fix_batch() -> str:
-    """What to do where time lies behind a batch."""
+    """Return the remedy if time comes after a batch axis."""
     return f"fix the batch at 1 ({option('dim')}, {option('input-shape')})"
 
 
 def fix_shapes() -> str:
-    """What to do where a shape is not known."""
-    return f"fix what is dynamic beside time ({option('dim')}, {option('input-shape')})"
+    """Return the remedy if a shape is not known."""
+    return f"fix dynamic dimensions other than time ({option('dim')}, {option('input-shape')})"
 
 
 def number(node: ir.Node, name: str, default: int) -> int:
-    """An integer attribute."""
+    """Return an integer attribute."""
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.is_ref() else int(attribute.value)
 
 
 def numbers(node: ir.Node, name: str) -> tuple[int, ...] | None:
-    """An attribute that is a list of integers."""
+    """Return an attribute that is a list of integers."""
     attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else tuple(int(each) for each in attribute.value)
 
 
 def text(node: ir.Node, name: str, default: str) -> str:
-    """A text attribute."""
+    """Return a text attribute."""
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.is_ref() else str(attribute.value)

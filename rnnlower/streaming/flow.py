@@ -1,4 +1,4 @@
-"""The axis of time, followed forward through a graph, node by node."""
+"""The time axis, followed forward through a graph, node by node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rnnlower.streaming.facts import Array, Content, CoupledError, Fact, Track, 
 __all__ = ["LATEST", "Flow", "Outcome", "Rule", "Sample"]
 
 LATEST = "latest"
-"""What a rule says of an output that follows from the stream and has no axis of time."""
+"""A rule's result for an output that follows from the stream and has no time axis."""
 
 Outcome = Track | str | None
 Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
@@ -29,10 +29,10 @@ Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Numbers for everything that the model leaves open.
+    """Example numbers for everything that the model leaves dynamic.
 
     Attributes:
-        axes: The axis of time of each input that has one.
+        axes: The time axis of each input that has one.
         steps: Time steps of the whole sequence.
         chunk: Time steps of a chunk.
         sizes: Sizes of the other symbolic dimensions, by name; of nameless ones under "".
@@ -44,7 +44,7 @@ class Sample:
     sizes: Mapping[str, int]
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """The shape of a graph input for the whole sequence."""
+        """Return the shape of a graph input for the whole sequence."""
         if value.shape is None:
             return None
         shape = [
@@ -56,7 +56,7 @@ class Sample:
         return tuple(shape)
 
     def named(self, size: int) -> int | str | None:
-        """The size as a shape may declare it: a number, the name of a dimension, or neither."""
+        """Return the size as a shape may declare it: a number, the name of a dimension, or neither."""
         for name, own in self.sizes.items():
             if own > 1 and size % own == 0:
                 return (name if size == own else f"{size // own}*{name}") if name else None
@@ -68,20 +68,20 @@ def _name(dim: object) -> str:
 
 
 class Flow:
-    """Follows the time axis of a main graph without calls of functions.
+    """The propagation of the time axis through a main graph without function calls.
 
     Args:
-        model: The model, which stays as it is.
-        sample: Where the axis begins, and sizes.
-        allow_delay: Whether the stream may fall behind.
-        strict: Whether a node that couples time steps is an error; else what follows from it is unknown.
+        model: The model; it is not changed.
+        sample: The time axes of the inputs, and sizes.
+        allow_delay: Whether the stream may be late.
+        strict: Whether a node that couples time steps is an error; else its outputs are unknown.
 
     Attributes:
-        facts: What is known of each value.
-        edits: What has to be done.
-        ahead: The nodes that look ahead, by how many frames.
+        facts: The facts about each value.
+        edits: The edits of the graph.
+        ahead: The nodes that look ahead, with the number of frames.
         recurrent: The recurrent nodes that run over the time axis.
-        lost: What is in the way, where that is no error.
+        lost: The obstacles, if they are not errors.
     """
 
     def __init__(self, model: ir.Model, sample: Sample, *, allow_delay: bool, strict: bool = True) -> None:
@@ -98,7 +98,7 @@ class Flow:
         self.strict = strict
 
     def run(self) -> None:
-        """Follows it to the end.
+        """Follow the axis to the end.
 
         Raises:
             CoupledError: A node couples time steps.
@@ -117,43 +117,43 @@ class Flow:
             return Fact(shape, track)
         return Fact(shape)
 
-    # What rules ask.
+    # Queries of the rules.
 
     def fact(self, value: ir.Value | None) -> Fact:
-        """What is known of a value."""
+        """Return the facts about a value."""
         return Fact() if value is None else self.facts.get(value, Fact())
 
     def track(self, node: ir.Node, index: int = 0) -> Track | None:
-        """Where the frames of an input lie."""
+        """Return the position of an input's frames."""
         return self.fact(node.inputs[index]).track if index < len(node.inputs) else None
 
     def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
-        """The shape of an input for the whole sequence."""
+        """Return the shape of an input for the whole sequence."""
         shape = self.fact(node.inputs[index]).shape
         if shape is None:
             raise CoupledError("has an input of unknown shape")
         return shape
 
     def result(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
-        """The shape of an output for the whole sequence."""
+        """Return the shape of an output for the whole sequence."""
         shape = self.fact(node.outputs[index]).shape
         if shape is None:
             raise CoupledError("has a result of unknown shape", fix_shapes())
         return shape
 
     def content(self, node: ir.Node, index: int) -> Content | None:
-        """What an input holds."""
+        """Return the content of an input."""
         return self.fact(node.inputs[index]).content if index < len(node.inputs) else None
 
     def name(self, node: ir.Node) -> str:
-        """What a node is called; unnamed ones after operator and number."""
+        """Return the name of a node; unnamed ones are named after operator and number."""
         if node.name:
             return node.name
         twins = [other for other in self.model.graph if other.op_type == node.op_type]
         return f"{node.op_type}_{twins.index(node)}"
 
     def shifts(self) -> str:
-        """What shifts time, for messages."""
+        """Describe the nodes that shift time, for messages."""
         ahead = (
             f"{node.op_type} node {self.name(node)!r}, which looks {frames} frame{'s' * (frames > 1)} ahead"
             for node, frames in self.ahead.items()
@@ -161,13 +161,13 @@ class Flow:
         return " and ".join(ahead) or "frames that are put in front of the sequence, or cut off its end"
 
     def is_constant(self, value: ir.Value) -> bool:
-        """Whether it is an initializer that nobody can override."""
+        """Return whether it is an initializer that cannot be overridden."""
         return value.is_initializer() and not value.is_graph_input()
 
-    # What rules do.
+    # Actions of the rules.
 
     def settle(self, node: ir.Node, index: int, lag: int | None = None) -> Track:
-        """Lets an input be as late as is said, or at least not ahead of the stream."""
+        """Make an input late by the given lag, or at least not ahead of the stream."""
         track = self.track(node, index)
         assert track is not None
         wanted = max(track.lag, 0) if lag is None else lag
@@ -178,7 +178,7 @@ class Flow:
         return track.with_(lag=wanted)
 
     def settle_output(self, place: int, lag: int) -> Track:
-        """Lets an output of the model be as late as is said."""
+        """Make an output of the model late by the given lag."""
         value = self.model.graph.outputs[place]
         track = self.fact(value).track
         assert track is not None
@@ -188,9 +188,9 @@ class Flow:
         return track.with_(lag=lag)
 
     def wait(self, node: ir.Node, index: int) -> tuple[Track, int]:
-        """Lets an input be late by whole chunks, and tells how many: a state must not see what comes before.
+        """Make an input late by whole chunks and return their number: a state must not see earlier frames.
 
-        What leaves the stream before the first frame belongs to no step.
+        Frames that leave the stream before the first one belong to no step.
         """
         track = self.track(node, index)
         assert track is not None
@@ -200,7 +200,7 @@ class Flow:
     def cache(
         self, node: ir.Node, index: int, track: Track, frames: int, take: int, start: Start, calls: int = 0
     ) -> None:
-        """Keeps frames of an input for the next chunk, in front of which they are put."""
+        """Keep frames of an input for the next chunk, and put them before it."""
         value = node.inputs[index]
         assert value is not None
         self._cache(node, index, value, track, frames, take, start, calls)
@@ -264,7 +264,7 @@ class Flow:
         if rule is None:
             domain = f"{node.domain}." if node.domain else ""
             raise CoupledError(
-                f"may couple time steps: nothing is known here of what {domain}{node.op_type} does over time"
+                f"may couple time steps: the behaviour of {domain}{node.op_type} over time is not known"
             )
         outcome = rule(self, node)
         outcomes = [outcome] * len(node.outputs) if not isinstance(outcome, list) else outcome
@@ -291,13 +291,13 @@ class Flow:
         if any(value is not None and c is None for value, c in zip(node.inputs, contents, strict=True)):
             return None
         if node.op_type in _FILLING and any(self.fact(value).is_sized for value in node.inputs):
-            # As long as the sequence: a value over time, and not one that is known.
+            # It is as long as the sequence: a value over time whose content is not known.
             return None
         worlds = [compute(node, [None if c is None else c[world] for c in contents]) for world in (0, 1)]
         return None if worlds[0] is None or worlds[1] is None else (worlds[0], worlds[1])
 
     def _infer(self, node: ir.Node) -> list[tuple[int, ...] | None]:
-        """The shapes of the outputs, as onnx infers them or as the model declares them."""
+        """Return the shapes of the outputs, as inferred by onnx or declared in the model."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self.opset, node.domain)
         except onnx.defs.SchemaError:
@@ -328,7 +328,7 @@ class Flow:
         return [self._learn(out, inferred.get(out.name or "")) for out in node.outputs]
 
     def dtype(self, value: ir.Value) -> ir.DataType:
-        """The type of a value."""
+        """Return the type of a value."""
         content = self.fact(value).content
         known = self._types.get(value) or value.dtype
         if known is None and content is not None:
@@ -372,11 +372,11 @@ def _size(node: ir.Node, shape: tuple[int, ...]) -> Array:
 
 
 def _captured(node: ir.Node) -> Iterable[ir.Value]:
-    """The values of the graph that the bodies of a node read."""
+    """Yield the values of the graph that the bodies of a node read."""
     for graph in subgraphs_of(node):
         for inner, _ in walk(graph):
             for value in inner.inputs:
                 if value is not None and value.graph is node.graph:
                     yield value
-        # A branch may hand on a value of the outer graph as it is.
+        # A branch may return a value of the outer graph unchanged.
         yield from (value for value in graph.outputs if value.graph is node.graph)

@@ -1,4 +1,4 @@
-"""What operators that move values without computing read alike: the track of what moves, and the axes."""
+"""Common parts of operators that only move values: the track of the moved value, and the axes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["axes_of", "moved_track"]
 
 
 def moved_track(flow: Flow, node: ir.Node) -> Track:
-    """The track of what is moved; the other inputs only say how."""
+    """Return the track of the moved value; the other inputs only control the move."""
     track = flow.track(node)
     if track is None:
         raise CoupledError(
-            "takes sizes or places from the number of time steps in a way that is not followed"
+            "takes sizes or positions from the number of time steps in a way that is not followed"
         )
     for index in range(1, len(node.inputs)):
         if flow.fact(node.inputs[index]).streams:
-            raise CoupledError("moves values to places that follow from the stream")
+            raise CoupledError("moves values to positions that follow from the stream")
     return track
 
 
 def axes_of(flow: Flow, node: ir.Node, index: int = 1) -> list[int] | None:
-    """The axes that an operator is given: as an attribute, or as the constant input at ``index``."""
+    """Return the axes of an operator: an attribute, or the constant input at ``index``."""
     given = numbers(node, "axes")
     content = flow.content(node, index)
     if given is None and content is not None:

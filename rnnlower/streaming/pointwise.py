@@ -1,4 +1,4 @@
-"""Operators that treat each frame by itself, as long as the axis of time is none of those they work along."""
+"""Operators that treat each frame separately, unless the time axis is one of those they work along."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NARY = (
 
 
 def elementwise(flow: Flow, node: ir.Node) -> Outcome:
-    """Broadcasting operators: all operands have their frames on one axis, and are equally late."""
+    """Handle broadcasting operators: all operands have their frames on one axis, and are equally late."""
     if "axis" in node.attributes and node.op_type in ("Add", "Sub", "Mul", "Div", "Pow"):
         raise CoupledError("broadcasts by an attribute", "convert the model to opset 7 or higher first")
     return aligned(flow, node, range(len(node.inputs)), len(flow.result(node)))
 
 
 def aligned(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Track:
-    """The common track of operands whose shapes are aligned at their ends, on the axes of a result."""
+    """Return the common track of operands whose shapes are aligned at their ends, on the axes of a result."""
     tracks: dict[int, Track] = {}
     for index in indices:
         fact = flow.fact(node.inputs[index])
@@ -64,7 +64,7 @@ def aligned(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Tra
 
 
 def _accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
-    """Accepts an operand without frames, if it is the same for all of them; ``axis`` counts from the end."""
+    """Accept an operand without frames, if it is the same for all frames; ``axis`` counts from the end."""
     fact = flow.fact(node.inputs[index])
     if fact.latest and track.frames > 1:
         raise CoupledError(
@@ -79,7 +79,7 @@ def _accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> N
 
 
 def per_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> np.ndarray:
-    """A constant as long as the sequence, cut to a chunk: it must be the same at every step."""
+    """Cut a constant as long as the sequence to a chunk: it must be the same at every step."""
     value = node.inputs[index]
     assert value is not None
     content = flow.fact(value).content
@@ -88,7 +88,7 @@ def per_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) ->
         if not flow.is_constant(value) and value.is_graph_input():
             raise CoupledError(
                 f"combines every step with one of input {name}",
-                f"if that is a stream as well, name it too ({time_axis(str(value.name), axis)})",
+                f"if that is a stream as well, name it, too ({time_axis(str(value.name), axis)})",
             )
         raise CoupledError(f"combines the steps with {name}, which may differ from step to step")
     array = content[0]
@@ -104,7 +104,7 @@ def per_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) ->
 
 
 def _along(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: bool = True) -> Outcome:
-    """An operator that works along these axes; afterwards they are gone if it keeps none."""
+    """Handle an operator that works along these axes; they are removed unless it keeps them."""
     rank = len(flow.shape(node))
     along = {axis % rank for axis in axes}
     _only_first(flow, node)
@@ -165,9 +165,9 @@ def _arg(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
-    """BatchNormalization with the statistics of the training: numbers for each channel, on axis 1."""
+    """Handle BatchNormalization with the statistics of the training: numbers for each channel, on axis 1."""
     if number(node, "training_mode", 0):
-        raise CoupledError("normalizes by the statistics of what it sees", "export the model for inference")
+        raise CoupledError("normalizes by the statistics of its input", "export the model for inference")
     return _along([1], flow, node, "has parameters that differ from step to step:")
 
 
@@ -178,7 +178,7 @@ def _quantize(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def matmul(flow: Flow, node: ir.Node) -> Outcome:
-    """Products of matrices: time is a row of the first, a column of the second, or an axis of both."""
+    """Handle products of matrices: time is a row of the first, a column of the second, or an axis of both."""
     a, b = (flow.fact(value) for value in node.inputs[:2])
     rank_a, rank_b = len(flow.shape(node, 0)), len(flow.shape(node, 1))
     rank = max(rank_a, rank_b)
@@ -207,7 +207,7 @@ def matmul(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def gemm(flow: Flow, node: ir.Node) -> Outcome:
-    """Gemm: time is a row of the result (from A) or a column (from B); C may have it too."""
+    """Handle Gemm: time is a row of the result (from A) or a column (from B); C may have it, too."""
     facts = [flow.fact(value) for value in node.inputs]
     trans = [bool(number(node, "transA", 0)), bool(number(node, "transB", 0))]
     if facts[0].track is not None and facts[1].track is not None:
@@ -215,7 +215,7 @@ def gemm(flow: Flow, node: ir.Node) -> Outcome:
     index = 0 if facts[0].track is not None else 1
     track = facts[index].track
     if track is None:
-        raise CoupledError("adds what lies over time to a product that does not")
+        raise CoupledError("adds a value over time to a product without time")
     if track.axis != (1 if trans[index] else 0) ^ index:
         raise CoupledError("sums over time: a stream has no end")
     other = facts[1 - index]
@@ -247,7 +247,7 @@ def _with_bias(flow: Flow, node: ir.Node, index: int, placed: Track, bias: Fact)
 
 
 def einsum(flow: Flow, node: ir.Node) -> Outcome:
-    """Einsum: the letter of time is one in all operands over time, and in the result."""
+    """Handle Einsum: time is the same letter in all operands over time, and in the result."""
     equation = text(node, "equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -262,7 +262,7 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
     for index, term in enumerate(terms):
         fact = flow.fact(node.inputs[index])
         if index not in tracks and (fact.latest or letters & {*term}):
-            raise CoupledError("combines the steps with what differs from step to step, or comes later")
+            raise CoupledError("combines the steps with values that differ from step to step, or come later")
     letter = next(iter(letters))
     if len(letters) > 1 or letter not in right or any(term.count(letter) > 1 for term in terms):
         raise CoupledError("sums over time, or compares steps with each other")

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN over time, and sums that go on: nodes that carry a state from chunk to chunk."""
+"""LSTM, GRU and RNN over time, and cumulative sums: nodes that carry a state from chunk to chunk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
     if track is None:
         raise CoupledError("has states over time, but its X is not")
     if track.axis == 2:
-        raise CoupledError("takes the steps for the features of X")
+        raise CoupledError("uses the steps as the features of X")
     if track.axis == batch:
         return _over_another_axis(flow, node, resolved, track)
     if track.axis != time or (track.outer, track.inner) != (1, 1):
@@ -52,7 +52,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
     flow.recurrent.append(node)
     if any(resolved.reversed_directions):
         raise CoupledError(
-            f"is {resolved.direction}: it begins with the last step, which a stream never sees"
+            f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
         )
     _lengths(flow, node, track)
     track, calls = flow.wait(node, 0)
@@ -61,7 +61,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
 
 
 def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
-    """A recurrence over frequency, say: the steps are rows of its batch, in any direction."""
+    """Handle a recurrence over another axis, such as frequency: the steps are rows of its batch."""
     track = flow.settle(node, 0)
     lens = node.inputs[4] if len(node.inputs) > 4 else None
     if lens is not None:
@@ -106,7 +106,7 @@ def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -
     shifted = track.lag + track.tail
     states = {value for edit in flow.edits if isinstance(edit, Carried) for _, value in edit.kept.values()}
     if shifted and any(not _only_feeds(out, states) for out in finals):
-        raise CoupledError(f"has a final state that is read behind {flow.shifts()}")
+        raise CoupledError(f"has a final state that is read after {flow.shifts()}")
     outcomes: list[Outcome] = [y, LATEST, LATEST]
     return outcomes[: len(node.outputs)]
 
@@ -150,13 +150,13 @@ def _start(flow: Flow, name: str, fact: Fact) -> Start:
     for axis, size in enumerate(array.shape):
         if not isinstance(flow.sample.named(size), int):
             if not np.array_equal(array, np.repeat(array.take([0], axis), size, axis)):
-                raise CoupledError(f"has an {name} that differs from row to row of a dynamic batch")
+                raise CoupledError(f"has an {name} that differs between rows of a dynamic batch")
             array = array.take([0], axis)
     return array
 
 
 def _kept(flow: Flow, node: ir.Node, name: str, value: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """A state that the model takes already: its input, and the output that holds it in the end."""
+    """Return a state that the model takes already: its input, and the output that holds the final state."""
     inputs = [this for this in _moved_from(value) if this.is_graph_input()]
     if len(inputs) != 1:
         raise CoupledError(f"has an {name} that is computed: neither a constant nor an input of the model")
@@ -180,7 +180,7 @@ def _kept(flow: Flow, node: ir.Node, name: str, value: ir.Value) -> tuple[ir.Val
 
 
 def _moved_from(value: ir.Value) -> set[ir.Value]:
-    """Where a value comes from by way of operators that move it only."""
+    """Return the values that a value comes from through operators that only move it."""
     found: set[ir.Value] = set()
     pending = [value]
     while pending:
@@ -198,7 +198,7 @@ def _moved_from(value: ir.Value) -> set[ir.Value]:
 
 
 def _moved_to(value: ir.Value | None) -> list[ir.Value]:
-    """Where a value goes by way of operators that move it only, in the order of the graph."""
+    """Return the values that a value reaches through operators that only move it, in graph order."""
     found: dict[ir.Value, None] = {}
     pending = [] if value is None else [value]
     while pending:
@@ -222,7 +222,7 @@ def _cumulative(flow: Flow, node: ir.Node) -> Outcome:
     if axis != track.axis:
         return flow.settle(node, 0).with_(fill=0.0)
     if number(node, "reverse", 0):
-        raise CoupledError("sums from the end of the sequence, which a stream never sees")
+        raise CoupledError("sums from the end of the sequence, which a stream never reaches")
     if (track.outer, track.inner) != (1, 1):
         raise CoupledError("sums along an axis in which time is folded")
     track, calls = flow.wait(node, 0)

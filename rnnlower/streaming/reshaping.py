@@ -1,4 +1,4 @@
-"""Reshape, Expand and their like: where the frames go, also when a shape folds them in."""
+"""Reshape, Expand and similar operators: the frames' positions, even if a shape folds them into an axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _flatten(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _reshaped(track: Track, before: tuple[int, ...], after: tuple[int, ...]) -> Outcome:
-    """Where the frames are when a shape has become another one."""
+    """Return the position of the frames after a change of shape."""
     ahead = math.prod(before[: track.axis]) * track.outer
     places = []
     passed = 1
@@ -30,7 +30,7 @@ def _reshaped(track: Track, before: tuple[int, ...], after: tuple[int, ...]) -> 
             if size % (outer * track.frames) == 0 and size:
                 places.append(track.at(axis).with_(outer=outer, inner=size // (outer * track.frames)))
         passed *= size
-    # One step fits everywhere: an axis of its own is the likeliest.
+    # One step fits everywhere: an axis of its own is the most likely.
     if places:
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:
@@ -39,13 +39,13 @@ def _reshaped(track: Track, before: tuple[int, ...], after: tuple[int, ...]) -> 
 
 
 def _framed(track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
-    """Frames of several samples each: the time axis is cut into two."""
+    """Handle frames of several samples each: the time axis is split into two."""
     passed = 1
     for axis, size in enumerate(after):
         if passed == ahead and size > 1 and track.frames % size == 0 and track.inner == 1:
             length = track.frames // size
             if track.tail or track.lag:
-                raise CoupledError("cuts the time axis into frames behind something that shifts it")
+                raise CoupledError("cuts the time axis into frames after a node that shifts it")
             if track.chunk % length:
                 raise CoupledError(
                     f"cuts the time axis into frames of {length}: the chunk must be a multiple"
@@ -65,7 +65,7 @@ def _reshape(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _fit_target(flow: Flow, node: ir.Node, track: Track, name: str) -> None:
-    """Makes a target shape that has the length of the sequence in it fit a chunk."""
+    """Make a target shape that contains the length of the sequence fit a chunk."""
     wanted = list(flow.result(node))
     wanted[track.axis] = track.chunk_size
     given = numbers(node, name)
@@ -130,7 +130,7 @@ def _constant_of_shape(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _filled(flow: Flow, node: ir.Node, whole: list[int], chunk: list[int]) -> Outcome:
-    """The same at every step: as long as the sequence, and as a chunk."""
+    """Handle a value that is the same at every step: as long as the sequence, and as a chunk."""
     if node.op_type == "Expand" and flow.fact(node.inputs[0]).latest:
         raise CoupledError("hands the last step (a final state, or the last frame) to every step")
     differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
@@ -141,7 +141,7 @@ def _filled(flow: Flow, node: ir.Node, whole: list[int], chunk: list[int]) -> Ou
     axis = differ[0]
     if whole[axis] * size != chunk[axis] * steps:
         raise CoupledError("takes its shape from the number of time steps in a way that is not followed")
-    # What is the same at every step may be folded either way.
+    # A value that is the same at every step may be folded either way.
     frames, own = _rate(whole[axis], chunk[axis], steps, size)
     return Track(axis + rank - len(whole), frames, own, outer=whole[axis] // frames)
 

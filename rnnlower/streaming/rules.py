@@ -1,4 +1,4 @@
-"""What each operator does over time: a row for each that is known. Any other is refused by name."""
+"""The rule of each known operator over time, one row per operator; any other operator is refused."""
 
 from __future__ import annotations
 

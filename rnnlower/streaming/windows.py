@@ -17,7 +17,7 @@ __all__ = ["WINDOWS"]
 
 @dataclasses.dataclass(frozen=True)
 class _Window:
-    """A window over time: its frames, how far apart they are, how far it moves, and the pads around."""
+    """A window over time: its frames, their distance, its step, and the pads around it."""
 
     kernel: int
     dilation: int
@@ -44,7 +44,7 @@ def _conv(flow: Flow, node: ir.Node) -> Outcome:
 def _pool(flow: Flow, node: ir.Node) -> Outcome:
     kernel = numbers(node, "kernel_shape") or ()
     if len(node.outputs) > 1 and node.outputs[1].uses():
-        raise CoupledError("tells where in the sequence the largest values are")
+        raise CoupledError("returns the positions of the largest values in the sequence")
     lowest = float(
         np.finfo(np.float16 if flow.dtype(node.outputs[0]) == ir.DataType.FLOAT16 else np.float32).min
     )
@@ -82,7 +82,7 @@ def _over_time(flow: Flow, node: ir.Node, kernel: tuple[int, ...], track: Track)
     if auto.startswith("SAME") and (window.span, window.stride) != (1, 1):
         raise CoupledError(
             f"pads the end of the sequence (auto_pad={auto}), so that it looks ahead",
-            "a causal one pads the start alone",
+            "a causal one only pads the start",
         )
     return window
 
@@ -119,7 +119,7 @@ def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float
 
 
 def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
-    """The pads of the window, and in front of the stream what the model puts there."""
+    """Return the pads of the window, and the model's values before the stream."""
     rank = len(flow.shape(node))
     column = np.full(kept, pad, np.float32)
     column[kept + track.lag :] = track.fill
@@ -129,7 +129,7 @@ def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np
 
 
 def _transposed(flow: Flow, node: ir.Node) -> Outcome:
-    """ConvTranspose, where it does nothing over time."""
+    """Handle a ConvTranspose that does nothing over time."""
     track = flow.track(node)
     if track is None or any(flow.fact(value).streams for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")

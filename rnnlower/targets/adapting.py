@@ -29,7 +29,7 @@ _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}
 def find_changes(
     located: Located, node: ResolvedNode, target: Target, semantics: Semantics, dialect: Dialect
 ) -> tuple[RecurrentRule, frozenset[str]] | None:
-    """What is to be changed for the target to run the node, and by which rule it does then.
+    """Return the changes that make the target run the node, and the rule by which it then does.
 
     ``None``: nothing that may be changed is enough.
     """
@@ -43,7 +43,7 @@ def find_changes(
 def _changes_for(
     located: Located, node: ResolvedNode, rule: RecurrentRule, semantics: Semantics, dialect: Dialect
 ) -> frozenset[str] | None:
-    """The same, for one rule: what the node lacks is changed, then what the result still lacks."""
+    """Return the same, for one rule: what the node lacks is changed, then what the result still lacks."""
     changes: frozenset[str] = frozenset()
     lacks = lacking(located, rule, semantics)
     while lacks:
@@ -87,7 +87,7 @@ class AdaptedNode:
         self._own_activations = own
 
     def emit(self) -> dict[str, ir.Value]:
-        """Emits; gives a new value for each output of the node that is used."""
+        """Emit the form; return a new value for each output of the node that is used."""
         node = self._node
         inputs = self._inputs()
         splits = node.num_directions > 1 and "bidirectional" in self._changes and self._own_activations
@@ -110,7 +110,7 @@ class AdaptedNode:
         return results
 
     def _inputs(self) -> dict[str, ir.Value]:
-        """The node's inputs, with what is to be written out."""
+        """Return the node's inputs, with what is to be written out."""
         node, e = self._node, self.e
         given = dict(node.inputs)
         if self._turned:
@@ -139,12 +139,12 @@ class AdaptedNode:
         return turned
 
     def _is_full(self, lengths: ir.Value | None) -> bool:
-        """Whether every row is known to be as long as X."""
+        """Return whether every row is known to be as long as X."""
         tensor = constant_of(lengths)
         return tensor is not None and bool(np.all(tensor.numpy() == self._node.seq_length))
 
     def _lane(self, name: str, value: ir.Value, index: int) -> ir.Value:
-        """What one direction has of an input."""
+        """Return one direction's part of an input."""
         if name in ("X", "sequence_lens"):
             return value
         tensor = constant_of(value)
@@ -157,7 +157,7 @@ class AdaptedNode:
         return part
 
     def _run(self, inputs: Mapping[str, ir.Value], direction: str, directions: int) -> dict[str, ir.Value]:
-        """The outputs of a recurrent node, in forward order of time."""
+        """Return the outputs of a recurrent node, in forward order of time."""
         turns = direction == "reverse" and "reverse" in self._changes and "sequence_lens" not in inputs
         if turns:
             inputs = {**inputs, "X": self._turn(inputs["X"])}
@@ -178,7 +178,7 @@ class AdaptedNode:
         return outputs
 
     def _turn(self, value: ir.Value) -> ir.Value:
-        """The value with its first axis, time, from end to start."""
+        """Return the value with its first axis, time, from end to start."""
         steps = self._node.seq_length
         if steps is None:
             turned = self.e.flip(value, 0)
@@ -200,7 +200,7 @@ class AdaptedNode:
         ]
 
     def _outputs(self, directions: int) -> list[ir.Value]:
-        """Those that are used or have to be there; others before them have no name."""
+        """Return those that are used or have to be there; others before them have no name."""
         node = self._node
         names = OUTPUT_NAMES[: 3 if node.op_type == "LSTM" else 2]
         wanted = [node.used(name) or name in self._changes for name in names]

@@ -1,4 +1,4 @@
-"""How a node runs on a target: by its own operator, as it is or adapted, or lowered; the cheapest is taken.
+"""The choice of how a node runs on a target: its own operator, as it is or adapted, or lowered, by price.
 
 The candidates are one list. What is known of costs prices them (`sketching.py`); where nothing is, rules of
 the target choose.
@@ -64,7 +64,7 @@ class KeptNode:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What becomes of a node.
+    """The decision on a node.
 
     Attributes:
         kind: ``keep``, ``adapt`` or ``lower``.
@@ -86,7 +86,7 @@ def choose_native(
     wishes: Wishes,
     sketches: Sketches | None = None,
 ) -> Choice:
-    """Whether a target's own operator runs a node, as it is or adapted.
+    """Return whether a target's own operator runs a node, as it is or adapted.
 
     Args:
         target: The target.
@@ -122,7 +122,7 @@ def choose_native(
 def all_candidates(
     target: Target, located: Located, semantics: Semantics, private: Container[ir.Value], wishes: Wishes
 ) -> list[Candidate]:
-    """The ways in which a target runs a node whose types and sizes are noted, its own operator first.
+    """Return the ways in which a target runs a node whose types and sizes are noted, its own operator first.
 
     Args:
         target: The target.
@@ -144,7 +144,7 @@ def _lowered_candidates(
     wishes: Wishes,
     sketches: Sketches | None,
 ) -> list[Candidate]:
-    """The lowered forms; none where the node cannot be lowered."""
+    """Return the lowered forms; none where the node cannot be lowered."""
     node = parse_recurrent(located, semantics, lenient=True)
     if node.dtype is None or not node.hidden_size:
         return []
@@ -156,7 +156,7 @@ def _lowered_candidates(
 
 
 def _own_candidate(target: Target, located: Located, semantics: Semantics) -> Candidate | None:
-    """The target's own operator, as it is or adapted; ``None``: it is right in neither form."""
+    """Return the target's own operator, as it is or adapted; ``None``: it is right in neither form."""
     node = parse_recurrent(located, semantics, lenient=True)
     changes: frozenset[str] = frozenset()
     if native_misfits(located, target, semantics):
@@ -176,7 +176,7 @@ def _own_candidate(target: Target, located: Located, semantics: Semantics) -> Ca
 
 
 def _faster_unrolled(target: Target, node: ResolvedNode) -> RecurrentRule | None:
-    """The rule by which unrolling the node beats the runtime's own operator."""
+    """Return the rule by which unrolling the node beats the runtime's own operator."""
     rules = (rule for rule in target.recurrent if node.node.op_type in rule.ops)
     steps = node.seq_length
     if steps is None or node.batch_size is None:
@@ -202,7 +202,7 @@ def choose_plan(
     native: Mapping[str, float] | None = None,
     sketches: Sketches | None = None,
 ) -> Plan:
-    """How a node is lowered for the target: the cheapest candidate of those that it runs.
+    """Return the plan for a node: the cheapest candidate of those that the target runs.
 
     Args:
         target: The target.
@@ -244,7 +244,7 @@ def _lowered(
     strategy: str | None = None,
     sketches: Sketches | None = None,
 ) -> tuple[list[Candidate], str]:
-    """The lowered candidates, and why there are no others where that is not their price.
+    """Return the lowered candidates, and why there are no others where that is not their price.
 
     Raises:
         MissingOperatorError: There is none.
@@ -254,7 +254,7 @@ def _lowered(
 
 
 def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
-    """The strategies among which prices choose; one with the reason where a rule does."""
+    """Return the strategies among which prices choose; one with the reason where a rule does."""
     steps, loops = node.seq_length, target.control_flow.ops
     if target.costs is None or steps is None:
         return _preferred(target, node)
@@ -267,7 +267,7 @@ def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
 
 
 def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
-    """The strategy for a target of which no costs are known, and why."""
+    """Return the strategy for a target of which no costs are known, and why."""
     steps, loops = node.seq_length, target.control_flow.ops
     guarded = steps is not None or "If" in loops
     if not {"Scan", "Loop"} & {*loops}:

@@ -1,4 +1,4 @@
-"""What a lowering for a target may emit, what it refuses, and what may not be left."""
+"""The operators that a lowering for a target may emit, its refusals, and checks of the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def dialect(target: Target) -> Dialect:
-    """The operators that a lowering for the target may emit."""
+    """Return the operators that a lowering for the target may emit."""
     constant: dict[str, frozenset[int]] = {}
     for limit in target.limits:
         for op_type in limit.ops:
@@ -54,7 +54,7 @@ def dialect(target: Target) -> Dialect:
 
 @functools.cache
 def _without_float64() -> frozenset[str]:
-    """The operators that onnxruntime, which verifies every result, has no float64 kernel of."""
+    """Return the operators for which onnxruntime, which verifies every result, has no float64 kernel."""
     limits = find_target("onnxruntime").limits
     return frozenset(
         op_type
@@ -65,7 +65,7 @@ def _without_float64() -> frozenset[str]:
 
 
 def check_opset(target: Target, opset: int) -> None:
-    """Refuses an opset that the target does not take."""
+    """Refuse an opset that the target does not support."""
     first, last = target.opset.range
     if not first <= opset <= last:
         raise OptionError(
@@ -74,7 +74,7 @@ def check_opset(target: Target, opset: int) -> None:
 
 
 def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
-    """Refuses a node whose sizes or type the target does not take."""
+    """Refuse a node whose sizes or type the target does not support."""
     if target.shapes.static:
         sizes = {"batch size": node.batch_size, "sequence length": node.seq_length}
         for what, size in sizes.items():
@@ -102,7 +102,7 @@ def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
 
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
-    """Refuses open sizes of the inputs where the target takes none."""
+    """Refuse dynamic sizes of the inputs if the target does not support them."""
     found = [value for value in model.graph.inputs if target.shapes.static and is_open(value)]
     if found:
         names = ", ".join(repr(value.name) for value in found)
@@ -113,12 +113,12 @@ def require_static_inputs(model: ir.Model, target: Target) -> None:
 
 
 def wants_numbers(target: Target) -> bool:
-    """Whether every node's sequence length must be a number."""
+    """Return whether every node's sequence length must be static."""
     return target.shapes.static or not {"Scan", "Loop"} & {*target.control_flow.ops}
 
 
 def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
-    """What is known against the lowered forms of the nodes."""
+    """Return the known cautions about the lowered forms of the nodes."""
     return [
         f"target {target.name}: {caution.text} ({caution.source})"
         for caution in target.cautions
@@ -132,7 +132,7 @@ def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
 
 
 def require_emitted_fit(model: ir.Model, target: Target) -> None:
-    """Refuses a result of which an emitted node does not fit: the data and the forms disagree."""
+    """Refuse a result with an emitted node that does not fit: then data and forms disagree."""
     misfits = find_misfits(model, target, emitted=True)
     if misfits:
         raise UnsupportedModelError(

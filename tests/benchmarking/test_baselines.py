@@ -1,4 +1,4 @@
-"""The baselines of the benchmarks must be right, and what they are called, or they are easily beaten."""
+"""The baselines of the benchmarks: they must be correct and as fast as claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check` tells what `lower` would leave, and what would settle it."""
+"""The forecast of `check`: what `lower` would leave, and the options that would resolve it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def different_model(folder: Path) -> Path:
-    """A model with the interface of ``recurrent_model()`` and other weights."""
+    """Return a model with the interface of ``recurrent_model()`` and other weights."""
     return save(recurrent_model(constants=weights("LSTM", seed=1)), folder, "different.onnx")
 
 

@@ -1,4 +1,4 @@
-"""What the command line refuses: exit code 3, by name, before anything is written."""
+"""Refusals of the command line: exit code 3 and the node's name, before anything is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Spoil = Callable[[onnx.ModelProto], None]
 
 
 def refused(path: Path, *words: str, strategy: str = "scan", options: tuple[str, ...] = ()) -> None:
-    """Lowering the file must end with code 3 and a message with these words, and leave nothing behind."""
+    """Lower the file, which must end with code 3 and a message with these words, and leave nothing behind."""
     before = sorted(path.parent.iterdir())
     run = rnnlower(strategy, path, "-o", path.parent / "out.onnx", *options, code=3)
     assert run.stdout == ""

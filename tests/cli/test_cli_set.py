@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
     return save(onnx.parser.parse_model(MODEL), tmp_path)
 
 
-def ops(path: Path) -> set[str]:
+def ops_in_file(path: Path) -> set[str]:
     return {node.op_type for node in onnx.load(path).graph.node}
 
 
@@ -44,8 +44,8 @@ def test_the_if_goes_with_the_input(model: Path, tmp_path: Path, command: str) -
     assert run.json["sets"] == {"sr": 8000}
     assert "input 'sr' is set: the reference was fed 8000" in run.json["verification"]["skipped"]
     assert [value.name for value in onnx.load(out).graph.input] == ["X"]
-    assert "Abs" in ops(out)
-    assert "If" not in ops(out) or name != "unroll"
+    assert "Abs" in ops_in_file(out)
+    assert "If" not in ops_in_file(out) or name != "unroll"
 
 
 def test_a_wrong_branch_is_noticed(model: Path) -> None:
@@ -58,9 +58,9 @@ def test_a_wrong_branch_is_noticed(model: Path) -> None:
 def test_without_folding_the_if_stays(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     rnnlower("scan", model, "-o", out, "--set", "sr=8000", "--no-fold")
-    assert "If" in ops(out)
+    assert "If" in ops_in_file(out)
     rnnlower("scan", model, "-o", out)
-    assert "If" in ops(out)
+    assert "If" in ops_in_file(out)
 
 
 def test_what_decides_an_if_is_told(model: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_values_from_a_file(model: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", rate=np.int64(16000), X=np.ones((2, 1, 3), np.float32))
     out = tmp_path / "out.onnx"
     rnnlower("scan", model, "-o", out, "--set", f"sr=@{tmp_path / 'v.npz'}:rate")
-    assert "Neg" in ops(out)
+    assert "Neg" in ops_in_file(out)
     rnnlower("scan", model, "-o", out, "--set", f"X=@{tmp_path / 'v.npz'}:X")
     assert [value.name for value in onnx.load(out).graph.input] == ["sr"]
 
@@ -115,7 +115,7 @@ def test_convert_and_bench_take_it_too(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     run = rnnlower("convert", model, "-o", out, "--opset", "13", "--set", "sr=8000", "--json")
     assert run.json["verification"]["equal"]
-    assert ops(out) == {"Abs", "RNN"}
+    assert ops_in_file(out) == {"Abs", "RNN"}
     run = rnnlower(
         "bench", model, "--set", "sr=8000", "--dim", "T=3", "--runs", "1", "--strategy", "scan", "--json"
     )

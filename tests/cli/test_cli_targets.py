@@ -122,7 +122,7 @@ def test_question_marks_ask_for_input_shape(tmp_path: Path) -> None:
 
 
 def around_an_odd_op(folder: Path) -> Path:
-    """An LSTM behind an operator that few targets have."""
+    """Return an LSTM behind an operator that few targets have."""
     model = Config(opset=14).build()
     model.graph.node.insert(0, helper.make_node("Round", ["raw"], ["X"], name="rounding"))
     x = model.graph.input[0]

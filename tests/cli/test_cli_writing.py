@@ -1,4 +1,4 @@
-"""What the command line writes: whole or not at all, and external data with it."""
+"""Output files of the command line: written whole or not at all, with external data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def model_with_data(folder: Path, location: str = "weights.bin", hidden_size: int = 16) -> Path:
-    """A model whose weights lie in a file of their own."""
+    """Return a model whose weights lie in a file of their own."""
     model = recurrent_model(
         constants=weights("LSTM", hidden_size=hidden_size),
         inputs={"X": (FLOAT, [5, 2, 3])},
@@ -29,7 +29,7 @@ def model_with_data(folder: Path, location: str = "weights.bin", hidden_size: in
 
 
 def set_entry(path: Path, key: str, value: str) -> None:
-    """Changes where the first initializer's data is said to lie."""
+    """Change where the first initializer's data is said to lie."""
     model = onnx.load(path, load_external_data=False)
     for entry in model.graph.initializer[0].external_data:
         if entry.key == key:
@@ -38,7 +38,7 @@ def set_entry(path: Path, key: str, value: str) -> None:
 
 
 def externals(path: Path) -> dict[str, str]:
-    """The file of each initializer that has one."""
+    """Return the file of each initializer that has one."""
     return {
         tensor.name: next(entry.value for entry in tensor.external_data if entry.key == "location")
         for tensor in onnx.load(path, load_external_data=False).graph.initializer
@@ -124,7 +124,7 @@ def test_external_data_always_and_never(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"model.onnx", "weights.bin", "out.onnx"}
 
 
-def refused(path: Path, *words: str) -> None:
+def refused_output(path: Path, *words: str) -> None:
     for command in ("scan", "convert"):
         run = rnnlower(command, path, "-o", path.parent / "out.onnx", "--opset", 17, code=3)
         for word in words:
@@ -136,27 +136,27 @@ def refused(path: Path, *words: str) -> None:
 def test_missing_external_data(tmp_path: Path) -> None:
     path = model_with_data(tmp_path)
     (tmp_path / "weights.bin").unlink()
-    refused(path, "'W'", "weights.bin", "missing")
+    refused_output(path, "'W'", "weights.bin", "missing")
 
 
 def test_short_external_data(tmp_path: Path) -> None:
     path = model_with_data(tmp_path)
     data = tmp_path / "weights.bin"
     data.write_bytes(data.read_bytes()[:-8])
-    refused(path, "weights.bin", "too short")
+    refused_output(path, "weights.bin", "too short")
 
 
 def test_external_data_of_another_length(tmp_path: Path) -> None:
     path = model_with_data(tmp_path)
     set_entry(path, "length", "12")
-    refused(path, "'W'", "12 bytes")
+    refused_output(path, "'W'", "12 bytes")
 
 
 @pytest.mark.parametrize("offset", ["-4", "1000000"])
 def test_external_data_at_an_impossible_offset(offset: str, tmp_path: Path) -> None:
     path = model_with_data(tmp_path)
     set_entry(path, "offset", offset)
-    refused(path, "'W'")
+    refused_output(path, "'W'")
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -166,7 +166,7 @@ def test_external_data_outside_of_the_folder(absolute: bool, tmp_path: Path) -> 
     path = model_with_data(folder)
     (folder / "weights.bin").rename(tmp_path / "weights.bin")
     set_entry(path, "location", str(tmp_path / "weights.bin") if absolute else "../weights.bin")
-    refused(path, "'W'", "outside")
+    refused_output(path, "'W'", "outside")
 
 
 def test_symlink_to_external_data_outside_of_the_folder(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_symlink_to_external_data_outside_of_the_folder(tmp_path: Path) -> None:
     path = model_with_data(folder)
     (folder / "weights.bin").rename(tmp_path / "weights.bin")
     (folder / "weights.bin").symlink_to(tmp_path / "weights.bin")
-    refused(path, "'W'", "outside")
+    refused_output(path, "'W'", "outside")
 
 
 def test_external_data_of_a_constant_node(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_external_data_of_a_constant_node(tmp_path: Path) -> None:
     assert externals(tmp_path / "out.onnx") == {}
     (tmp_path / "out.onnx").unlink()
     (tmp_path / "weights.bin").write_bytes(b"")
-    refused(path, "attribute 'value' of Constant node", "weights.bin")
+    refused_output(path, "attribute 'value' of Constant node", "weights.bin")
 
 
 def test_unreadable_output_folder(tmp_path: Path) -> None:

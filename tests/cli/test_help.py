@@ -1,4 +1,4 @@
-"""What --help shows, what -v adds, and how tables look in a pipe."""
+"""Output for people: --help, the additions of -v, and tables in a pipe."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_tables_do_not_fold_in_a_pipe(tmp_path: Path) -> None:
 
 
 def many_nodes() -> onnx.ModelProto:
-    """An LSTM and what onnx2torch lacks, several times."""
+    """Return an LSTM and what onnx2torch lacks, several times."""
     nodes = [onnx.helper.make_node("CastLike", [f"c{n}" if n else "X", "X"], [f"c{n + 1}"]) for n in range(5)]
     float_ = onnx.TensorProto.FLOAT
     return model_of(nodes, [info("X", float_, ["T", 2, 3])], [info("c5", float_, None)])

@@ -1,4 +1,4 @@
-"""What a user can feed the command line: every case ends in words and an exit code."""
+"""Hostile input to the command line: every case ends in a message and an exit code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rnnlower.cli import app
 FLOAT = onnx.TensorProto.FLOAT
 
 
-def run(*line: object) -> Any:
+def invoke(*line: object) -> Any:
     return CliRunner().invoke(app, [str(part) for part in line])
 
 
 def expect(result: Any, code: int, *words: str) -> None:
-    """The exit code, and words that the message must hold; never a traceback."""
+    """Run a command and check the exit code and words of the message; there must be no traceback."""
     assert isinstance(result.exception, SystemExit | None), result.exception
     assert result.exit_code == code, result.output
     for word in words:
@@ -33,22 +33,22 @@ def expect(result: Any, code: int, *words: str) -> None:
 
 
 def every_command(path: Path, code: int, *words: str) -> None:
-    """Each command refuses the model, and writes nothing."""
+    """Check that each command refuses the model and writes nothing."""
     before = sorted(path.parent.iterdir())
     for command in ("unroll", "scan", "loop"):
-        expect(run(command, path, "-o", path.parent / "out.onnx"), code, *words)
-    expect(run("convert", path, "-o", path.parent / "out.onnx", "--opset", 18), code, *words)
-    assert run("verify", path, path).exit_code in (code, 4)
+        expect(invoke(command, path, "-o", path.parent / "out.onnx"), code, *words)
+    expect(invoke("convert", path, "-o", path.parent / "out.onnx", "--opset", 18), code, *words)
+    assert invoke("verify", path, path).exit_code in (code, 4)
     assert sorted(path.parent.iterdir()) == before
 
 
-def save(model: onnx.ModelProto, folder: Path) -> Path:
+def saved(model: onnx.ModelProto, folder: Path) -> Path:
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return path
 
 
-def lstm(**options: object) -> onnx.ModelProto:
+def hostile_lstm(**options: object) -> onnx.ModelProto:
     return recurrent_model(inputs={"X": (FLOAT, [3, 2, 3])}, **options)  # type: ignore[arg-type]
 
 
@@ -63,16 +63,16 @@ def test_missing_and_strange_files(tmp_path: Path) -> None:
 
 
 def test_cycle(tmp_path: Path) -> None:
-    model = lstm()
+    model = hostile_lstm()
     cell = model.graph.node[0]
     cell.input[0] = "looped"
     model.graph.node.append(helper.make_node("Squeeze", [cell.output[0]], ["looped"], name="back"))
-    every_command(save(model, tmp_path), 3)
-    expect(run("inspect", save(model, tmp_path)), 3, "cycle")
+    every_command(saved(model, tmp_path), 3)
+    expect(invoke("inspect", saved(model, tmp_path)), 3, "cycle")
 
 
 def test_functions_that_call_each_other(tmp_path: Path) -> None:
-    model = lstm(opset=18)
+    model = hostile_lstm(opset=18)
     model.graph.node.insert(0, helper.make_node("f", ["X"], ["called"], domain="own"))
     model.graph.node[1].input[0] = "called"
     model.opset_import.append(helper.make_opsetid("own", 1))
@@ -80,7 +80,7 @@ def test_functions_that_call_each_other(tmp_path: Path) -> None:
     for name, other in (("f", "g"), ("g", "f")):
         body = [helper.make_node(other, ["x"], ["y"], domain="own")]
         model.functions.append(helper.make_function("own", name, ["x"], ["y"], body, imports))
-    every_command(save(model, tmp_path), 3, "calls itself")
+    every_command(saved(model, tmp_path), 3, "calls itself")
 
 
 def _absent() -> onnx.GraphProto:
@@ -89,8 +89,8 @@ def _absent() -> onnx.GraphProto:
 
 
 def deep_ifs(depth: int) -> onnx.ModelProto:
-    """An LSTM inside of so many Ifs."""
-    node = lstm().graph.node[0]
+    """Return an LSTM inside of so many Ifs."""
+    node = hostile_lstm().graph.node[0]
     outputs = [info("inner_0", FLOAT, None)]
     del node.output[1:]
     node.output[0] = "inner_0"
@@ -100,7 +100,7 @@ def deep_ifs(depth: int) -> onnx.ModelProto:
         nodes = [helper.make_node("If", ["cond"], [name], then_branch=branch, else_branch=branch)]
         nodes[0].attribute[1].g.CopyFrom(_absent())
         branch = helper.make_graph(nodes, "branch", [], [info(name, FLOAT, None)])
-    source = lstm()
+    source = hostile_lstm()
     inputs = [source.graph.input[0], info("cond", onnx.TensorProto.BOOL, [])]
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in source.graph.initializer}
     return model_of(branch.node, inputs, [info(f"inner_{depth}", FLOAT, None)], constants)
@@ -128,15 +128,15 @@ def _length(data: bytes) -> bytes:
 
 
 def test_nesting_as_deep_as_protobuf_reads(tmp_path: Path) -> None:
-    path = save(deep_ifs(12), tmp_path)
+    path = saved(deep_ifs(12), tmp_path)
     for command in ("unroll", "scan", "loop"):
-        expect(run(command, path, "-o", tmp_path / "out.onnx", "--no-verify"), 0)
-    expect(run("inspect", path), 0)
+        expect(invoke(command, path, "-o", tmp_path / "out.onnx", "--no-verify"), 0)
+    expect(invoke("inspect", path), 0)
 
 
 def test_chain_of_thousands_of_nodes(tmp_path: Path) -> None:
     """Weights at the end of a long chain of constants, X at the end of another."""
-    model = lstm()
+    model = hostile_lstm()
     cell = model.graph.node[0]
     chains = []
     for start in ("W", "X"):
@@ -146,11 +146,11 @@ def test_chain_of_thousands_of_nodes(tmp_path: Path) -> None:
     nodes = [*chains, onnx.NodeProto.FromString(cell.SerializeToString())]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    path = save(model, tmp_path)
+    path = saved(model, tmp_path)
     for command in ("unroll", "scan", "loop"):
-        expect(run(command, path, "-o", tmp_path / "out.onnx", "--no-verify"), 0)
-    expect(run("convert", path, "-o", tmp_path / "out.onnx", "--opset", 11, "--no-verify"), 0)
-    expect(run("inspect", path), 0)
+        expect(invoke(command, path, "-o", tmp_path / "out.onnx", "--no-verify"), 0)
+    expect(invoke("convert", path, "-o", tmp_path / "out.onnx", "--opset", 11, "--no-verify"), 0)
+    expect(invoke("inspect", path), 0)
 
 
 @pytest.mark.parametrize(
@@ -171,33 +171,33 @@ def test_chain_of_thousands_of_nodes(tmp_path: Path) -> None:
     ],
 )
 def test_odd_names(name: str, tmp_path: Path) -> None:
-    model = lstm()
+    model = hostile_lstm()
     cell = model.graph.node[0]
     cell.name = name
     model.graph.name = name
     model.graph.input[0].name = cell.input[0] = f"X{name}"
     model.graph.initializer[0].name = cell.input[1] = f"W{name}"
     model.graph.output[0].name = cell.output[0] = f"Y{name}"
-    path = save(model, tmp_path)
-    expect(run("inspect", path), 0)
+    path = saved(model, tmp_path)
+    expect(invoke("inspect", path), 0)
     for command in ("unroll", "scan", "loop"):
-        expect(run(command, path, "-o", tmp_path / "out.onnx", "--trials", 1), 0)
+        expect(invoke(command, path, "-o", tmp_path / "out.onnx", "--trials", 1), 0)
         lowered = onnx.load(tmp_path / "out.onnx")
         assert [each.name for each in lowered.graph.input] == [f"X{name}"]
         assert lowered.graph.output[0].name == f"Y{name}"
     del cell.input[2]
-    expect(run("inspect", save(model, tmp_path)), 3)
+    expect(invoke("inspect", saved(model, tmp_path)), 3)
 
 
 def test_a_billion_steps(tmp_path: Path) -> None:
-    path = save(recurrent_model(inputs={"X": (FLOAT, [10**9, 1, 3])}), tmp_path)
-    expect(run("unroll", path, "-o", tmp_path / "o.onnx"), 3, "10,000,000,000 nodes", "rnnlower scan")
-    expect(run("scan", path, "-o", tmp_path / "o.onnx"), 4, "too large")
-    expect(run("scan", path, "-o", tmp_path / "o.onnx", "--no-verify"), 0)
+    path = saved(recurrent_model(inputs={"X": (FLOAT, [10**9, 1, 3])}), tmp_path)
+    expect(invoke("unroll", path, "-o", tmp_path / "o.onnx"), 3, "10,000,000,000 nodes", "rnnlower scan")
+    expect(invoke("scan", path, "-o", tmp_path / "o.onnx"), 4, "too large")
+    expect(invoke("scan", path, "-o", tmp_path / "o.onnx", "--no-verify"), 0)
 
 
 def _tensor(change: Callable[[onnx.TensorProto], None]) -> onnx.ModelProto:
-    model = lstm()
+    model = hostile_lstm()
     change(model.graph.initializer[0])
     return model
 
@@ -212,19 +212,19 @@ def _tensor(change: Callable[[onnx.TensorProto], None]) -> onnx.ModelProto:
     ],
 )
 def test_damaged_tensors(model: onnx.ModelProto, words: str, tmp_path: Path) -> None:
-    every_command(save(model, tmp_path), 3, words)
+    every_command(saved(model, tmp_path), 3, words)
 
 
 def external(tmp_path: Path, **entries: object) -> Path:
-    """The model with W in a file of its own; ``entries`` replace what the model says about it."""
-    model = lstm()
+    """Return the model with W in a file of its own; ``entries`` replace what the model says about it."""
+    model = hostile_lstm()
     W = model.graph.initializer[0]
     (tmp_path / "model.data").write_bytes(W.raw_data)
     W.ClearField("raw_data")
     W.data_location = onnx.TensorProto.EXTERNAL
     for key, value in ({"location": "model.data"} | entries).items():
         W.external_data.add(key=key, value=str(value))
-    return save(model, tmp_path)
+    return saved(model, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_external_data_behind_a_link(tmp_path: Path) -> None:
 def test_external_data_is_used(tmp_path: Path) -> None:
     path = external(tmp_path)
     for command in ("unroll", "scan", "loop"):
-        expect(run(command, path, "-o", tmp_path / "out.onnx"), 0)
+        expect(invoke(command, path, "-o", tmp_path / "out.onnx"), 0)
         assert rnnlower.verify(path, tmp_path / "out.onnx")
 
 
@@ -267,7 +267,10 @@ def test_no_rows_and_no_steps_do_not_end_the_process(tmp_path: Path) -> None:
         for op_type in ("LSTM", "GRU", "RNN"):
             constants = {k: np.asarray(v) for k, v in _weights(op_type).items()}
             model = recurrent_model(op_type, constants=constants, inputs={"X": (FLOAT, shape)})
-            expect(run("scan", save(model, tmp_path), "-o", tmp_path / "out.onnx", "--trials", 1), 0)
+            expect(
+                invoke("scan", saved(model, tmp_path), "-o", tmp_path / "out.onnx", "--trials", 1),
+                0,
+            )
 
 
 def _weights(op_type: str) -> dict[str, np.ndarray]:
@@ -288,25 +291,25 @@ def test_sizes_of_minus_one_are_unknown(tmp_path: Path) -> None:
     inputs, outputs = [info("X", FLOAT, [-1, -1, 3])], [info("Y", FLOAT, [-1, 1, -1, 4])]
     model = model_of(nodes, inputs, outputs, weights("LSTM") | bounds)
     model.graph.value_info.append(info("later", FLOAT, [-1, -1, 3]))
-    path, out = save(model, tmp_path), tmp_path / "out.onnx"
-    expect(run("inspect", path), 0, "LSTM")
-    expect(run("check", path, "--target", "openvino"), 0)
-    expect(run("unroll", path, "-o", out, "--input-shape", "X:5,2,3"), 0, "equal")
-    expect(run("lower", path, "-o", out, "--target", "onnxruntime"), 0, "equal")
+    path, out = saved(model, tmp_path), tmp_path / "out.onnx"
+    expect(invoke("inspect", path), 0, "LSTM")
+    expect(invoke("check", path, "--target", "openvino"), 0)
+    expect(invoke("unroll", path, "-o", out, "--input-shape", "X:5,2,3"), 0, "equal")
+    expect(invoke("lower", path, "-o", out, "--target", "onnxruntime"), 0, "equal")
     for command in ("scan", "loop"):
-        expect(run(command, path, "-o", out), 0, "equal")
+        expect(invoke(command, path, "-o", out), 0, "equal")
         assert [dim.dim_value for dim in onnx.load(out).graph.input[0].type.tensor_type.shape.dim] == [
             -1,
             -1,
             3,
         ]
     for opset in (13, 21):
-        expect(run("convert", path, "-o", out, "--opset", opset), 0, "equal")
+        expect(invoke("convert", path, "-o", out, "--opset", opset), 0, "equal")
 
 
 def test_a_function_of_an_opset_that_nobody_knows(tmp_path: Path) -> None:
     """Not one version after the other is tried up to there."""
-    model = lstm()
+    model = hostile_lstm()
     names = list(model.graph.node[0].input)
     function = helper.make_function(
         "own", "Cell", names, ["Y", "Y_h"], [model.graph.node[0]], [helper.make_opsetid("", 2**31)]
@@ -314,19 +317,19 @@ def test_a_function_of_an_opset_that_nobody_knows(tmp_path: Path) -> None:
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("own", 1))
     model.graph.node[0].CopyFrom(helper.make_node("Cell", names, ["Y", "Y_h"], domain="own"))
-    path, out = save(model, tmp_path), tmp_path / "out.onnx"
+    path, out = saved(model, tmp_path), tmp_path / "out.onnx"
     for command in ("unroll", "scan", "loop"):
-        expect(run(command, path, "-o", out), 3, "own::Cell", "2147483648")
-    expect(run("convert", path, "-o", out, "--opset", 18), 3, "own::Cell", "2147483648")
+        expect(invoke(command, path, "-o", out), 3, "own::Cell", "2147483648")
+    expect(invoke("convert", path, "-o", out, "--opset", 18), 3, "own::Cell", "2147483648")
     assert not out.exists()
 
 
 def test_what_nothing_but_numpy_runs_is_equal_to_itself(tmp_path: Path) -> None:
     """onnxruntime's refusal of the second model is none of its faults if it says the same of the first."""
-    model = lstm()
+    model = hostile_lstm()
     model.functions.append(
         helper.make_function("own", "Unused", ["x"], ["x"], [], [helper.make_opsetid("", 2**31)])
     )
     model.opset_import.append(helper.make_opsetid("own", 1))
-    path = save(model, tmp_path)
-    expect(run("verify", path, path), 0, "rnnlower-reference")
+    path = saved(model, tmp_path)
+    expect(invoke("verify", path, path), 0, "rnnlower-reference")

@@ -97,7 +97,7 @@ def test_the_error_is_in_the_object(
 
 
 def place(word: str, folder: Path) -> object:
-    """What a word of a case stands for."""
+    """Return the value of a placeholder in a case."""
     if word == "MODEL":
         return save(recurrent_model(), folder)
     if word == "OTHER":

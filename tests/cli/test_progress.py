@@ -1,4 +1,4 @@
-"""Progress: on a terminal, from the second second on; nowhere else."""
+"""Progress: shown on a terminal only, from the second second on."""
 
 from __future__ import annotations
 

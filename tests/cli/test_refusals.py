@@ -1,4 +1,4 @@
-"""The page of refusals says what the commands say, and holds every message that the source can make."""
+"""The page of refusals: it shows the commands' messages, and every message of the source."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def says(line: str, parts: list[str]) -> bool:
 
 
 def messages() -> Iterator[list[str]]:
-    """The constant parts of each message that is written where it is raised, if there is a word in them."""
+    """Yield the constant parts of each message in a `raise`, if they contain a word."""
     for path in SOURCES:
         # The evaluator's words come behind those of the verification that asks it.
         if "reference" in path.parts:
@@ -62,7 +62,7 @@ def called(function: ast.expr) -> str:
 
 
 def constants(message: ast.expr) -> list[str]:
-    """The text, cut where something is put in."""
+    """Return the text, cut where something is put in."""
     if isinstance(message, ast.Constant):
         return [str(message.value)]
     if isinstance(message, ast.JoinedStr):

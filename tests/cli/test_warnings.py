@@ -18,7 +18,7 @@ FLOAT, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
 
 
 def cell_in_a_loop(product: str = "MatMul") -> onnx.ModelProto:
-    """h = tanh(h r + x[i]) in a Loop, as exporters write a cell that they have no operator for."""
+    """Return h = tanh(h r + x[i]) in a Loop, as exporters write a cell that they have no operator for."""
     make = onnx.helper.make_node
     body = onnx.helper.make_graph(
         [

@@ -1,4 +1,4 @@
-"""Errors as data, and in the words of their reader: options of the command line or arguments of Python."""
+"""Errors as data, and as messages for their reader: command-line options or Python arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_command_line_has_its_own_words(tmp_path: Path) -> None:
 
 
 def two_sizes() -> onnx.ModelProto:
-    """A model whose length follows from two of its three dimensions."""
+    """Return a model whose length follows from two of its three dimensions."""
     nodes = [
         onnx.helper.make_node("Reshape", ["image", "shape"], ["X"]),
         onnx.helper.make_node("LSTM", ["X", "W", "R"], ["Y"], name="cell", hidden_size=4),

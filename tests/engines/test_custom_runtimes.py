@@ -24,14 +24,14 @@ _TOOLS = {
 
 
 def block(language: str, holding: str) -> str:
-    """The page's code block that holds these words."""
+    """Return the page's code block that holds these words."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     return next(text for text in blocks if holding in text)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the page's scripts, the tools that they call, and a model."""
+    """Return a folder with the page's scripts, the tools that they call, and a model."""
     (tmp_path / "run_model.py").write_text(block("python", "savez"))
     (tmp_path / "run_on_board.sh").write_text(block("sh", "scp"))
     (tmp_path / "bin").mkdir()

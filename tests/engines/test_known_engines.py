@@ -1,4 +1,4 @@
-"""Which engines are known, what is said of them, and how they are found."""
+"""The known engines: their descriptions, and how they are found."""
 
 from __future__ import annotations
 

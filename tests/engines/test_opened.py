@@ -1,4 +1,4 @@
-"""Models on runtimes in processes of their own: what comes back, and what is said when nothing does."""
+"""Models on runtimes in child processes: the outputs, and the messages if there are none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RIGHT += 'np.savez(sys.argv[3], Y=2 * x["file"], j=2 * x["i"])\n'
 
 
 def own(folder: Path, code: str) -> Engine:
-    """A command that runs this Python code."""
+    """Return a command that runs this Python code."""
     script = folder / "run on board.py"
     script.write_text(code)
     return find_engine(f"cmd:{sys.executable} '{script}' {{model}} {{inputs}} {{outputs}}")
@@ -94,7 +94,7 @@ def test_a_command_that_is_not_there() -> None:
 
 @pytest.fixture
 def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Engine]:
-    """Makes an engine of the body of `load`."""
+    """Make an engine of the body of `load`."""
 
     def make(body: str) -> Engine:
         file = tmp_path / "made.py"

@@ -44,7 +44,7 @@ def runtime(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def lowered(model: onnx.ModelProto, runtime: str) -> onnx.ModelProto:
+def lowered_for_engine(model: onnx.ModelProto, runtime: str) -> onnx.ModelProto:
     """For the runtime's target; of straight-line primitive ops where it has none, or is not to keep nodes."""
     targets = [name for name in target_names() if find_target(name).engine == runtime]
     result = rnnlower.lower(model, target=targets[0]) if targets else rnnlower.unroll(model)
@@ -55,7 +55,7 @@ def lowered(model: onnx.ModelProto, runtime: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("node", NODES)
 def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     model = NODES[node].build()
-    result = rnnlower.unroll(model) if runtime == "ort-qnn" else lowered(model, runtime)
+    result = rnnlower.unroll(model) if runtime == "ort-qnn" else lowered_for_engine(model, runtime)
     if (runtime, node) in REFUSED:
         with pytest.raises(rnnlower.UnverifiableError, match=REFUSED[runtime, node]):
             rnnlower.verify(model, result, on=runtime, trials=1)

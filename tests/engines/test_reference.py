@@ -32,7 +32,7 @@ def _x(*shape: int, seed: int = 1) -> np.ndarray:
 
 
 def _random_node(seed: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A node that onnxruntime's kernels run, and inputs."""
+    """Return a node that onnxruntime's kernels run, and inputs."""
     rng = np.random.default_rng(seed)
     op_type = str(rng.choice(["LSTM", "GRU", "RNN"]))
     direction = str(rng.choice(["forward", "reverse", "bidirectional"]))

@@ -1,4 +1,4 @@
-"""Models over which onnxruntime ends its process: a sentence and an exit code, and nothing is left behind."""
+"""Models on which onnxruntime aborts its process: a message and an exit code, and no leftovers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORT, NUMPY = "onnxruntime", "rnnlower-reference"
 
 @pytest.fixture
 def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Says over which models onnxruntime is to end its process: always, optimizing, or those with a word."""
+    """Set on which models onnxruntime aborts its process: always, when optimizing, or those with a word."""
     child = Child()
     monkeypatch.setattr(session, "_CHILD", child)
     monkeypatch.setattr(session, "_open", open_or_die)

@@ -178,7 +178,7 @@ def test_a_broken_proto_is_named(damage: Callable[[onnx.ModelProto], None]) -> N
 
 
 def half_precision(time: int | str) -> onnx.ModelProto:
-    """What PyTorch writes for an LSTM with `batch_first` and a Linear behind it, in half precision."""
+    """Return PyTorch's export of an LSTM with `batch_first` and a Linear after it, in half precision."""
     model = recurrent_model(
         "LSTM",
         constants=weights("LSTM", dtype=np.float16),
@@ -203,7 +203,7 @@ def half_precision(time: int | str) -> onnx.ModelProto:
 
 
 def loads(path: Path) -> bool:
-    """Whether onnxruntime loads a model with its own options, in a process of its own."""
+    """Return whether onnxruntime loads a model with its own options, in a process of its own."""
     code = f"import onnxruntime; onnxruntime.InferenceSession({str(path)!r})"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""Training info, sparse initializers and annotations that `onnx_ir` does not hold."""
+"""Training info, sparse initializers and annotations, which `onnx_ir` cannot represent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = ("initial_h", "initial_c")
 
 
 def model_with_everything() -> onnx.ModelProto:
-    """y = Squeeze(x + w + sparse), trained by w -= Squeeze(gradient)."""
+    """Return y = Squeeze(x + w + sparse), trained by w -= Squeeze(gradient)."""
     values = helper.make_tensor("sparse", FLOAT, [2], [5.0, 7.0])
     indices = helper.make_tensor("sparse_indices", TensorProto.INT64, [2, 2], [0, 1, 1, 2])
     graph = helper.make_graph(
@@ -54,8 +54,8 @@ def model_with_everything() -> onnx.ModelProto:
     return model
 
 
-def check(result: onnx.ModelProto) -> None:
-    """Everything is there."""
+def check_kept(result: onnx.ModelProto) -> None:
+    """Check that everything is still in the model."""
     onnx.checker.check_model(result)
     assert {each.tensor_name for each in result.graph.quantization_annotation} == {
         "a",
@@ -79,10 +79,10 @@ def test_reading_and_writing_keeps_everything(tmp_path: pathlib.Path) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(model_with_everything(), path)
     model = read_model(path)
-    check(to_proto(model))
+    check_kept(to_proto(model))
     with staged(model, out) as stage:
         stage.accept()
-    check(onnx.load(out))
+    check_kept(onnx.load(out))
 
 
 def test_conversion_keeps_and_converts_everything() -> None:
@@ -90,7 +90,7 @@ def test_conversion_keeps_and_converts_everything() -> None:
     before = source.SerializeToString(deterministic=True)
     result = rnnlower.convert(source, opset=13)
     assert source.SerializeToString(deterministic=True) == before
-    check(result)
+    check_kept(result)
     squeeze = next(node for node in result.training_info[0].algorithm.node if node.op_type == "Squeeze")
     assert len(squeeze.input) == 2
     assert not result.training_info[0].algorithm.input
@@ -115,13 +115,13 @@ def test_a_sparse_constant_is_refused_by_name(tmp_path: pathlib.Path) -> None:
 
 
 def sparse_weight(value: float) -> onnx.SparseTensorProto:
-    """`w`: the value, then zero."""
+    """Return `w`: the value, then zero."""
     values = helper.make_tensor("w", FLOAT, [1], [value])
     return helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [1], [0]), [2])
 
 
 def branch(weight: onnx.SparseTensorProto | onnx.TensorProto) -> onnx.GraphProto:
-    """x + w, with a `w` of its own, and an annotation of a value from outside."""
+    """Return x + w, with a `w` of its own, and an annotation of a value from outside."""
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["o"])],
         "g",
@@ -199,7 +199,7 @@ def test_nothing_to_convert_changes_nothing(tmp_path: pathlib.Path) -> None:
     onnx.save(model_with_everything(), path)
     model = read_model(path)
     assert not convert_opset(model, 11)
-    check(to_proto(model))
+    check_kept(to_proto(model))
 
 
 @pytest.mark.parametrize("computed", [False, True])

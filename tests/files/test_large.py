@@ -1,4 +1,4 @@
-"""Weights in a file of their own: what is not touched is not read, what fits as it is stays where it is."""
+"""External weights: unused ones are not read, and unchanged ones stay in their file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS = ["unroll", "scan", "loop", "convert"]
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the external tensors whose numbers anybody asks for."""
+    """Return the names of the external tensors whose numbers anybody asks for."""
     names: list[str] = []
 
     def spied(method: str) -> Any:

@@ -1,4 +1,4 @@
-"""Reading models: what is kept, what is read as what, and that an argument is never written to."""
+"""Reading of models: what is kept, how it is read, and that arguments are never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where results go: what is there already stays usable at every moment."""
+"""Publication of results: the old file stays usable at every moment."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[2]
 _CODE = "from rnnlower.cli import app; app()"
 
 
-def model(folder: Path, scale: float = 1.0, name: str = "model.onnx") -> Path:
-    """A GRU whose W is large enough for a data file."""
+def saved_model(folder: Path, scale: float = 1.0, name: str = "model.onnx") -> Path:
+    """Return a GRU whose W is large enough for a data file."""
     random = np.random.default_rng(0)
     shapes = {"W": (1, 12, 64), "R": (1, 12, 4), "B": (1, 24)}
     constants = {k: (scale * random.standard_normal(v)).astype(np.float32) for k, v in shapes.items()}
@@ -40,14 +40,14 @@ def model(folder: Path, scale: float = 1.0, name: str = "model.onnx") -> Path:
     return path
 
 
-def run(*line: object) -> tuple[int, str]:
+def run_line(*line: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, [str(part) for part in line])
     assert isinstance(result.exception, SystemExit | None), result.exception
     return result.exit_code, result.output
 
 
 def scan(path: Path, output: Path) -> None:
-    code, words = run("scan", path, "-o", output, "--external-data", "always", "--trials", 1)
+    code, words = run_line("scan", path, "-o", output, "--external-data", "always", "--trials", 1)
     assert code == 0, words
 
 
@@ -56,7 +56,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_data_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    first, second, third = (model(tmp_path, scale, f"{scale}.onnx") for scale in (1.0, 0.5, 0.25))
+    first, second, third = (saved_model(tmp_path, scale, f"{scale}.onnx") for scale in (1.0, 0.5, 0.25))
     scan(first, tmp_path / "out.onnx")
     assert names(tmp_path) == ["0.25.onnx", "0.5.onnx", "1.0.onnx", "out.onnx", "out.onnx.data"]
     (tmp_path / "copy.onnx").write_bytes((tmp_path / "out.onnx").read_bytes())
@@ -72,7 +72,7 @@ def test_a_data_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_the_same_data_needs_no_other_name(tmp_path: Path) -> None:
-    path = model(tmp_path)
+    path = saved_model(tmp_path)
     contents = []
     for _ in range(2):
         scan(path, tmp_path / "out.onnx")
@@ -94,7 +94,7 @@ app()
 
 
 def test_a_kill_between_the_two_renames(tmp_path: Path) -> None:
-    first, second = model(tmp_path), model(tmp_path, 0.5, "second.onnx")
+    first, second = saved_model(tmp_path), saved_model(tmp_path, 0.5, "second.onnx")
     output = tmp_path / "out.onnx"
     scan(first, output)
     line = ["scan", second, "-o", output, "--external-data", "always", "--no-verify"]
@@ -106,7 +106,7 @@ def test_a_kill_between_the_two_renames(tmp_path: Path) -> None:
 
 
 def test_what_killed_runs_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    path, output = model(tmp_path), tmp_path / "out.onnx"
+    path, output = saved_model(tmp_path), tmp_path / "out.onnx"
     assert process(_KILLED_BETWEEN, "scan", path, "-o", output, "--no-verify").returncode == -signal.SIGKILL
     (left,) = (tmp_path / name for name in names(tmp_path) if name.startswith("."))
     assert left.is_dir()
@@ -115,13 +115,13 @@ def test_what_killed_runs_left_is_removed_by_the_next(tmp_path: Path) -> None:
     other.mkdir()
     held = os.open(other, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    assert run("scan", path, "-o", tmp_path / "third.onnx", "--no-verify")[0] == 0
+    assert run_line("scan", path, "-o", tmp_path / "third.onnx", "--no-verify")[0] == 0
     assert names(tmp_path) == [".other.rnnlower", "model.onnx", "third.onnx"]
     os.close(held)
 
 
 def test_two_runs_with_data_at_once(tmp_path: Path) -> None:
-    sources = [model(tmp_path, scale, f"{scale}.onnx") for scale in (1.0, 0.5)]
+    sources = [saved_model(tmp_path, scale, f"{scale}.onnx") for scale in (1.0, 0.5)]
     line = [sys.executable, "-c", _CODE, "scan", "-o", tmp_path / "out.onnx", "--external-data", "always"]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     command = [[*map(str, line), "--no-verify", str(source)] for source in sources]
@@ -134,7 +134,7 @@ def test_two_runs_with_data_at_once(tmp_path: Path) -> None:
 def test_a_run_waits_for_another_that_is_placing(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    path = model(tmp_path)
+    path = saved_model(tmp_path)
     line = [sys.executable, "-c", _CODE, "scan", str(path), "-o", str(path), "--no-verify"]
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     with subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL) as waiting:
@@ -145,12 +145,12 @@ def test_a_run_waits_for_another_that_is_placing(tmp_path: Path) -> None:
 
 
 def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
-    path = model(tmp_path)
+    path = saved_model(tmp_path)
     before = path.read_bytes()
     (tmp_path / "link.onnx").symlink_to("model.onnx")
     (tmp_path / "dangling.onnx").symlink_to("nowhere")
     for name in ("link.onnx", "dangling.onnx"):
-        assert run("scan", path, "-o", tmp_path / name, "--trials", 1)[0] == 0
+        assert run_line("scan", path, "-o", tmp_path / name, "--trials", 1)[0] == 0
         assert not (tmp_path / name).is_symlink()
     assert path.read_bytes() == before
     assert names(tmp_path) == ["dangling.onnx", "link.onnx", "model.onnx"]
@@ -158,7 +158,7 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
-    first, second = model(tmp_path), model(tmp_path, 0.5, "second.onnx")
+    first, second = saved_model(tmp_path), saved_model(tmp_path, 0.5, "second.onnx")
     out = tmp_path / "out.onnx"
     scan(first, out)
     out.chmod(mode)
@@ -168,14 +168,14 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int
     new = next(each for each in written if re.search(r"[0-9a-f]{16}\.data", each.name))
     assert [each.stat().st_mode & 0o777 for each in (out, new)] == [mode, mode]
     first.chmod(mode)
-    assert run("scan", first, "-o", first, "--no-verify")[0] == 0
+    assert run_line("scan", first, "-o", first, "--no-verify")[0] == 0
     assert first.stat().st_mode & 0o777 == mode
 
 
 def test_a_new_file_has_the_permissions_of_every_new_file(tmp_path: Path) -> None:
     ordinary = tmp_path / "ordinary"
     ordinary.touch()
-    scan(model(tmp_path), tmp_path / "out.onnx")
+    scan(saved_model(tmp_path), tmp_path / "out.onnx")
     for name in ("out.onnx", "out.onnx.data"):
         assert (tmp_path / name).stat().st_mode == ordinary.stat().st_mode
 
@@ -188,9 +188,9 @@ def pipe(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_a_file_cannot_replace(tmp_path: Path, pipe: Path) -> None:
-    path = model(tmp_path)
+    path = saved_model(tmp_path)
     for output in (pipe, tmp_path):
-        code, words = run("scan", path, "-o", output, "--no-verify")
+        code, words = run_line("scan", path, "-o", output, "--no-verify")
         assert (code, "and not a file" in words) == (2, True), words
     with pytest.raises(rnnlower.OptionError, match="device"):
         publishing.check_destination(Path("/dev/null"))
@@ -214,10 +214,10 @@ def test_a_pipe_is_not_a_model(line: list[object], tmp_path: Path, monkeypatch: 
     """What is read twice, for the work and for its verification, would be empty the second time."""
     monkeypatch.chdir(tmp_path)
     reading, writing = os.pipe()
-    os.write(writing, model(tmp_path).read_bytes())
+    os.write(writing, saved_model(tmp_path).read_bytes())
     os.close(writing)
     pipe = f"/dev/fd/{reading}"
-    code, words = run(*(pipe if part == "PIPE" else part for part in line))
+    code, words = run_line(*(pipe if part == "PIPE" else part for part in line))
     os.close(reading)
     assert code == 3, words
     assert f"{pipe} cannot be read: it is a pipe and not a file; write its content to a file" in words
@@ -225,20 +225,20 @@ def test_a_pipe_is_not_a_model(line: list[object], tmp_path: Path, monkeypatch: 
 
 
 def test_the_models_own_data_is_not_the_destination(tmp_path: Path) -> None:
-    loaded = onnx.load(model(tmp_path))
+    loaded = onnx.load(saved_model(tmp_path))
     path = tmp_path / "external.onnx"
     onnx.save(loaded, path, save_as_external_data=True, location="weights.onnx", size_threshold=0)
     before = hashlib.sha256((tmp_path / "weights.onnx").read_bytes()).digest()
     for mode in ("auto", "always", "never"):
         line = ["scan", path, "-o", tmp_path / "weights.onnx", "--external-data", mode, "--no-verify"]
-        code, words = run(*line)
+        code, words = run_line(*line)
         assert (code, "external data; give the result another name" in words) == (2, True), words
     assert hashlib.sha256((tmp_path / "weights.onnx").read_bytes()).digest() == before
 
 
 def test_the_sources_data_survives_a_result_of_its_name(tmp_path: Path) -> None:
     """The source keeps its weights in the file that the result's data would take."""
-    loaded = onnx.load(model(tmp_path))
+    loaded = onnx.load(saved_model(tmp_path))
     path = tmp_path / "source.onnx"
     onnx.save(loaded, path, save_as_external_data=True, location="out.onnx.data", size_threshold=0)
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
@@ -249,7 +249,7 @@ def test_the_sources_data_survives_a_result_of_its_name(tmp_path: Path) -> None:
 
 
 def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
-    path = model(tmp_path)
+    path = saved_model(tmp_path)
     code = "import time, onnx_ir, rnnlower.cli; save = onnx_ir.save\n"
     code += "onnx_ir.save = lambda *a, **k: (save(*a, **k), time.sleep(60))\nrnnlower.cli.main()"
     line = [sys.executable, "-c", code, "scan", str(path), "-o", str(tmp_path / "out.onnx")]
@@ -266,7 +266,7 @@ def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [["inspect"], ["verify"], ["verify", "--json"], ["scan"]])
 def test_a_full_or_closed_stdout(line: list[str], tmp_path: Path) -> None:
-    path = str(model(tmp_path))
+    path = str(saved_model(tmp_path))
     command, *options = line
     rest = {"inspect": [path], "verify": [path, path], "scan": [path, "-o", str(tmp_path / "out.onnx")]}
     arguments = [sys.executable, "-c", _CODE, command, *rest[command], *options]

@@ -1,4 +1,4 @@
-"""Names of a protobuf: what a body may read and must not give again, at a cost that grows with the nodes."""
+"""Scopes of names: what a body may read and must not redefine, checked in linear time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse initializers: what the ONNX spec asks of them is checked before anything makes a dense tensor."""
+"""Sparse initializers: they are checked against the ONNX spec before a dense tensor is made."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import rnnlower
 Sparse = onnx.SparseTensorProto
 
 
-def model(change: Callable[[Sparse], object] = lambda sparse: None) -> onnx.ModelProto:
-    """A GRU whose B is sparse, 1 x 24 with three values."""
+def sparse_model(change: Callable[[Sparse], object] = lambda sparse: None) -> onnx.ModelProto:
+    """Return a GRU whose B is sparse, 1 x 24 with three values."""
     made = recurrent_model("GRU", inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])})
     (dense,) = (each for each in made.graph.initializer if each.name == "B")
     made.graph.initializer.remove(dense)
@@ -40,7 +40,7 @@ def test_both_kinds_of_indices(given: list[int] | list[list[int]]) -> None:
         constants=weights("GRU") | {"B": bias},
         inputs={"X": (onnx.TensorProto.FLOAT, [5, 2, 3])},
     )
-    assert rnnlower.verify(dense, rnnlower.unroll(model(indices(*given))))
+    assert rnnlower.verify(dense, rnnlower.unroll(sparse_model(indices(*given))))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_both_kinds_of_indices(given: list[int] | list[list[int]]) -> None:
     ],
 )
 def test_what_breaks_the_spec_is_refused(change: Callable[[Sparse], object], message: str) -> None:
-    broken = model(change)
+    broken = sparse_model(change)
     for call in (rnnlower.inspect, rnnlower.unroll, lambda proto: rnnlower.verify(proto, proto)):
         with pytest.raises((rnnlower.InvalidModelError, rnnlower.UnsupportedModelError), match=message):
             call(broken)

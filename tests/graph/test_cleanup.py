@@ -1,4 +1,4 @@
-"""remove_orphans: what a rewrite has left goes, what the model had stays."""
+"""remove_orphans: leftovers of a rewrite are removed, dead code of the model stays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ main (float[2] X, float[2] given, bool c) => (float[2] Y)
 
 
 def remaining(*orphans: str) -> tuple[set[str | None], set[str]]:
-    """The values that nodes produce, and the initializers, once the given ones are gone."""
+    """Return the values that nodes produce, and the initializers, once the given ones are gone."""
     own = ir.from_onnx_text(MODEL)
     values = {out.name: out for node in own.graph for out in node.outputs} | dict(own.graph.initializers)
     remove_orphans(values[name] for name in orphans)

@@ -1,4 +1,4 @@
-"""Sizes below 0, over which the shape inference of onnx ends the process."""
+"""Sizes below 0, on which onnx's shape inference aborts the process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 def sliced(op_type: str, dims: list[int | str]) -> onnx.ModelProto:
-    """What the operator leaves of X, cut by a Slice, goes into an LSTM."""
+    """Return a model in which an LSTM reads the operator's result, cut by a Slice."""
     constants = {
         "sizes": np.array([-2, 5]),
         "below": np.array([-2]),
@@ -87,7 +87,7 @@ def test_sizes_that_verify_tries(tmp_path: Path) -> None:
 
 
 def double_first(model: ir.Model | onnx.ModelProto) -> list[int]:
-    """Ends its process over a constant that begins with 7, as shape inference does over some sizes."""
+    """End its process over a constant that begins with 7, as shape inference does over some sizes."""
     proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(model)
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     if arrays["sizes"][0] == 7:

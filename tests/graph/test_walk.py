@@ -1,4 +1,4 @@
-"""Where the values of a node come from."""
+"""The sources of a node's values."""
 
 from __future__ import annotations
 

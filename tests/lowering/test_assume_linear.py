@@ -1,4 +1,4 @@
-"""--assume-linear-before-reset: what some exporters of PyTorch left out of a GRU."""
+"""--assume-linear-before-reset: the attribute that some PyTorch exporters left out of a GRU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import rnnlower
 
 
 def networks() -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """As it was meant, and as it was exported."""
+    """Return as it was meant, and as it was exported."""
     meant = Network("GRU", steps=5, features=4, hidden_size=8).build()
     exported = onnx.ModelProto()
     exported.CopyFrom(meant)

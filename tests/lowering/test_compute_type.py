@@ -23,7 +23,7 @@ STEPS, UNITS, FEATURES = 40, 32, 16
 
 
 def network(op_type: str, element: int = TensorProto.FLOAT16) -> onnx.ModelProto:
-    """A node of this type of elements, whose weights make its errors grow."""
+    """Return a node of this type of elements, whose weights make its errors grow."""
     rng = np.random.default_rng(1)
     rows = GATES[op_type] * UNITS
     dtype = helper.tensor_dtype_to_np_dtype(element)
@@ -111,5 +111,5 @@ def test_other_words_are_refused() -> None:
 def test_the_message_names_the_option(tmp_path: pathlib.Path) -> None:
     model = save(network("GRU"), tmp_path)
     refused = command("scan", model, "-o", tmp_path / "out.onnx", "--atol", "1e-6", "--trials", "2", code=1)
-    assert "--compute-type float32 does as they do" in refused.stderr
+    assert "--compute-type float32 does the same" in refused.stderr
     assert "--compute-type" not in command("scan", model, "-o", tmp_path / "out.onnx", "--trials", "2").stderr

@@ -1,9 +1,8 @@
-"""--dequantize: DynamicQuantizeLSTM as an LSTM whose weights are what the integers stand for."""
+"""--dequantize: DynamicQuantizeLSTM as an LSTM with dequantized weights."""
 
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,10 +11,9 @@ import pytest
 from support.cli_helpers import rnnlower as command
 from support.cli_helpers import save
 from support.judge import STRATEGIES, all_nodes, run
-from support.quantized_models import QuantizedLstm, draw
+from support.quantized_models import QuantizedLstm, draw, lowered_quantized
 from support.quantized_oracle import dequantized
 
-import rnnlower
 from rnnlower.passes import DequantizeRecurrentPass
 
 STATES = ("B", "initial_h", "initial_c")
@@ -30,16 +28,8 @@ CASES = {
 }
 
 
-def lowered(config: QuantizedLstm, strategy: str, **options: Any) -> onnx.ModelProto:
-    if strategy == "unroll":
-        options["input_shapes"] = {name: value.shape for name, value in config.feeds().items()}
-    result = getattr(rnnlower, strategy)(config.build(), dequantize=True, **options)
-    onnx.checker.check_model(result, full_check=True)
-    return result
-
-
-def check(config: QuantizedLstm, strategy: str) -> None:
-    result = lowered(config, strategy)
+def check_against_oracle(config: QuantizedLstm, strategy: str) -> None:
+    result = lowered_quantized(config, strategy, dequantize=True)
     assert not {"DynamicQuantizeLSTM", "LSTM"} & {node.op_type for node in all_nodes(result)}
     expected = dequantized(config.all_attributes, config.values())
     for name, value in run(result, config.feeds()).items():
@@ -49,13 +39,13 @@ def check(config: QuantizedLstm, strategy: str) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_the_numbers_are_those_of_the_float_operator(config: QuantizedLstm, strategy: str) -> None:
-    check(config, strategy)
+    check_against_oracle(config, strategy)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_nodes(seed: int) -> None:
     config = draw(np.random.default_rng(100 + seed))
-    check(config, STRATEGIES[seed % 3])
+    check_against_oracle(config, STRATEGIES[seed % 3])
 
 
 def test_the_pass_keeps_the_integers() -> None:
@@ -74,8 +64,8 @@ def test_the_pass_keeps_the_integers() -> None:
 def test_the_file_does_not_grow() -> None:
     config = QuantizedLstm(hidden_size=64, input_size=64, steps=20)
     source = config.build().ByteSize()
-    assert lowered(config, "scan").ByteSize() < 1.2 * source
-    assert lowered(config, "scan", opset=11).ByteSize() < 4.5 * source
+    assert lowered_quantized(config, "scan", dequantize=True).ByteSize() < 1.2 * source
+    assert lowered_quantized(config, "scan", dequantize=True, opset=11).ByteSize() < 4.5 * source
 
 
 def test_a_target_without_integers_gets_floats(tmp_path: pathlib.Path) -> None:

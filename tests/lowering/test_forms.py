@@ -1,4 +1,4 @@
-"""Forms of a step: both directions of one row at once, and what they must not mix up."""
+"""Forms of a step: both directions of one row at once, without mixing them up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx.external_data_helper import set_external_data
 from support.judge import all_nodes, differences, run, run_in, session_of
-from support.small_models import recurrent_model, weights
+from support.small_models import lowered_by, recurrent_model, weights
 
 import rnnlower
 from rnnlower.lowering import sketching
@@ -34,10 +34,10 @@ NODES: dict[str, tuple[str, dict[str, Any]]] = {
 """Operator, attributes and inputs."""
 
 
-def source_of(
+def form_source(
     op_type: str, options: dict[str, Any], steps: Any, direction: str = "bidirectional"
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """A model of a batch of one, and its inputs."""
+    """Return a model of a batch of one, and its inputs."""
     attributes = dict(options)
     directions = 2 if direction == "bidirectional" else 1
     constants = weights(op_type, directions=directions)
@@ -67,14 +67,8 @@ def source_of(
     return model, feeds
 
 
-def lowered(model: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
-    result = getattr(rnnlower, strategy)(model, **options)
-    assert isinstance(result, onnx.ModelProto)
-    return result
-
-
-def products(model: onnx.ModelProto) -> set[str]:
-    """The operators that multiply matrices in bodies."""
+def product_ops(model: onnx.ModelProto) -> set[str]:
+    """Return the operators that multiply matrices in bodies."""
     bodies = [
         attribute.g
         for node in all_nodes(model)
@@ -100,10 +94,10 @@ def test_both_directions_in_one_step(
     factor: int,
     steps: Any,
 ) -> None:
-    source, feeds = source_of(op_type, options, steps)
-    result = lowered(source, strategy, unroll_factor=factor)
+    source, feeds = form_source(op_type, options, steps)
+    result = lowered_by(source, strategy, unroll_factor=factor)
     # Weights that come at run time are not turned.
-    assert products(result) == ({"Gemm"} if "given" in options else {"MatMul"})
+    assert product_ops(result) == ({"Gemm"} if "given" in options else {"MatMul"})
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
@@ -116,8 +110,8 @@ def test_large_directions_have_products_of_their_own(more: int, product: str) ->
     source = recurrent_model(
         "LSTM", constants=constants, inputs=inputs, hidden_size=size, direction="bidirectional"
     )
-    result = lowered(source, "scan")
-    assert products(result) == {product}
+    result = lowered_by(source, "scan")
+    assert product_ops(result) == {product}
     feeds = {"X": np.random.default_rng(0).standard_normal((2, 1, 3)).astype(np.float32)}
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
@@ -125,8 +119,8 @@ def test_large_directions_have_products_of_their_own(more: int, product: str) ->
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
     """Both directions' input products are one, and only the time of the second one is turned round."""
-    source, _ = source_of(op_type, {}, 5)
-    ops = [node.op_type for node in lowered(source, "scan").graph.node]
+    source, _ = form_source(op_type, {}, 5)
+    ops = [node.op_type for node in lowered_by(source, "scan").graph.node]
     assert ops.count("Gemm") == (2 if op_type == "GRU" else 1)
     assert ops.count("ReverseSequence") == ops.count("Gemm") + 1
     assert set(ops) <= {"Reshape", "Gemm", "ReverseSequence", "Scan", "Mul", "Add"}
@@ -135,7 +129,7 @@ def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
 @pytest.mark.parametrize("name", ["W", "R"])
 def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
     """Of both directions they would have to be read and written anew."""
-    source, _ = source_of("LSTM", {}, 5)
+    source, _ = form_source("LSTM", {}, 5)
     weight = next(each for each in source.graph.initializer if each.name == name)
     set_external_data(weight, "weights.bin")
     onnx.save(source, tmp_path / "model.onnx")
@@ -147,9 +141,9 @@ def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
 @pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
 def test_no_steps(strategy: str, direction: str) -> None:
-    source, feeds = source_of("LSTM", {"initial_h": True, "initial_c": True}, "T", direction)
+    source, feeds = form_source("LSTM", {"initial_h": True, "initial_c": True}, "T", direction)
     feeds["X"] = feeds["X"][:0]
-    results = run(lowered(source, strategy), feeds)
+    results = run(lowered_by(source, strategy), feeds)
     directions = 2 if direction == "bidirectional" else 1
     assert results["Y"].shape == (0, directions, 1, 4)
     np.testing.assert_array_equal(results["Y_h"], np.zeros((directions, 1, 4), np.float32))
@@ -168,8 +162,8 @@ def test_sequence_lens(length: int, constant: bool, direction: str) -> None:
         del inputs["sequence_lens"]
     outputs = ("Y", "Y_h", "Y_c")
     source = recurrent_model("LSTM", constants=constants, inputs=inputs, outputs=outputs, direction=direction)
-    result = lowered(source, "scan")
-    assert products(result) == ({"MatMul"} if direction == "bidirectional" else {"Gemm"})
+    result = lowered_by(source, "scan")
+    assert product_ops(result) == ({"MatMul"} if direction == "bidirectional" else {"Gemm"})
     feeds = {"X": np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)}
     feeds |= {} if constant else lengths
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
@@ -190,7 +184,7 @@ def test_what_is_no_number_reaches_no_other_direction_and_row(
         inputs={"X": (FLOAT, [6, batch, 3])},
         direction="bidirectional",
     )
-    result = lowered(source, strategy)
+    result = lowered_by(source, strategy)
     X = np.random.default_rng(0).standard_normal((6, batch, 3)).astype(np.float32)
     clean = run(result, {"X": X})["Y"]
     X[2, 0, 1] = strange
@@ -214,7 +208,7 @@ def test_an_initial_state_of_another_size_is_an_error(
         direction=direction,
     )
     feeds = {"X": np.ones((5, 1, 3), np.float32), "initial_h": np.ones((*given, 4), np.float32)}
-    for model in (source, lowered(source, strategy)):
+    for model in (source, lowered_by(source, strategy)):
         session = session_of(model)
         with pytest.raises(Exception, match="Non-zero status code"):
             run_in(session, feeds)

@@ -22,7 +22,7 @@ CONDITION = info("c", BOOL, [])
 
 
 def cell(**attributes: Any) -> onnx.NodeProto:
-    """An LSTM over x, w, r, b; ``"@name"`` refers to the function's attribute."""
+    """Return an LSTM over x, w, r, b; ``"@name"`` refers to the function's attribute."""
     node = helper.make_node("LSTM", ["x", "w", "r", "b"], ["y", "h"])
     for name, value in ({"hidden_size": 4} | attributes).items():
         if isinstance(value, str) and value.startswith("@"):
@@ -51,7 +51,7 @@ def call(inputs: str, outputs: Sequence[str], name: str = "encoder", **attribute
     return helper.make_node(name, inputs.split(), outputs, domain="own", **attributes)
 
 
-def model(
+def calling_model(
     nodes: Sequence[onnx.NodeProto], functions: Sequence[onnx.FunctionProto], outputs: Sequence[str] = ("Y",)
 ) -> onnx.ModelProto:
     return model_of(
@@ -64,7 +64,7 @@ def model(
     )
 
 
-def check(source: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
+def check_branches(source: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
     lowered = getattr(rnnlower, strategy)(source, **options)
     onnx.checker.check_model(lowered, full_check=True)
     assert recurrent_left(lowered) == []
@@ -75,7 +75,7 @@ def check(source: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelP
 
 
 def _if(nodes: Sequence[onnx.NodeProto], constants: Sequence[onnx.TensorProto] = ()) -> onnx.NodeProto:
-    """An If whose branches have the same names."""
+    """Return an If whose branches have the same names."""
     graphs = [
         helper.make_graph(
             [*nodes, helper.make_node(op_type, ["y"], ["z"])],
@@ -96,7 +96,7 @@ def test_calls_with_different_attributes(strategy: str) -> None:
         call("X W R B", ["Y", ""], size=4, way="forward"),
         call("X W R B", ["y", "h"], size=4, way="reverse"),
     ]
-    check(model(nodes, [encoder], ["Y", "y"]), strategy)
+    check_branches(calling_model(nodes, [encoder], ["Y", "y"]), strategy)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -106,25 +106,27 @@ def test_function_with_subgraphs(attribute: int | str, strategy: str) -> None:
     body = _if([cell(hidden_size=attribute), helper.make_node("Add", ["h", "W"], ["sum"])], [constant])
     encoder = function([body], "x w r b c", "out", attributes=["size"])
     nodes = [call("X W R B c", ["Y"], size=4), call("X W R B c", ["z"], size=4)]
-    check(model(nodes, [encoder], ["Y", "z"]), strategy)
+    check_branches(calling_model(nodes, [encoder], ["Y", "z"]), strategy)
 
 
 def test_call_from_a_branch_of_a_function_that_calls_another() -> None:
     outer = function([call("x w r b", ["y", "h"])], name="outer", outputs="y h")
     body = _if([helper.make_node("outer", ["X", "W", "R", "B"], ["y", ""], domain="own")])
     body.output[0] = "Y"
-    check(model([body], [function([cell()]), outer]), "scan")
+    check_branches(calling_model([body], [function([cell()]), outer]), "scan")
 
 
 @pytest.mark.parametrize("opset", [15, 19])
 def test_function_of_another_opset(opset: int) -> None:
-    lowered = check(model([call("X W R B", ["Y", "h"])], [function([cell()], opset=opset)]), "scan")
+    lowered = check_branches(
+        calling_model([call("X W R B", ["Y", "h"])], [function([cell()], opset=opset)]), "scan"
+    )
     assert [each.version for each in lowered.opset_import if each.domain == ""] == [17]
 
 
 def test_call_with_fewer_outputs_than_the_function() -> None:
-    complete = model([call("X W R B", ["Y", "h"])], [function([cell()])])
-    lowered = rnnlower.scan(model([call("X W R B", ["Y"])], [function([cell()])]))
+    complete = calling_model([call("X W R B", ["Y", "h"])], [function([cell()])])
+    lowered = rnnlower.scan(calling_model([call("X W R B", ["Y"])], [function([cell()])]))
     inputs = {"X": np.ones((5, 2, 3), np.float32), "c": np.array(True)}
     assert differences(run(complete, inputs), run(lowered, inputs), "float32") == []
 
@@ -136,13 +138,13 @@ def test_function_that_is_not_lowered_stays() -> None:
         helper.make_node("LSTM", ["X", "W", "R", "B"], ["y"], hidden_size=4),
         call("y", ["Y"], name="plain"),
     ]
-    lowered = check(model(nodes, [plain]), "scan")
+    lowered = check_branches(calling_model(nodes, [plain]), "scan")
     assert list(lowered.functions) == [plain]
 
 
 def test_function_that_nothing_calls_is_named_when_it_goes() -> None:
     nodes = [helper.make_node("LSTM", ["X", "W", "R", "B"], ["Y"], hidden_size=4)]
-    own = load_model(model(nodes, [function([cell()])]))
+    own = load_model(calling_model(nodes, [function([cell()])]))
     report = lower_model(own, LoweringOptions("scan"))
     assert not own.functions
     assert any("own::encoder" in note for note in report.notes)

@@ -1,4 +1,4 @@
-"""--gates: how many products a step has."""
+"""--gates: the number of products in a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import rnnlower
 STEPS = 3
 
 
-def products(model: onnx.ModelProto) -> int:
+def count_products(model: onnx.ModelProto) -> int:
     counts = collections.Counter(node.op_type for node in model.graph.node)
     return counts["Gemm"] + counts["MatMul"] - 1  # the linear layer behind
 
@@ -28,7 +28,7 @@ def test_products_of_a_step(op_type: str, gates: str, of_input: int, of_state: i
     network = Network(op_type, steps=STEPS, features=5, hidden_size=8, layers=1)
     result = rnnlower.unroll(network.build(), gates=gates)
     # Without an initial state, the first step has no product with it.
-    assert products(result) == of_input + (STEPS - 1) * of_state
+    assert count_products(result) == of_input + (STEPS - 1) * of_state
     expected = run(network.build(), network.inputs(1, STEPS))
     np.testing.assert_allclose(run(result, network.inputs(1, STEPS))["scores"], expected["scores"], atol=1e-6)
 

@@ -42,7 +42,7 @@ def branch(
 
 
 def feeds(model: onnx.ModelProto, given: Mapping[str, np.ndarray], size: int = 3) -> dict[str, np.ndarray]:
-    """Random values for the inputs that are not given; unknown dimensions have one size."""
+    """Return random values for the inputs that are not given; unknown dimensions have one size."""
     rng = np.random.default_rng(0)
     return dict(given) | {
         value.name: rng.standard_normal(
@@ -53,8 +53,8 @@ def feeds(model: onnx.ModelProto, given: Mapping[str, np.ndarray], size: int = 3
     }
 
 
-def check(model: onnx.ModelProto, strategy: str, unroll_factor: int = 1, **options: Any) -> onnx.ModelProto:
-    """The lowered model, which must be valid and agree with the source on onnxruntime."""
+def checked(model: onnx.ModelProto, strategy: str, unroll_factor: int = 1, **options: Any) -> onnx.ModelProto:
+    """Return the lowered model, which must be valid and agree with the source on onnxruntime."""
     given = options.pop("given", {})
     left = options.pop("left", 0)
     if strategy != "unroll":
@@ -84,14 +84,14 @@ def test_stacked_nodes_that_pass_on_their_states(between: str, strategy: str, fa
         [floats("Y1", "T", 1, "N", 4), floats("H2", 1, "N", 4), floats("H1", 1, "N", 4)],
         weights("LSTM", 3, 4) | second | shapes,
     )
-    check(model, strategy, factor, **({"dims": {"T": 3, "N": 3}} if strategy == "unroll" else {}))
+    checked(model, strategy, factor, **({"dims": {"T": 3, "N": 3}} if strategy == "unroll" else {}))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_shared_weights(strategy: str) -> None:
     nodes = [cell("X W R B", "Y1 H1"), cell("X W R B", "Y2", direction="reverse")]
     outputs = [floats("Y1", 5, 1, 2, 4), floats("H1", 1, 2, 4), floats("Y2", 5, 1, 2, 4)]
-    lowered = check(model_of(nodes, [X], outputs, weights("LSTM", 3, 4)), strategy)
+    lowered = checked(model_of(nodes, [X], outputs, weights("LSTM", 3, 4)), strategy)
     total = sum(value.size for value in weights("LSTM", 3, 4).values())
     floating = [tensor for tensor in lowered.graph.initializer if tensor.data_type == FLOAT]
     assert sum(numpy_helper.to_array(tensor).size for tensor in floating) <= total
@@ -110,7 +110,7 @@ def test_a_weight_in_every_role(strategy: str) -> None:
     outputs = [floats(f"Y{number}", 5, 1, 4, 4) for number in (1, 2, 3)]
     outputs += [floats("Y4", 1, 1, 4, 4), floats("negative", 1, 4, 4), floats("B", 1, 4, 4)]
     constants = {"A": array, "B": array[:, ::-1].copy()}
-    check(model_of(nodes, [floats("X", 5, 4, 4)], outputs, constants), strategy)
+    checked(model_of(nodes, [floats("X", 5, 4, 4)], outputs, constants), strategy)
 
 
 @pytest.mark.parametrize("name", ["r", "r0", "ra", "rr", "rrrr"])
@@ -118,14 +118,14 @@ def test_generated_names_avoid_the_models(name: str) -> None:
     nodes = [cell(f"{name}x W R B", f"r1 {name}"), node("Add", f"{name} {name}", f"{name}z")]
     outputs = [floats("r1", 5, 1, 2, 4), floats(f"{name}z", 1, 2, 4)]
     for strategy in STRATEGIES:
-        check(model_of(nodes, [floats(f"{name}x", 5, 2, 3)], outputs, weights("LSTM", 3, 4)), strategy)
+        checked(model_of(nodes, [floats(f"{name}x", 5, 2, 3)], outputs, weights("LSTM", 3, 4)), strategy)
 
 
 def test_a_name_with_brackets_matches_itself() -> None:
     nodes = [cell("X W R B", "Y1", name="cell[0]"), cell("X W R B", "Y2", name="cell[1]")]
     outputs = [floats("Y1", 5, 1, 2, 4), floats("Y2", 5, 1, 2, 4)]
     model = model_of(nodes, [X], outputs, weights("LSTM", 3, 4))
-    lowered = check(model, "scan", nodes=["cell[0]"], left=1)
+    lowered = checked(model, "scan", nodes=["cell[0]"], left=1)
     assert [left.name for left in lowered.graph.node if left.op_type == "LSTM"] == ["cell[1]"]
 
 
@@ -150,11 +150,11 @@ def test_folded_weight_whose_name_a_sibling_branch_has_too(taken: bool) -> None:
         [floats("Y", 5, 1, 2, 4)],
         constants,
     )
-    check(model, "scan", given={"c": np.array(taken)}, nodes=["wanted"], left=2)
+    checked(model, "scan", given={"c": np.array(taken)}, nodes=["wanted"], left=2)
 
 
 def _by_length(x: str, out: str, constants: Mapping[str, np.ndarray]) -> onnx.NodeProto:
-    """An If over lengths that the condition settles; its branches have equal names."""
+    """Return an If over lengths that the condition settles; its branches have equal names."""
     constants = dict(constants) | {"one": np.array([1])}
     ends = [cell("t W R B", "y h"), node("Squeeze", "y one", "z")]
     outputs = [floats("z", None, None, 4)]
@@ -182,8 +182,8 @@ def test_unrolled_branches_with_equal_names(nested: bool) -> None:
     length = [node("Shape", "X", "s"), node("Gather", "s zero", "t0"), node("Greater", "t0 two", "long")]
     constants = {"zero": np.array(0), "two": np.array(2)}
     model = model_of(length + inner, [floats("X", "T", 2, 3)], [floats("C", "U", 2, 4)], constants, opset=17)
-    check(model, "unroll", dims={"T": 3})
-    check(model, "scan")
+    checked(model, "unroll", dims={"T": 3})
+    checked(model, "scan")
 
 
 @pytest.mark.parametrize("stale", [(7, 2, 3), (5, 1, 3)])
@@ -194,7 +194,7 @@ def test_shapes_follow_from_the_inputs_not_from_stale_declarations(
     nodes = [node("Neg", "X", "x"), cell("x W R B", "Y")]
     model = model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], weights("LSTM", 3, 4))
     model.graph.value_info.append(floats("x", *stale))
-    check(model, strategy)
+    checked(model, strategy)
 
 
 @pytest.mark.parametrize("name", ["W", "R", "B", "initial_h"])
@@ -213,7 +213,7 @@ def test_padded_weight_of_an_old_opset() -> None:
     constants = weights("LSTM", 3, 4)
     nodes = [node("Pad", "short", "W", pads=[0, 0, 0, 0, 0, 1], value=0.5), cell("X W R B", "Y")]
     constants["short"] = constants.pop("W")[:, :, :2].copy()
-    lowered = check(model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], constants, opset=10), "scan")
+    lowered = checked(model_of(nodes, [X], [floats("Y", 5, 1, 2, 4)], constants, opset=10), "scan")
     assert "Pad" not in {each.op_type for each in lowered.graph.node}
 
 

@@ -1,4 +1,4 @@
-"""Large batches: a step that multiplies X beside H, where that pays, and gives the same numbers."""
+"""Large batches: a step that multiplies X and H together, with the same numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 from support.judge import all_initializers, all_nodes, differences, run
-from support.small_models import recurrent_model, weights
+from support.small_models import lowered_by, recurrent_model, weights
 
 import rnnlower
 from rnnlower.lowering import sketching
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 """Operator, a batch from which the product is one, attributes."""
 
 
-def source_of(op_type: str, batch: Any, options: dict[str, Any], steps: Any = 5) -> onnx.ModelProto:
+def batch_source(op_type: str, batch: Any, options: dict[str, Any], steps: Any = 5) -> onnx.ModelProto:
     attributes = dict(options)
     constants = weights(op_type, directions=2 if attributes.get("direction") == "bidirectional" else 1)
     if attributes.pop("P", False):
@@ -48,15 +48,9 @@ def source_of(op_type: str, batch: Any, options: dict[str, Any], steps: Any = 5)
 
 
 def widths(model: onnx.ModelProto) -> set[int]:
-    """What the Gemms' weights multiply: how many features."""
+    """Return the number of features that the Gemms' weights multiply."""
     stored = {tensor.name: tensor.dims[1] for tensor in all_initializers(model) if len(tensor.dims) == 2}
     return {stored[node.input[1]] for node in all_nodes(model) if node.op_type == "Gemm"}
-
-
-def lowered(model: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
-    result = getattr(rnnlower, strategy)(model, **options)
-    assert isinstance(result, onnx.ModelProto)
-    return result
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +65,8 @@ def first_form(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_product_of_input_and_state(
     op_type: str, batch: int, options: dict[str, Any], strategy: str, factor: int, steps: Any
 ) -> None:
-    source = source_of(op_type, batch, options, steps)
-    result = lowered(source, strategy, unroll_factor=factor)
+    source = batch_source(op_type, batch, options, steps)
+    result = lowered_by(source, strategy, unroll_factor=factor)
     # The candidate's products stay apart where the reset gate stands between bias and product.
     assert widths(result) == ({3, 4, 7} if "linear_before_reset" in options else {7})
     X = {"X": np.random.default_rng(0).standard_normal((5, batch, 3)).astype(np.float32)}
@@ -84,7 +78,7 @@ def test_one_product_of_input_and_state(
     ("op_type", "batch"), [("LSTM", LARGE_BATCH - 1), ("LSTM", "N"), ("GRU", 1023), ("RNN", 511)]
 )
 def test_a_product_for_all_steps_where_that_pays(op_type: str, batch: Any, strategy: str) -> None:
-    assert widths(lowered(source_of(op_type, batch, {}), strategy)) == {3, 4}
+    assert widths(lowered_by(batch_source(op_type, batch, {}), strategy)) == {3, 4}
 
 
 def test_large_weights_stay_apart() -> None:
@@ -93,7 +87,7 @@ def test_large_weights_stay_apart() -> None:
         constants = weights("LSTM", input_size=256, hidden_size=hidden_size)
         inputs = {"X": (FLOAT, [2, LARGE_BATCH, 256])}
         source = recurrent_model("LSTM", constants=constants, inputs=inputs, hidden_size=hidden_size)
-        assert widths(lowered(source, "scan")) == apart
+        assert widths(lowered_by(source, "scan")) == apart
 
 
 def test_weights_that_are_no_constants_stay_apart() -> None:
@@ -101,14 +95,14 @@ def test_weights_that_are_no_constants_stay_apart() -> None:
     W = constants.pop("W")
     inputs = {"X": (FLOAT, [5, LARGE_BATCH, 3]), "W": (FLOAT, list(W.shape))}
     source = recurrent_model("LSTM", constants=constants, inputs=inputs)
-    result = lowered(source, "scan")
+    result = lowered_by(source, "scan")
     assert not any(node.op_type == "Concat" for node in all_nodes(result))
     feeds = {"X": np.random.default_rng(0).standard_normal((5, LARGE_BATCH, 3)).astype(np.float32), "W": W}
     assert differences(run(source, feeds), run(result, feeds), "float32") == []
 
 
 def test_external_weights_stay_apart(tmp_path: Path) -> None:
-    source = source_of("LSTM", LARGE_BATCH, {})
+    source = batch_source("LSTM", LARGE_BATCH, {})
     convert_model_to_external_data(source, location="weights.bin", size_threshold=0)
     onnx.save(source, tmp_path / "source.onnx")
     result = rnnlower.scan(ir.load(tmp_path / "source.onnx"))
@@ -118,6 +112,6 @@ def test_external_weights_stay_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["openvino", "tract"])
 def test_other_runtimes_get_the_plain_form(target: str) -> None:
-    result = rnnlower.lower(source_of("LSTM", LARGE_BATCH, {"clip": 0.4}, "T"), target=target)
+    result = rnnlower.lower(batch_source("LSTM", LARGE_BATCH, {"clip": 0.4}, "T"), target=target)
     assert isinstance(result, onnx.ModelProto)
     assert widths(result) == {3, 4}

@@ -1,4 +1,4 @@
-"""A node in the body of a Scan, whose outputs onnxruntime wants a rank of at least, as a Loop."""
+"""A Loop in the body of a Scan, for whose outputs onnxruntime requires a rank."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import rnnlower
 FLOAT = onnx.TensorProto.FLOAT
 
 
-def source_of(dims: list[Any] | None, outputs: tuple[str, ...]) -> onnx.ModelProto:
-    """A GRU over each X of a stack; the body declares no shapes of its outputs."""
+def scan_source(dims: list[Any] | None, outputs: tuple[str, ...]) -> onnx.ModelProto:
+    """Return a GRU over each X of a stack; the body declares no shapes of its outputs."""
     node = helper.make_node("GRU", ["x", "W", "R", "B"], list(outputs), hidden_size=4, name="gru")
     outputs = tuple(filter(None, outputs))
     body = helper.make_graph(
@@ -44,7 +44,7 @@ def source_of(dims: list[Any] | None, outputs: tuple[str, ...]) -> onnx.ModelPro
 def test_the_rank_of_outputs_is_known(
     dims: list[Any] | None, outputs: tuple[str, ...], strategy: str
 ) -> None:
-    source = source_of(dims, outputs)
+    source = scan_source(dims, outputs)
     result = getattr(rnnlower, strategy)(source)
     X = {"X": np.random.default_rng(0).standard_normal((2, 5, 2, 3)).astype(np.float32)}
     assert differences(run(source, X), run(result, X), "float32") == []

@@ -40,7 +40,7 @@ def test_lowering_agrees_with_the_oracle(
 
 
 def _is_legal_refusal(outcome: str, config: Config, strategy: str, semantics: str) -> bool:
-    """The reasons for which a legal config may be refused."""
+    """Return the reasons for which a legal config may be refused."""
     if "sequence length" in outcome:
         return strategy == "unroll" and config.x_dims == "unknown_rank"
     if "no default alpha and beta" in outcome:

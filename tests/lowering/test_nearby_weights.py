@@ -17,7 +17,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def far_weights(graph: onnx.GraphProto, around: tuple[onnx.GraphProto, ...] = ()) -> list[str]:
-    """The constants that a product reads from more than one graph above its own."""
+    """Return the constants that a product reads from more than one graph above its own."""
     scopes = [{each.name for each in outer.initializer} for outer in (*around, graph)]
     found = []
     for node in graph.node:

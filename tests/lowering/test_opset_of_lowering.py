@@ -1,4 +1,4 @@
-"""A lowering into an opset below the model's: written in it, or refused by the name of the model's node."""
+"""A lowering to an opset below the model's: emitted in it, or refused with the node's name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_refusal_names_the_recurrent_node_and_the_lowest_opset(
     model = recurrent_model(inputs=inputs, direction="reverse")
     with pytest.raises(OpsetError) as refusal:
         getattr(rnnlower, strategy)(model, opset=opset)
-    expected = f"LSTM node 'cell': what takes its place ({what}) cannot be expressed in opset {opset}; "
+    expected = f"LSTM node 'cell': its replacement ({what}) cannot be expressed in opset {opset}; "
     assert str(refusal.value) == f"{expected}ask for opset {lowest} or higher"
     assert opset_of(getattr(rnnlower, strategy)(model, opset=lowest)) == lowest
 

@@ -21,7 +21,7 @@ def calibration(network: Network) -> Iterator[dict[str, np.ndarray]]:
 
 
 def errors(network: Network, quantized: onnx.ModelProto) -> np.ndarray:
-    """Of the scores, in units of their standard deviation, on inputs within the calibrated ranges."""
+    """Return of the scores, in units of their standard deviation, on inputs within the calibrated ranges."""
     inputs = list(calibration(network))
     right = np.array([run(network.build(), each)["scores"] for each in inputs])
     return (np.array([run(quantized, each)["scores"] for each in inputs]) - right) / right.std()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import rnnlower as rnnlower_command
 from support.cli_helpers import save
-from support.judge import STRATEGIES, all_nodes, interface
-from support.quantized_models import QuantizedLstm, draw, run_single
+from support.judge import STRATEGIES, interface
+from support.quantized_models import QuantizedLstm, draw, lowered_quantized, run_single
 from support.quantized_oracle import exact
 
 import rnnlower
@@ -36,19 +35,10 @@ TOLERANCE = 2e-6
 """For sums in another order; a value that is then rounded to another step of 8 bits is off by far more."""
 
 
-def lowered(config: QuantizedLstm, strategy: str, **options: Any) -> onnx.ModelProto:
-    if strategy == "unroll":
-        options["input_shapes"] = {name: value.shape for name, value in config.feeds().items()}
-    result = getattr(rnnlower, strategy)(config.build(), **options)
-    onnx.checker.check_model(result, full_check=True)
-    assert "DynamicQuantizeLSTM" not in {node.op_type for node in all_nodes(result)}
-    return result
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("config", CASES.values(), ids=CASES)
 def test_the_bits_are_those_of_the_kernel(config: QuantizedLstm, strategy: str) -> None:
-    result = lowered(config, strategy)
+    result = lowered_quantized(config, strategy)
     expected = run_single(config.build(), config.feeds())
     found = run_single(result, config.feeds())
     for name, value in expected.items():
@@ -70,7 +60,7 @@ def test_random_nodes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = draw(rng)
     expected = run_single(config.build(), config.feeds())
-    found = run_single(lowered(config, STRATEGIES[seed % 3]), config.feeds())
+    found = run_single(lowered_quantized(config, STRATEGIES[seed % 3]), config.feeds())
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=TOLERANCE, err_msg=f"{name} of {config}")
 
@@ -78,14 +68,14 @@ def test_random_nodes(seed: int) -> None:
 def test_peepholes_differ_by_the_order_of_three_summands() -> None:
     config = QuantizedLstm(optional=("B", "P"), steps=1)
     expected = run_single(config.build(), config.feeds())
-    for name, value in run_single(lowered(config, "scan"), config.feeds()).items():
+    for name, value in run_single(lowered_quantized(config, "scan"), config.feeds()).items():
         np.testing.assert_allclose(value, expected[name], atol=TOLERANCE)
 
 
 def test_several_steps_in_an_iteration() -> None:
     config = QuantizedLstm(steps=7, batch=2, lengths=(7, 3), direction="bidirectional", dynamic=True)
     expected = run_single(config.build(), config.feeds())
-    found = run_single(lowered(config, "scan", unroll_factor=3), config.feeds())
+    found = run_single(lowered_quantized(config, "scan", unroll_factor=3), config.feeds())
     np.testing.assert_array_equal(found["Y"], expected["Y"])
 
 

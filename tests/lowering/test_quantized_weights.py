@@ -1,4 +1,4 @@
-"""Weights behind DequantizeLinear stay integers, in front of each product."""
+"""Weights behind a DequantizeLinear: they stay integers, in front of each product."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALES = {"tensor": (), "direction": (2,), "rows": (1,), "columns": (1,), "block
 
 
 def network(op_type: str, scales: str, integer: int = TensorProto.INT8) -> onnx.ModelProto:
-    """A recurrent node whose weights are dequantized."""
+    """Return a recurrent node whose weights are dequantized."""
     rng = np.random.default_rng(1)
     D = 2 if scales == "direction" else 1
     rows = GATES[op_type] * UNITS

@@ -1,4 +1,4 @@
-"""A straight line with a batch of any size: onnxruntime has to see that all steps have as many rows."""
+"""A straight line with a dynamic batch: onnxruntime must see that all steps have equally many rows."""
 
 from __future__ import annotations
 

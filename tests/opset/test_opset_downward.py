@@ -1,4 +1,4 @@
-"""On the way down: what is adapted computes the same, what cannot be said is refused by name."""
+"""Downward conversion: adapted nodes compute the same, others are refused with their name."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ REFUSED = {
 
 
 def build(opset: int, inputs: dict[str, str], nodes: str, dims: str) -> onnx.ModelProto:
-    """The model of a case, in the IR version of its opset."""
+    """Return the model of a case, in the IR version of its opset."""
     declared = []
     for name, kind in inputs.items():
         sizes = [str(size) if dims == "static" else f"{name}{axis}" for axis, size in enumerate(SHAPES[name])]
@@ -296,7 +296,7 @@ def test_it_computes_the_same_at_every_lower_opset(name: str, dims: str) -> None
     assert expected
     for target in range(opset - 1, lowest - 1, -1):
         work = ir.from_proto(model)
-        refused = attempt(work, target)
+        refused = outcome_of(work, target)
         if refused and dims == "symbolic":
             assert "known" in refused, refused
             return
@@ -309,8 +309,8 @@ def test_it_computes_the_same_at_every_lower_opset(name: str, dims: str) -> None
             assert same(found[engine], expected[engine]), (target, engine)
 
 
-def attempt(model: ir.Model, target: int) -> str:
-    """Converts; gives why not if that is refused."""
+def outcome_of(model: ir.Model, target: int) -> str:
+    """Convert; gives why not if that is refused."""
     try:
         convert_opset(model, target)
     except OpsetError as error:

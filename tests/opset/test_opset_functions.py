@@ -1,4 +1,4 @@
-"""Functions that import another opset than the model that calls them."""
+"""Functions that import another opset than the model."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def call(name: str, inputs: str, output: str) -> onnx.NodeProto:
     return helper.make_node(name, inputs.split(), [output], domain="own")
 
 
-def model(opset: int, *functions: onnx.FunctionProto) -> onnx.ModelProto:
-    """Calls the first function, and goes on with what its own opset says."""
+def model_with(opset: int, *functions: onnx.FunctionProto) -> onnx.ModelProto:
+    """Call the first function, and continue with operators of its own opset."""
     nodes = [
         call(functions[0].name, "x", "h"),
         helper.make_node("Softmax", ["h"], ["y"], axis=1),
@@ -52,7 +52,7 @@ def model(opset: int, *functions: onnx.FunctionProto) -> onnx.ModelProto:
 @pytest.mark.parametrize("opset", [7, 11, 13, 17])
 def test_a_function_of_a_newer_opset_than_the_model(opset: int, target: int) -> None:
     nested = function("outer", [call("inner", "a", "b")], opset=opset), function("inner", MEAN)
-    for source in (model(opset, function("F", MEAN)), model(opset, *nested)):
+    for source in (model_with(opset, function("F", MEAN)), model_with(opset, *nested)):
         result = rnnlower.convert(source, opset=target)
         onnx.checker.check_model(result, full_check=True)
         assert {each.version for each in result.opset_import if each.domain == ""} == {target}
@@ -73,7 +73,7 @@ def test_a_function_is_inlined_at_the_opset_next_to_its_own(
     softmax.attribute.add(name="axis", ref_attr_name="axis", type=onnx.AttributeProto.INT)
     called = function("F", [softmax], opset=own)
     called.attribute.append("axis")
-    caller = model(source, called)
+    caller = model_with(source, called)
     caller.graph.node[0].attribute.append(helper.make_attribute("axis", 1))
     for target in targets:
         result = rnnlower.convert(caller, opset=target)
@@ -95,7 +95,7 @@ def softmax_of(x: np.ndarray) -> np.ndarray:
 
 
 def test_what_only_the_function_has_is_refused_in_its_place() -> None:
-    source = model(13, function("F", BITS))
+    source = model_with(13, function("F", BITS))
     for target in (13, 17):
         with pytest.raises(
             OpsetError, match=r"BitwiseNot that computes 'n' in function:own::F: .*ask for opset 18"
@@ -105,7 +105,7 @@ def test_what_only_the_function_has_is_refused_in_its_place() -> None:
 
 
 def test_a_function_that_nothing_calls_does_not_stand_in_the_way() -> None:
-    source = model(13, function("F", MEAN), function("unused", BITS))
+    source = model_with(13, function("F", MEAN), function("unused", BITS))
     assert not rnnlower.convert(source, opset=11).functions
     with pytest.raises(OpsetError, match="in function:own::unused"):
         rnnlower.convert(source, opset=17)

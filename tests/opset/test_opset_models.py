@@ -36,7 +36,7 @@ def test_a_small_model_computes_the_same(path: pathlib.Path, target: int) -> Non
 
 
 def attempt(model: onnx.ModelProto, target: int) -> tuple[onnx.ModelProto | None, str]:
-    """The converted model, or why there is none."""
+    """Return the converted model, or why there is none."""
     try:
         return rnnlower.convert(model, opset=target), ""
     except OpsetError as error:

@@ -16,13 +16,13 @@ from rnnlower.errors import OpsetError
 
 
 def statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population variance for each channel."""
+    """Return mean and population variance for each channel."""
     axes = (0, *range(2, x.ndim))
     return x.mean(axis=axes), x.var(axis=axes)
 
 
 def normalized(x: np.ndarray, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
-    """Batch normalization with a scale of 2 and a bias of 1."""
+    """Return batch normalization with a scale of 2 and a bias of 1."""
     spread = (-1,) + (1,) * (x.ndim - 2)
     return (x - mean.reshape(spread)) / np.sqrt(var.reshape(spread) + 1e-5) * 2 + 1
 

@@ -1,4 +1,4 @@
-"""What a conversion keeps: functions, subgraphs, names, metadata, external data, other domains."""
+"""Preservation by a conversion: functions, subgraphs, names, metadata, external data, other domains."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
 
 def info(name: str, type_: int, shape: Any) -> onnx.ValueInfoProto:
-    """A value's declaration with a comment and metadata."""
+    """Return a value's declaration with a comment and metadata."""
     value = helper.make_tensor_value_info(name, type_, shape, doc_string=f"about {name}")
     value.metadata_props.add(key="value", value=name)
     return value
 
 
 def tag(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node with a name, a comment and metadata."""
+    """Return the node with a name, a comment and metadata."""
     node.name = node.name or f"node_{node.output[0]}"
     node.doc_string = f"makes {node.output[0]}"
     node.metadata_props.add(key="node", value=node.output[0])
@@ -36,7 +36,7 @@ def tag(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def rich_model() -> onnx.ModelProto:
-    """A function, an If inside a Loop, metadata at every level, a quantization annotation."""
+    """Return a function, an If inside a Loop, metadata at every level, a quantization annotation."""
     softmax = tag(helper.make_node("Softmax", ["state"], ["kept"], axis=0))
     keep = helper.make_graph([softmax], "then", [], [info("kept", FLOAT, [2, 4])])
     turn = helper.make_graph(
@@ -118,7 +118,7 @@ def rich_model() -> onnx.ModelProto:
 
 
 def expected() -> np.ndarray:
-    """What the model gives for X."""
+    """Return the model's output for X."""
     state = X @ WEIGHT * 2
     for i in range(3):
         if i % 2:
@@ -130,12 +130,12 @@ def expected() -> np.ndarray:
 
 
 def outputs(model: onnx.ModelProto) -> list[np.ndarray]:
-    """The model's outputs for X."""
+    """Return the model's outputs for X."""
     return run_ort(model, {"x": X})
 
 
 def graphs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.GraphProto]:
-    """The graph and all below it."""
+    """Return the graph and all below it."""
     found = {graph.name: graph}
     for node in graph.node:
         for attribute in node.attribute:
@@ -145,12 +145,12 @@ def graphs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.GraphProto]:
 
 
 def properties(entry: Any) -> dict[str, str]:
-    """Metadata as a dictionary."""
+    """Return metadata as a dictionary."""
     return {each.key: each.value for each in entry.metadata_props}
 
 
 def check_everything_is_kept(model: onnx.ModelProto) -> None:
-    """All levels' names, comments and metadata."""
+    """Check names, comments and metadata at all levels."""
     assert (model.producer_name, model.doc_string) == ("tests", "about the model")
     assert properties(model) == {"model": "rich"}
     graphs = graphs_by_name(model.graph)
@@ -315,7 +315,7 @@ def test_an_operator_that_does_not_exist_is_named() -> None:
 
 
 def model_with_a_parameter(op_type: str, name: str, opset: int, value: Any) -> onnx.ModelProto:
-    """A function whose node takes its attribute from the call."""
+    """Return a function whose node takes its attribute from the call."""
     inner = helper.make_node(op_type, ["a"], ["b"])
     kind = onnx.AttributeProto.INTS if isinstance(value, list) else onnx.AttributeProto.INT
     inner.attribute.add(name=name, ref_attr_name="given", type=kind)

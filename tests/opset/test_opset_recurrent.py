@@ -34,22 +34,22 @@ REASONS = re.compile(
 
 
 def convert(model: onnx.ModelProto, target: int) -> tuple[onnx.ModelProto, OpsetReport]:
-    """The converted model and the report."""
+    """Return the converted model and the report."""
     work = ir.from_proto(model)
     report = convert_opset(work, target)
     return ir.to_proto(work), report
 
 
 def attempt(model: onnx.ModelProto, target: int) -> tuple[onnx.ModelProto | None, str]:
-    """The converted model, or why there is none."""
+    """Return the converted model, or why there is none."""
     try:
         return convert(model, target)[0], ""
     except OpsetError as error:
         return None, str(error)
 
 
-def check(config: Config, target: int, rng: np.random.Generator) -> bool:
-    """Converts a config's model; False if that is refused for a known reason."""
+def check_conversion(config: Config, target: int, rng: np.random.Generator) -> bool:
+    """Convert a config's model; False if that is refused for a known reason."""
     model, feeds = config.build(), config.make_inputs(rng)
     expected = config.expected(feeds)
     converted, reason = attempt(model, target)
@@ -70,7 +70,7 @@ def check(config: Config, target: int, rng: np.random.Generator) -> bool:
 
 
 def valid(model: onnx.ModelProto) -> bool:
-    """Whether the checker accepts the source: some configs declare what it does not like."""
+    """Return whether the checker accepts the source: some configs declare what it does not like."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
@@ -79,7 +79,7 @@ def valid(model: onnx.ModelProto) -> bool:
 
 
 def plain_config(op_type: str, opset: int, rng: np.random.Generator) -> Config:
-    """A config with random attributes of the version, alone in its graph."""
+    """Return a config with random attributes of the version, alone in its graph."""
 
     def one_of(*options: Any) -> Any:
         return options[int(rng.integers(len(options)))]
@@ -113,13 +113,13 @@ def test_every_pair_of_opsets(op_type: str, source: int) -> None:
     for target in OPSETS:
         config = plain_config(op_type, source, rng)
         refused = op_type == "GRU" and target < 3 <= source and config.linear_before_reset == 1
-        assert check(config, target, rng) is not refused
+        assert check_conversion(config, target, rng) is not refused
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(config=configs(), target=st.sampled_from(OPSETS), seed=st.integers(0, 1000))
 def test_any_config_to_any_opset(config: Config, target: int, seed: int) -> None:
-    check(config, target, np.random.default_rng(seed))
+    check_conversion(config, target, np.random.default_rng(seed))
 
 
 def test_an_output_y_that_nobody_reads_goes_away_with_output_sequence() -> None:

@@ -1,4 +1,4 @@
-"""The graphs before and after that the docstring of each pass's module shows are what the pass makes."""
+"""The graphs in the docstrings of passes: each pass turns the first into the second."""
 
 from __future__ import annotations
 

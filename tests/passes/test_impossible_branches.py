@@ -1,4 +1,4 @@
-"""Branches that inputs of the given shapes cannot take, where nothing makes sense for these shapes."""
+"""Branches that inputs of the given shapes cannot take, and that are invalid for them."""
 
 from __future__ import annotations
 

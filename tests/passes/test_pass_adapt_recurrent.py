@@ -1,4 +1,4 @@
-"""AdaptRecurrentPass: what it puts around an operator, what it leaves, and the oracle's numbers."""
+"""AdaptRecurrentPass: the ops around an operator, the untouched nodes, and the oracle's numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERYTHING = (*ADAPTABLE,)
 
 
 def target(**fields: Any) -> Target:
-    """A runtime of forward nodes of which everything must be written."""
+    """Return a runtime of forward nodes of which everything must be written."""
     rule = RecurrentRule(
         source="-",
         **{

@@ -1,4 +1,4 @@
-"""ConformSonnxPass: what it writes out, what it computes, and what it refuses."""
+"""ConformSonnxPass: written-out defaults, computed outputs, and refusals."""
 
 from __future__ import annotations
 

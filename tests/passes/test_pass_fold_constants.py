@@ -5,15 +5,15 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 import pytest
+from support.small_models import ops
 
 import rnnlower
-from rnnlower.graph.walk import walk
 from rnnlower.passes import FoldConstantsPass, RemoveNoopsPass, RemoveUnusedPass
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 
 
-def run(text: str, *passes: ir.passes.InPlacePass) -> ir.Model:
+def after_passes(text: str, *passes: ir.passes.InPlacePass) -> ir.Model:
     source = onnx.parser.parse_model(HEADER + text)
     own = ir.from_proto(source)
     for each in passes:
@@ -25,12 +25,8 @@ def run(text: str, *passes: ir.passes.InPlacePass) -> ir.Model:
     return own
 
 
-def ops(own: ir.Model) -> list[str]:
-    return [node.op_type for node, _ in walk(own.graph)]
-
-
 def test_before_and_after() -> None:
-    own = run(
+    own = after_passes(
         """
         main (float[2, 12] x) => (float[2, 3, 4] y) <int64[1] zero = {0}>
         {
@@ -49,7 +45,7 @@ def test_before_and_after() -> None:
 
 
 def test_a_graph_output_stays_the_output_of_a_node() -> None:
-    own = run(
+    own = after_passes(
         "main (float[2, 3] x) => (int64[2] s, float[2, 3] y) { s = Shape (x)  y = Neg (x) }",
         FoldConstantsPass(),
     )
@@ -71,7 +67,7 @@ LARGE = "int64[2] big = {100, 100}, float[100, 100] w"
 )
 def test_a_file_does_not_grow(nodes: str, kept: list[str]) -> None:
     weights = ", ".join(map(str, range(100))) + ", 0" * 9900
-    own = run(
+    own = after_passes(
         f"main (float[100, 100] x) => (float[100, 100] y) <int64[2] big = {{100, 100}}, float one = {{1}}, "
         f"float[100, 100] w = {{{weights}}}> {{ {nodes} }}",
         FoldConstantsPass(),
@@ -81,7 +77,7 @@ def test_a_file_does_not_grow(nodes: str, kept: list[str]) -> None:
 
 
 def test_what_cannot_stay_is_folded_whatever_its_size() -> None:
-    own = run(
+    own = after_passes(
         "main (float[100, 100] x) => (float[100, 100] y) <int64[2] big = {100, 100}, float one = {1}> "
         "{ m = Expand (one, big)  y = Add (x, m) }",
         FoldConstantsPass(lambda node: node.op_type == "Expand"),
@@ -90,7 +86,7 @@ def test_what_cannot_stay_is_folded_whatever_its_size() -> None:
 
 
 def test_weights_in_integers_stay_in_integers() -> None:
-    own = run(
+    own = after_passes(
         """
         main (float[2] x) => (float[2] y) <int8[2] q = {1, 2}, float scale = {0.5}>
         { w = DequantizeLinear (q, scale)  y = Mul (x, w) }
@@ -101,7 +97,7 @@ def test_weights_in_integers_stay_in_integers() -> None:
 
 
 def test_constants_in_bodies_go_to_the_main_graph() -> None:
-    own = run(
+    own = after_passes(
         """
         main (float[3, 2] x, float[2] h) => (float[2] y)
         {
@@ -120,7 +116,7 @@ def test_constants_in_bodies_go_to_the_main_graph() -> None:
 
 
 def test_noops() -> None:
-    own = run(
+    own = after_passes(
         """
         main (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) <int64[2] s = {2, 3}, int64[2] last = {-1, 3}>
         {
@@ -139,7 +135,7 @@ def test_noops() -> None:
 
 
 def test_what_nothing_reads_goes() -> None:
-    own = run(
+    own = after_passes(
         """
         main (float[2] x) => (float[2] y) <float[3] old = {1, 2, 3}, float[3] older = {1, 2, 3}>
         { a = Add (old, older)  b = Neg (a)  y = Abs (x) }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from support.small_models import ops
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.walk import walk
@@ -22,14 +23,10 @@ CONSTANTS = """
 
 
 def fold(text: str) -> tuple[ir.Model, bool]:
-    """The model after the pass over all its recurrent nodes."""
+    """Return the model after the pass over all its recurrent nodes."""
     own = ir.from_onnx_text(HEADER + text)
     nodes = [node for node, _ in walk(own.graph) if node.op_type == "RNN"]
     return own, FoldWeightsPass(nodes)(own).modified
-
-
-def ops(own: ir.Model) -> list[str]:
-    return [node.op_type for node, _ in walk(own.graph)]
 
 
 def stored(own: ir.Model, name: str) -> list[float]:
@@ -208,7 +205,7 @@ def test_nonsense_is_refused() -> None:
 
 
 def _state_of_shape(x_dims: str, state: str) -> ir.Model:
-    """A state of zeros, as many rows as X has."""
+    """Return a state of zeros, as many rows as X has."""
     return ir.from_onnx_text(
         HEADER
         + f"""

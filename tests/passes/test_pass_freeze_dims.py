@@ -26,7 +26,7 @@ main (float[T, N, 4] X, float[N, T, 2] Z, float[?, ?] Q) => (float[T, N, 4] Y, f
 """
 
 
-def model() -> ir.Model:
+def symbolic_model() -> ir.Model:
     built = ir.from_onnx_text(MODEL.replace("float[?, ?]", "float[U, V]"))
     built.graph.inputs[2].shape = ir.Shape(["?", "?"])
     return built
@@ -35,8 +35,8 @@ def model() -> ir.Model:
 def freeze(
     dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[dict[str, Any], bool]:
-    """The shapes by name after the pass, and whether it says that it changed something."""
-    own = model()
+    """Return the shapes by name after the pass, and whether it says that it changed something."""
+    own = symbolic_model()
     result = FreezeDimsPass(dims, input_shapes)(own)
     values = [*own.graph.inputs, *(out for node in own.graph for out in node.outputs)]
     shapes = {
@@ -63,14 +63,14 @@ def test_inside_of_the_graph_a_frozen_name_is_not_trusted() -> None:
 
 
 def test_inside_of_the_graph_types_stay() -> None:
-    own = model()
+    own = symbolic_model()
     FreezeDimsPass({"T": 5})(own)
     inner = own.graph.node(0).outputs[0]
     assert (inner.shape, inner.dtype) == (None, ir.DataType.FLOAT)
 
 
 def test_what_is_refused_leaves_the_model_as_it_was() -> None:
-    own = model()
+    own = symbolic_model()
     before = ir.to_proto(own)
     with pytest.raises(OptionError, match="no input named 'W'"):
         FreezeDimsPass({}, {"X": [5, 2, 4], "W": [1]})(own)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 import pytest
+from support.small_models import ops
 
 from rnnlower.errors import InvalidModelError, OpsetError
-from rnnlower.graph.walk import walk
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.recurrent.finding import is_recurrent
 
@@ -24,10 +24,6 @@ def inline(text: str) -> ir.Model:
     InlineFunctionsPass(is_recurrent)(own)
     onnx.checker.check_model(ir.to_proto(own), full_check=True)
     return own
-
-
-def ops(own: ir.Model) -> list[str]:
-    return [node.op_type for node, _ in walk(own.graph)]
 
 
 def functions(own: ir.Model) -> set[str]:

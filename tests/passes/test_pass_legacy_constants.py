@@ -11,7 +11,7 @@ from support.judge import run
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 
 
-def model(ir_version: int, opset: int) -> ir.Model:
+def constant_model(ir_version: int, opset: int) -> ir.Model:
     return ir.from_onnx_text(f"""
         <ir_version: {ir_version}, opset_import: ["" : {opset}]>
         main (float[2, 3] X, float[3] w) => (float[3, 2] Y)
@@ -28,7 +28,7 @@ def model(ir_version: int, opset: int) -> ir.Model:
     ("opset", "ops"), [(7, ["Constant", "Constant", "Cast"]), (9, ["Constant", "Constant"])]
 )
 def test_before_ir_version_4(opset: int, ops: list[str]) -> None:
-    own = model(3, opset)
+    own = constant_model(3, opset)
     assert LegacyConstantsPass()(own).modified
     assert list(own.graph.initializers) == ["w"]
     assert [node.op_type for node in own.graph] == [*ops, "Mul", "Add", "Reshape"]
@@ -40,13 +40,13 @@ def test_before_ir_version_4(opset: int, ops: list[str]) -> None:
 
 
 def test_values_keep_their_names() -> None:
-    own = model(3, 9)
+    own = constant_model(3, 9)
     LegacyConstantsPass()(own)
     names = {out.name for node in own.graph for out in node.outputs}
     assert {"b", "shape"} <= names
 
 
 def test_from_ir_version_4_on_nothing_happens() -> None:
-    own = model(4, 9)
+    own = constant_model(4, 9)
     assert not LegacyConstantsPass()(own).modified
     assert list(own.graph.initializers) == ["w", "b", "shape"]

@@ -1,4 +1,4 @@
-"""LowerRecurrentPass: what is emitted, how much of it, and what stays as it was."""
+"""LowerRecurrentPass: the emitted nodes, their number, and the untouched nodes."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def operators(text: str) -> collections.Counter[str]:
     return collections.Counter({op_type: int(count or 1) for op_type, _, count in pairs})
 
 
-def lowered(
+def lowered_cell(
     strategy: str, op_type: str = "LSTM", steps: int = 10, *, unroll_factor: int = 1, **options: Any
 ) -> onnx.ModelProto:
-    """A small node of this length, lowered."""
+    """Return a small node of this length, lowered."""
     hidden_size = options.get("hidden_size", 4)
     directions = 2 if options.get("direction") == "bidirectional" else 1
     constants = weights(op_type, hidden_size=hidden_size, directions=directions)
@@ -111,18 +111,20 @@ def test_before_and_after() -> None:
 @pytest.mark.parametrize(("op_type", "attributes", "ops", "scanned"), STEPS.values(), ids=STEPS)
 def test_operators_of_a_step(op_type: str, attributes: dict[str, Any], ops: str, scanned: str) -> None:
     expected = operators(ops)
-    ten, eleven = (counts(list(all_nodes(lowered("unroll", op_type, n, **attributes)))) for n in (10, 11))
+    ten, eleven = (
+        counts(list(all_nodes(lowered_cell("unroll", op_type, n, **attributes)))) for n in (10, 11)
+    )
     assert eleven - ten == expected
-    scan = counts(body_of(lowered("scan", op_type, **attributes), "Scan").node)
+    scan = counts(body_of(lowered_cell("scan", op_type, **attributes), "Scan").node)
     assert scan == operators(scanned)
-    loop = counts(body_of(lowered("loop", op_type, **attributes), "Loop").node)
+    loop = counts(body_of(lowered_cell("loop", op_type, **attributes), "Loop").node)
     assert set(loop - operators(scanned)) == {"Identity", "Gather"}
     assert operators(scanned) <= loop
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_input_products_are_hoisted(strategy: str) -> None:
-    model = lowered(strategy, steps=6)
+    model = lowered_cell(strategy, steps=6)
     products = [node for node in model.graph.node if node.op_type == "Gemm"]
     shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     # Both biases are in one, and W is read as it is stored.
@@ -134,19 +136,19 @@ def test_input_products_are_hoisted(strategy: str) -> None:
 
 @pytest.mark.parametrize(("strategy", "op"), [("scan", "Scan"), ("loop", "Loop")])
 def test_unroll_factor(strategy: str, op: str) -> None:
-    model = lowered(strategy, steps=12, unroll_factor=4)
+    model = lowered_cell(strategy, steps=12, unroll_factor=4)
     assert counts(body_of(model, op).node)["Gemm"] == 4 * 2
     # The inputs of the steps are cut and their outputs joined outside of the body.
     assert counts(body_of(model, op).node)["Concat"] == 0
-    with_rest = lowered(strategy, steps=13, unroll_factor=4)
+    with_rest = lowered_cell(strategy, steps=13, unroll_factor=4)
     assert counts(with_rest.graph.node)[op] == 2
-    short = lowered(strategy, steps=3, unroll_factor=4)
+    short = lowered_cell(strategy, steps=3, unroll_factor=4)
     assert counts(body_of(short, op).node)["Gemm"] == 2
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_fan_out_of_a_long_sequence(direction: str) -> None:
-    model = lowered("unroll", steps=1000, direction=direction)
+    model = lowered_cell("unroll", steps=1000, direction=direction)
     for node in model.graph.node:
         assert len(node.output) <= 128
         assert len(node.input) <= 128
@@ -173,7 +175,7 @@ def test_nothing_is_stored_twice(strategy: str, op_type: str, direction: str) ->
 
 
 def two_nodes(second: Sequence[str], extra: Sequence[onnx.NodeProto] = ()) -> onnx.ModelProto:
-    """Two GRUs in a row; the second one's W, R and B are given by name."""
+    """Return two GRUs in a row; the second one's W, R and B are given by name."""
     constants = weights("GRU", input_size=16, hidden_size=16)
     constants |= {f"{name}2": value for name, value in weights("GRU", 16, 16, seed=1).items()}
     constants["axis"] = np.array([1], np.int64)

@@ -14,7 +14,7 @@ HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
 
 
 def resolved(text: str, opset: int = 17) -> list[str]:
-    """The operators that are left; the numbers are the source's."""
+    """Return the operators that are left; the numbers are the source's."""
     source = onnx.parser.parse_model(HEADER.format(opset=opset) + text)
     own = ir.from_proto(source)
     ResolveSequencesPass()(own)

@@ -1,4 +1,4 @@
-"""StreamPass: what becomes of single nodes, read as before and after."""
+"""StreamPass: single nodes before and after."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WEIGHTS = {"W": (1, 24, 4), "R": (1, 24, 8), "W4": (1, 32, 4), "R4": (1, 32, 8), "kernel": (4, 4, 3)}
 
 
-def model(text: str) -> ir.Model:
-    """The model, with random weights for the names in `WEIGHTS` that it mentions."""
+def parsed(text: str) -> ir.Model:
+    """Return the model, with random weights for the names in `WEIGHTS` that it mentions."""
     parsed = onnx.parser.parse_model(HEADER + text)
     rng = np.random.default_rng(0)
     read = {name for node in parsed.graph.node for name in node.input}
@@ -56,7 +56,7 @@ def said(proto: onnx.ModelProto, key: str) -> dict[str, object]:
 
 def refusal(text: str, chunk: int | None = 1, **options: object) -> str:
     with pytest.raises((UnsupportedModelError, OptionError)) as caught:
-        StreamPass(chunk, **options)(model(text))  # type: ignore[arg-type]
+        StreamPass(chunk, **options)(parsed(text))  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -206,7 +206,10 @@ def test_a_recurrence_over_another_axis_carries_nothing() -> None:
             "n = Size (X) y = GRU <hidden_size = 8> (X, W, R) f = Cast <to = 1> (n) Y = Mul (y, f)",
             "number of",
         ),
-        ("x = Unknown (X) Y = GRU <hidden_size = 8> (X, W, R)", "nothing is known here of what Unknown does"),
+        (
+            "x = Unknown (X) Y = GRU <hidden_size = 8> (X, W, R)",
+            "behaviour of Unknown over time",
+        ),
     ],
 )
 def test_what_couples_time_steps_is_refused_by_name(nodes: str, words: str) -> None:

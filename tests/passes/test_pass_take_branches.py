@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 import pytest
+from support.small_models import ops
 
 import rnnlower
-from rnnlower.graph.walk import walk
 from rnnlower.passes import TakeBranchesPass
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -22,10 +22,6 @@ def taken(text: str) -> tuple[ir.Model, TakeBranchesPass]:
     onnx.checker.check_model(result, full_check=True)
     assert rnnlower.verify(source, result)
     return own, taking
-
-
-def ops(own: ir.Model) -> list[str]:
-    return [node.op_type for node, _ in walk(own.graph)]
 
 
 def test_before_and_after() -> None:

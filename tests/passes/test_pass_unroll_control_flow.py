@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 from support.control_judge import judge_control
 from support.control_models import draw_model
+from support.small_models import ops
 
 import rnnlower
-from rnnlower.graph.walk import walk
 from rnnlower.passes import UnrollControlFlowPass
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -24,10 +24,6 @@ def unrolled(text: str, **options: bool) -> ir.Model:
     onnx.checker.check_model(result, full_check=True)
     assert rnnlower.verify(source, result)
     return own
-
-
-def ops(own: ir.Model) -> list[str]:
-    return [node.op_type for node, _ in walk(own.graph)]
 
 
 def test_before_and_after() -> None:

@@ -1,4 +1,4 @@
-"""The passes by themselves, in a Sequential of the user's own."""
+"""The passes used on their own, in a Sequential of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A runtime that is tried: the target that comes of it, answers that are kept, and what changed."""
+"""The probe of a runtime: the resulting target, kept answers, and reported changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random configs: legal models, right for onnxruntime where it has a kernel, and of every kind."""
+"""Random configs: legal models of every kind, correct for onnxruntime where it has a kernel."""
 
 from __future__ import annotations
 

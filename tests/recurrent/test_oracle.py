@@ -23,7 +23,7 @@ _ACTIVATIONS += ["HardSigmoid", "Elu", "Softsign", "Softplus"]
 
 @cache
 def _node_tests() -> dict[str, Any]:
-    """ONNX's cases of the three operators; ``collect_testcases`` would build every operator's, slowly."""
+    """Return ONNX's cases of the three operators; ``collect_testcases`` would slowly build all."""
     for module in ("lstm", "gru", "rnn"):
         importlib.import_module(f"{node_cases.__name__}.{module}")
     cases = [case for case in node_cases._NodeTestCases if case.model.graph.node[0].op_type in _GATES]
@@ -43,7 +43,7 @@ def test_every_standard_node_test_agrees() -> None:
 
 
 def _random_node(seed: int) -> tuple[onnx.NodeProto, int, dict[str, np.ndarray]]:
-    """A random node that onnxruntime has a kernel for, its opset, and values for all its inputs."""
+    """Return a random node that onnxruntime has a kernel for, its opset, and values for all its inputs."""
     rng = np.random.default_rng(seed)
     op_type = str(rng.choice(list(_GATES)))
     direction = str(rng.choice(["forward", "reverse", "bidirectional"]))

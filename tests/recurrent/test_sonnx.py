@@ -33,7 +33,7 @@ CONFORMING = Config(
 
 
 def explicit_config(direction: str, first: str, **fields: Any) -> Config:
-    """A node with every input given; each direction with its own set of activations."""
+    """Return a node with every input given; each direction with its own set of activations."""
     names = ALLOWED[first]
     if direction == "bidirectional":
         names += ALLOWED["Relu" if first == "Sigmoid" else "Sigmoid"]
@@ -52,7 +52,7 @@ EQUATIONS = [
 
 
 def values_of(config: Config) -> dict[str, np.ndarray]:
-    """Every input of the node; all rows are as long as X."""
+    """Return every input of the node; all rows are as long as X."""
     values = config.constants() | config.make_inputs(np.random.default_rng(config.seed))
     values["sequence_lens"] = np.full(config.batch_size, config.seq_length, np.int32)
     return values

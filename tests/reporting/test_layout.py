@@ -1,4 +1,4 @@
-"""Where the boxes of a drawing lie, and what a step's values are called in it."""
+"""The layout of a drawing's boxes, and the labels of a step's values."""
 
 from __future__ import annotations
 

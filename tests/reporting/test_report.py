@@ -25,12 +25,12 @@ MODEL = str(MODELS / "lstm14_defaults.onnx")
 VOID = {"meta"}
 
 
-def run(*arguments: str) -> int:
+def invoke(*arguments: str) -> int:
     return CliRunner().invoke(app, [*arguments, "-q"]).exit_code
 
 
 class _Balanced(html.parser.HTMLParser):
-    """Holds the tags that are open; all of them are closed in their order."""
+    """Hold the tags that are open; all of them are closed in their order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _Balanced(html.parser.HTMLParser):
 
 
 def read(path: Path) -> str:
-    """A page, found to be well-formed and to refer to nothing outside of it."""
+    """Return a page, found to be well-formed and to refer to nothing outside of it."""
     page = path.read_text()
     parser = _Balanced()
     parser.feed(page)
@@ -76,7 +76,7 @@ COMMANDS = {
 def test_every_command_that_changes_or_compares_writes_a_page(command, tmp_path):
     arguments, expected = COMMANDS[command]
     arguments = [str(tmp_path / "out.onnx") if text == "OUT" else text for text in arguments]
-    assert run(*arguments, "--report", str(tmp_path / "report.html")) == 0
+    assert invoke(*arguments, "--report", str(tmp_path / "report.html")) == 0
     page = read(tmp_path / "report.html")
     for text in [*expected, "Command and versions", f"<h1>rnnlower {command} "]:
         assert text in page
@@ -89,7 +89,7 @@ def test_a_difference_is_on_the_page(tmp_path):
     weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) * np.float32(1.5), "W"))
     onnx.save(model, tmp_path / "wrong.onnx")
     report = tmp_path / "report.html"
-    assert run("verify", MODEL, str(tmp_path / "wrong.onnx"), "--report", str(report)) == 1
+    assert invoke("verify", MODEL, str(tmp_path / "wrong.onnx"), "--report", str(report)) == 1
     page = read(report)
     assert "The outputs DIFFER" in page
     assert "elements differ" in page
@@ -98,7 +98,7 @@ def test_a_difference_is_on_the_page(tmp_path):
 def test_the_source_may_be_the_destination(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(Path(MODEL).read_bytes())
-    assert run("unroll", str(path), "-o", str(path), "--report", str(tmp_path / "report.html")) == 0
+    assert invoke("unroll", str(path), "-o", str(path), "--report", str(tmp_path / "report.html")) == 0
     assert "Before: LSTM LSTM_0" in read(tmp_path / "report.html")
 
 
@@ -107,7 +107,9 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_done(name, 
     (tmp_path / "folder.html").mkdir()
     model = tmp_path / "model.html"
     model.write_bytes(Path(MODEL).read_bytes())
-    assert run("unroll", str(model), "-o", str(tmp_path / "out.onnx"), "--report", str(tmp_path / name)) == 2
+    assert (
+        invoke("unroll", str(model), "-o", str(tmp_path / "out.onnx"), "--report", str(tmp_path / name)) == 2
+    )
     assert not (tmp_path / "out.onnx").exists()
 
 
@@ -124,7 +126,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 def test_a_refused_model_leaves_no_page(tmp_path):
     model = str(MODELS / "lstm14_dynamic_time.onnx")
-    assert run("unroll", model, "-o", str(tmp_path / "o.onnx"), "--report", str(tmp_path / "r.html")) == 3
+    assert invoke("unroll", model, "-o", str(tmp_path / "o.onnx"), "--report", str(tmp_path / "r.html")) == 3
     assert not list(tmp_path.iterdir())
 
 
@@ -134,7 +136,7 @@ def test_names_are_text(tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     report = tmp_path / "report.html"
     assert (
-        run("scan", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "o.onnx"), "--report", str(report))
+        invoke("scan", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "o.onnx"), "--report", str(report))
         == 0
     )
     assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)" in read(report)
@@ -142,7 +144,7 @@ def test_names_are_text(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
 def test_the_drawn_step_is_a_step(strategy, tmp_path):
-    assert run(strategy, MODEL, "-o", str(tmp_path / "o.onnx"), "--no-verify") == 0
+    assert invoke(strategy, MODEL, "-o", str(tmp_path / "o.onnx"), "--no-verify") == 0
     nodes = step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 5)
     counts = {op: sum(node.op_type == op for node in nodes) for op in ("Gemm", "Sigmoid", "Tanh", "Add")}
     assert counts == {"Gemm": 2, "Sigmoid": 1, "Tanh": 2, "Add": 1}
@@ -151,7 +153,7 @@ def test_the_drawn_step_is_a_step(strategy, tmp_path):
 
 def test_the_only_step_is_drawn(tmp_path):
     dynamic = str(MODELS / "lstm14_dynamic.onnx")
-    assert run("unroll", dynamic, "-o", str(tmp_path / "o.onnx"), "--no-verify", "--dim", "T=1") == 0
+    assert invoke("unroll", dynamic, "-o", str(tmp_path / "o.onnx"), "--no-verify", "--dim", "T=1") == 0
     nodes = step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 1)
     assert {"Gemm", "Sigmoid", "Tanh", "Mul"} <= {node.op_type for node in nodes}
 

@@ -1,4 +1,4 @@
-"""docs/streaming.md: its example runs, and gives what it says."""
+"""docs/streaming.md: its example runs, with the documented result."""
 
 from __future__ import annotations
 

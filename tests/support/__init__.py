@@ -1,1 +1,1 @@
-"""What tests share: the oracle, the judge, random models, planted faults."""
+"""Shared test code: the oracle, the judge, random models, planted faults."""

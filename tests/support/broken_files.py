@@ -34,7 +34,7 @@ ODD_FLOATS = (0.0, -1.0, 1e-40, 1e38, float("inf"), float("-inf"), float("nan"))
 
 
 def break_file(data: bytes, random: Random) -> bytes:
-    """The file with one to three faults in it; the same state of ``random`` gives the same ones."""
+    """Return the file with one to three faults in it; the same state of ``random`` gives the same ones."""
     for _ in range(int(random.choice([1, 1, 1, 2, 3]))):
         kind = random.random()
         if kind < 0.2:
@@ -105,7 +105,7 @@ def _messages(message: Message) -> Iterator[Message]:
 
 
 def _break_field(model: onnx.ModelProto, random: Random) -> None:
-    """Changes any field of any message; mostly one that is set."""
+    """Change any field of any message; mostly one that is set."""
     message = _pick(random, list(_messages(model)))
     present = [field for field, _ in message.ListFields()]
     fields = present if present and random.random() < 0.85 else list(message.DESCRIPTOR.fields)
@@ -166,7 +166,7 @@ def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def _break_inputs(model: onnx.ModelProto, random: Random) -> None:
-    """Drops, repeats, exchanges or renames an input of a node; a later value's name makes a cycle."""
+    """Drop, repeats, exchanges or renames an input of a node; a later value's name makes a cycle."""
     nodes = [node for node in _nodes(model) if node.input]
     if not nodes:
         return
@@ -234,7 +234,7 @@ def _break_attribute(model: onnx.ModelProto, random: Random) -> None:
 
 
 def _break_types(model: onnx.ModelProto, random: Random) -> None:
-    """Another type, rank or size of an input, output or recorded value."""
+    """Change a type, rank or size of an input, output or recorded value."""
     values = [m for m in _messages(model) if isinstance(m, onnx.ValueInfoProto)]
     if not values:
         return
@@ -251,7 +251,7 @@ def _break_types(model: onnx.ModelProto, random: Random) -> None:
 
 
 def _break_tensor(model: onnx.ModelProto, random: Random) -> None:
-    """A tensor whose sizes, type, data or place do not fit."""
+    """Add a tensor whose sizes, type, data or place do not fit."""
     tensors = [m for m in _messages(model) if isinstance(m, onnx.TensorProto)]
     if not tensors:
         return

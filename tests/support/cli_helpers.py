@@ -15,7 +15,7 @@ __all__ = ["Run", "rnnlower", "save"]
 
 
 class Run:
-    """What a command left behind: ``code``, ``stdout``, ``stderr``."""
+    """The outcome of a command: ``code``, ``stdout``, ``stderr``."""
 
     def __init__(self, *arguments: object) -> None:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -30,7 +30,7 @@ class Run:
 
 
 def rnnlower(*arguments: object, code: int = 0) -> Run:
-    """Runs the command and checks its exit code; no code ever comes with a traceback."""
+    """Run the command and checks its exit code; no code ever comes with a traceback."""
     run = Run(*arguments)
     assert run.code == code, f"exit code {run.code} for {arguments}:\n{run.stdout}{run.stderr}"
     assert "Traceback" not in run.stderr
@@ -38,7 +38,7 @@ def rnnlower(*arguments: object, code: int = 0) -> Run:
 
 
 def save(model: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
-    """Writes the model into the folder."""
+    """Write the model into the folder."""
     path = folder / name
     onnx.save(model, path)
     return path

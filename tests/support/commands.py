@@ -23,7 +23,7 @@ np.savez(sys.argv[3], **outputs)
 
 
 def board(folder: Path, *, model: str = "", outputs: str = "") -> str:
-    """A ``cmd:`` line; ``model`` (its path) and ``outputs`` are code that changes those."""
+    """Return a ``cmd:`` line; ``model`` (its path) and ``outputs`` are code that changes those."""
     script = folder / "board.py"
     script.write_text(_SCRIPT.format(model=model, outputs=outputs))
     return f"cmd:{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{model}} {{inputs}} {{outputs}}"

@@ -21,7 +21,7 @@ _OLD_OPSETS = {"LSTM": [6, 1, 2, 5], "GRU": [6, 1, 2, 3, 5], "RNN": [6, 1, 4]}
 
 
 def draw_config(choose: Choose) -> dict[str, Any]:
-    """The arguments of a random legal ``Config``."""
+    """Return the arguments of a random legal ``Config``."""
     drawn: dict[str, Any] = {"op_type": choose(["LSTM", "GRU", "RNN"])}
     drawn["dtype"] = choose(["float32"] * 6 + ["float16", "float64", "bfloat16"])
     drawn["opset"] = _opset(choose, drawn["op_type"], drawn["dtype"])
@@ -45,7 +45,7 @@ def _opset(choose: Choose, op_type: str, dtype: str) -> int:
 
 
 def _place(choose: Choose, opset: int) -> dict[str, Any]:
-    """Where the node lives, and the IR version that allows it."""
+    """Draw the place of the node, and the IR version that allows it."""
     places = ["main"] * 4
     if opset >= 7:
         places += ["if", "if_in_if", "loop", "if_in_loop"]
@@ -65,7 +65,7 @@ def _place(choose: Choose, opset: int) -> dict[str, Any]:
 
 
 def _x_dims(choose: Choose, opset: int, place: str) -> str:
-    """What X declares; -1 stays in the main graph, as shape inference minds it in others."""
+    """Draw the declared shape of X; -1 only in the main graph, as shape inference fails on it in others."""
     options = ["static"] * 3 + ["symbolic", "batch", "time", "unknown"]
     options += ["unknown_rank"] if opset >= 14 else []
     return choose([*options, "negative"] if place == "main" else options)
@@ -115,7 +115,7 @@ def _activations(choose: Choose, drawn: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inputs(choose: Choose, drawn: dict[str, Any]) -> dict[str, str]:
-    """How each input comes; see ``Config``."""
+    """Draw the source of each input; see ``Config``."""
     opset, dtype = drawn["opset"], drawn["dtype"]
     given = ["initializer", "initializer", "constant", "input", "initializer_input"]
     if opset >= 7:
@@ -143,7 +143,7 @@ def _inputs(choose: Choose, drawn: dict[str, Any]) -> dict[str, str]:
 
 
 def _outputs(choose: Choose, op_type: str, opset: int) -> dict[str, str]:
-    """Where each output goes: at least one is used. GRU-1 must have Y_h."""
+    """Draw the uses of each output: at least one is used. GRU-1 must have Y_h."""
     names = ["Y", "Y_h", "Y_c"] if op_type == "LSTM" else ["Y", "Y_h"]
     used = ["graph", "consumed", "both"]
     needed = "Y_h" if op_type == "GRU" and opset < 3 else choose(names)
@@ -151,7 +151,7 @@ def _outputs(choose: Choose, op_type: str, opset: int) -> dict[str, str]:
 
 
 def _scales(choose: Choose, drawn: dict[str, Any]) -> dict[str, float]:
-    """Magnitudes up to saturation, except where an unbounded function would blow up."""
+    """Return magnitudes up to saturation, except where an unbounded function would blow up."""
     unbounded = {*_UNBOUNDED, "ScaledTanh"} & set(drawn.get("activations") or ())
     if unbounded and drawn["clip"] is None:
         return {"x_scale": choose([0.5, 0.1, 1.0]), "weight_scale": choose([0.3, 0.1])}

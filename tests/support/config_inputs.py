@@ -1,4 +1,4 @@
-"""How a ``Config``'s weights and states come: initializers, constants, or computed from them."""
+"""The sources of a ``Config``'s weights and states: initializers, constants, or computed from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scope:
         return output
 
     def constant(self, name: str, value: np.ndarray, *, as_node: bool = False) -> str:
-        """An initializer, or a Constant node where asked for and in functions."""
+        """Return an initializer, or a Constant node where asked for and in functions."""
         name = self.prefix + name
         tensor = numpy_helper.from_array(np.ascontiguousarray(value), name)
         if as_node or self.is_function:
@@ -58,7 +58,7 @@ class Scope:
 
 
 def dequantized(value: np.ndarray) -> np.ndarray:
-    """``value`` as DequantizeLinear gives it back: multiples of a power of two, so in no dtype rounded."""
+    """Return ``value`` behind a DequantizeLinear: multiples of a power of two, which no dtype rounds."""
     return ((_quantized(value).astype(np.int32) - _ZERO_POINT) * _QUANTUM).astype(value.dtype)
 
 
@@ -87,7 +87,7 @@ def provide(scope: Scope, name: str, how: str, value: np.ndarray | None, x: str)
 
 
 def _computed(scope: Scope, name: str, value: np.ndarray) -> str:
-    """``value``, stored with the halves of each entry swapped: Unsqueeze <- Concat <- Slice put it right."""
+    """Return ``value``, stored with the halves of each entry swapped and put right by Slice and Concat."""
     entries = []
     for k, entry in enumerate(value):
         stem = f"{name}_{k}"
@@ -106,7 +106,7 @@ def _computed(scope: Scope, name: str, value: np.ndarray) -> str:
 
 
 def _expanded(scope: Scope, name: str, value: np.ndarray, x: str) -> str:
-    """``value``, whose batch size is 1, at the batch size of X."""
+    """Return ``value``, whose batch size is 1, at the batch size of X."""
     config = scope.config
     batch_axis = (0 if config.layout else 1) + (config.place == "scan")
     shape = scope.add("Shape", [x], f"{name}_x_shape")

@@ -1,4 +1,4 @@
-"""The models behind ``Config``: a recurrent node, how its inputs come, and the place it lives in."""
+"""The models of a ``Config``: a recurrent node, the sources of its inputs, and its place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _DIMS: dict[str, tuple[Any, Any, Any]] = {
 
 
 def build(config: Config) -> onnx.ModelProto:
-    """The model of ``config``."""
+    """Return the model of ``config``."""
     main = Scope(config)
     in_main = config.place == "main"
     inner = main if in_main else Scope(config, "inner_", config.place == "function")
@@ -89,7 +89,7 @@ def _elem_type(config: Config) -> int:
 
 
 def _dims(config: Config, name: str) -> list[Any]:
-    """The dimensions that a graph declares for an input or output of the node."""
+    """Return the dimensions that a graph declares for an input or output of the node."""
     time, batch, size = _DIMS[config.x_dims]
     free = {"T": time, "N": batch, "I": size, "D": ..., "H": ...}
     if name in ("X", "Y"):
@@ -154,7 +154,7 @@ def _add_recurrent(scope: Scope, values: dict[str, str], attributes: Sequence[At
 
 
 def _trimmed(config: Config, formals: Sequence[str], names: list[str]) -> list[str]:
-    """``names`` without those at the end that the config wants omitted."""
+    """Return ``names`` without those at the end that the config wants omitted."""
     while not names[-1] and getattr(config, formals[len(names) - 1]) == "omitted":
         names = names[:-1]
     return names
@@ -172,7 +172,7 @@ def _branch(scope: Scope, name: str) -> onnx.GraphProto:
 
 
 def _zeros(config: Config, prefix: str) -> onnx.GraphProto:
-    """A branch that gives zeros of the right shapes."""
+    """Return a branch that gives zeros of the right shapes."""
     scope = Scope(config, prefix)
     for key, (name, _) in config.results.items():
         value = np.zeros(config.shape(name)).astype(helper.tensor_dtype_to_np_dtype(_elem_type(config)))
@@ -181,7 +181,7 @@ def _zeros(config: Config, prefix: str) -> onnx.GraphProto:
 
 
 def _in_if(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
-    """The node in the then branch of as many nested Ifs as there are conditions."""
+    """Return the node in the then branch of as many nested Ifs as there are conditions."""
     config = main.config
     _add_recurrent(inner, values)
     scope, conditions = inner, CONDITIONS[config.place]
@@ -198,7 +198,7 @@ def _in_if(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.Funct
 
 
 def _carry_state(inner: Scope, values: dict[str, str]) -> tuple[list[Any], list[Any]]:
-    """The body's input and output that carry the hidden state; the node reads the input."""
+    """Return the body's input and output that carry the hidden state; the node reads the input."""
     config = inner.config
     if not config.carries_state:
         return [], []
@@ -212,20 +212,20 @@ def _carry_state(inner: Scope, values: dict[str, str]) -> tuple[list[Any], list[
 
 
 def _in_if_in_loop(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
-    """The node in an If in a Loop that carries X; its results are stacked."""
+    """Return the node in an If in a Loop that carries X; its results are stacked."""
     body = Scope(main.config, "body_")
     return _loop_over(main, body, values, lambda: _in_if(body, inner, values))
 
 
 def _in_loop(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
-    """The node in a Loop that carries the state or, without one, X; its results are stacked."""
+    """Return the node in a Loop that carries the state or, without one, X; its results are stacked."""
     return _loop_over(main, inner, values, lambda: _add_recurrent(inner, values))
 
 
 def _loop_over(
     main: Scope, inner: Scope, values: dict[str, str], fill: Callable[[], object]
 ) -> list[onnx.FunctionProto]:
-    """A Loop with the body ``inner``, to which ``fill`` adds what computes the results."""
+    """Return a Loop with the body ``inner``, to which ``fill`` adds what computes the results."""
     config = main.config
     start = values["initial_h"] if config.carries_state else values["X"]
     carried_in, carried_out = _carry_state(inner, values)
@@ -250,7 +250,7 @@ def _loop_over(
 
 
 def _in_scan(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
-    """The node in a Scan over a stack of X's that carries the state, if any; its results are stacked."""
+    """Return the node in a Scan over a stack of X's that carries the state, if any, with stacked results."""
     config = main.config
     starts = [values["initial_h"]] if config.carries_state else []
     x, values["X"] = values["X"], "inner_X"
@@ -271,7 +271,7 @@ def _in_scan(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.Fun
 
 
 def _in_function(main: Scope, inner: Scope, values: dict[str, str]) -> list[onnx.FunctionProto]:
-    """The node in a model-local function; its attributes refer to the function's."""
+    """Return the node in a model-local function; its attributes refer to the function's."""
     config = main.config
     outside = {name: value for name, value in values.items() if not value.startswith(inner.prefix)}
     formals = {value: f"inner_{name}" for name, value in reversed(outside.items())}

@@ -1,4 +1,4 @@
-"""Random recurrent models: what to build, what to feed it, and what the oracle expects of it.
+"""Random recurrent models: their configuration, their inputs, and the oracle's outputs.
 
 ``random_config(rng)`` serves large sweeps, ``configs()`` is the hypothesis strategy. Both walk the same
 choices (``config_choices``). ``config_models`` turns a ``Config`` into a model.
@@ -101,7 +101,7 @@ class Config:
     seed: int = 0
 
     def __str__(self) -> str:
-        """The fields that differ from the defaults, as the call that makes this config."""
+        """Return the fields that differ from the defaults, as the call that makes this config."""
         changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in changed)})"
 
@@ -128,7 +128,7 @@ class Config:
 
     @property
     def provisions(self) -> dict[str, str]:
-        """How each input that is present comes, X aside."""
+        """The source of each input that is present, except X."""
         given = {name: getattr(self, name) for name in INPUTS[self.op_type]}
         return {name: how for name, how in given.items() if how not in ("empty", "omitted")}
 
@@ -155,7 +155,7 @@ class Config:
         return carries and self.Y_h not in ("empty", "omitted")
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an input or output of the node."""
+        """Return the shape of an input or output of the node."""
         D, G, H = self.num_directions, GATES[self.op_type], self.hidden_size
         time, batch = self.seq_length, self.batch_size
         if name in ("initial_h", "initial_c", "Y_h", "Y_c"):
@@ -171,11 +171,11 @@ class Config:
         }[name]
 
     def build(self) -> onnx.ModelProto:
-        """The model."""
+        """Return the model."""
         return config_models.build(self)
 
     def constants(self) -> dict[str, np.ndarray]:
-        """The values the model holds itself: the node's inputs that are no mere graph inputs."""
+        """Return the values the model holds itself: the node's inputs that are no mere graph inputs."""
         rng = np.random.default_rng(self.seed)
         values = {}
         for name, how in self.provisions.items():
@@ -200,7 +200,7 @@ class Config:
         return (scale * np.sqrt(12.0) * (rng.random(shape) - 0.5)).astype(DTYPES[self.dtype])
 
     def make_inputs(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Random values for the graph's inputs; sometimes for initializers that are inputs, too."""
+        """Return random values for the graph's inputs; sometimes for initializers that are inputs, too."""
         feeds = {"X": self._random("X", rng)}
         if self.x_dims == "unknown_rank":
             feeds = {"X": feeds["X"].reshape(-1), "X_shape": np.array(feeds["X"].shape, np.int64)}
@@ -215,7 +215,7 @@ class Config:
     def expected(
         self, inputs: Mapping[str, np.ndarray], semantics: Semantics = "ort"
     ) -> dict[str, np.ndarray]:
-        """What the graph's outputs must be for ``inputs``, through the oracle."""
+        """Return the expected graph outputs for ``inputs``, from the oracle."""
         values = self.constants() | {name: inputs[name] for name in self.provisions if name in inputs}
         for name in ("initial_h", "initial_c"):
             if self.provisions.get(name) == "expanded":
@@ -243,7 +243,7 @@ class Config:
         return evaluate(self.op_type, self.version, self.attributes, {"X": X, **values}, semantics=semantics)
 
     def _signed(self, outputs: Mapping[str, np.ndarray], taken: bool) -> dict[str, np.ndarray]:
-        """The graph's results; the branch that is not taken gives zeros."""
+        """Return the graph's results; the branch that is not taken gives zeros."""
         return {
             result: sign * outputs[name] if taken else np.zeros_like(outputs[name])
             for result, (name, sign) in self.results.items()
@@ -251,17 +251,17 @@ class Config:
 
 
 def is_native(config: Config) -> bool:
-    """Can onnxruntime's own kernel run the config's node, in this process?"""
+    """Return can onnxruntime's own kernel run the config's node, in this process?"""
     sizes = config.seq_length and config.batch_size and config.hidden_size_given
     return bool(sizes) and config.dtype in ("float16", "float32") and config.opset >= 7 and not config.layout
 
 
 def random_config(rng: np.random.Generator) -> Config:
-    """A random config; the same state of ``rng`` gives the same one."""
+    """Return a random config; the same state of ``rng`` gives the same one."""
     return Config(**draw_config(lambda options: options[int(rng.integers(len(options)))]))
 
 
 @st.composite
 def configs(draw: st.DrawFn) -> Config:
-    """The hypothesis strategy of configs."""
+    """Return the hypothesis strategy of configs."""
     return Config(**draw_config(lambda options: draw(st.sampled_from(options))))

@@ -1,4 +1,4 @@
-"""A judge of contracts: what passes and steps require and ensure, and what all of them keep."""
+"""A judge of contracts: the conditions of passes and steps, and those that all of them keep."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Port:
         return cls(str(value.name), value.dtype, dims)
 
     def allows(self, later: Port) -> bool:
-        """Whether the later one is the same, but for sizes that have become known."""
+        """Return whether the later one is the same, but for sizes that have become known."""
         if (self.name, self.dtype) != (later.name, later.dtype):
             return False
         if self.dims is None or later.dims is None:

@@ -21,7 +21,7 @@ TARGET = "primitive"
 
 
 def judge_control(model: ControlModel, rng: np.random.Generator) -> str:
-    """``right``, or what is wrong with the model as a straight line, unrolled and lowered for a target."""
+    """Return ``right``, or the fault of the model as a straight line, unrolled and lowered for a target."""
     inputs = {
         "x": rng.standard_normal(SHAPE).astype(np.float32),
         "seq": rng.standard_normal([STEPS, *SHAPE]).astype(np.float32),
@@ -39,7 +39,7 @@ def judge_control(model: ControlModel, rng: np.random.Generator) -> str:
 
 
 def _judge_open(model: ControlModel, inputs: Arrays) -> str:
-    """What is wrong where `flag` and `times` are not set: what they decide is told, or refused by name."""
+    """Return the fault of the model without `flag` and `times`: their dependants are noted or refused."""
     sets = {"mode": model.settings["mode"]}
     try:
         lowered, report = rnnlower.unroll.with_report(model.proto, sets=sets, control_flow="unroll")
@@ -53,7 +53,7 @@ def _judge_open(model: ControlModel, inputs: Arrays) -> str:
 
 
 def _judged(model: ControlModel, inputs: Arrays, deciders: str, lowered: onnx.ModelProto, report: Any) -> str:
-    """What is wrong; ``""``: nothing."""
+    """Describe the fault; ``""`` if there is none."""
     onnx.checker.check_model(lowered, full_check=True)
     if recurrent_left(lowered):
         return "recurrent left"
@@ -72,7 +72,7 @@ def _judged(model: ControlModel, inputs: Arrays, deciders: str, lowered: onnx.Mo
 
 
 def _is_told(node: onnx.NodeProto, deciders: str, notes: Sequence[str]) -> bool:
-    """Whether a note says which input decides the node."""
+    """Return whether a note says which input decides the node."""
     label = re.escape(repr(node.name or node.output[0]))
     said = re.compile(rf"If {label} stays: .*input '({deciders})' decides it")
     return any(said.match(note) for note in notes)

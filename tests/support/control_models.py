@@ -1,4 +1,4 @@
-"""Random models with Ifs, Loops, Scans, sequences and recurrent nodes, nested, and what they compute."""
+"""Random models with nested Ifs, Loops, Scans, sequences and recurrent nodes, and their outputs."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ class Scope:
     depth: int = 0
 
     def name(self, kind: str) -> str:
-        """A name that nothing has."""
+        """Return a name that nothing has."""
         self.counter[0] += 1
         return f"{kind}{self.counter[0]}"
 
     def pick(self) -> str:
-        """A value that is there."""
+        """Return a value that is there."""
         return self.values[int(self.rng.integers(len(self.values)))]
 
     def inner(self, *more: str, numbers: list[str] | None = None) -> Scope:
-        """The scope of a body."""
+        """Return the scope of a body."""
         return dataclasses.replace(
             self,
             values=[*self.values, *more],
@@ -91,14 +91,14 @@ class ControlModel:
     output: str
 
     def expected(self, inputs: Arrays) -> np.ndarray:
-        """The output, by NumPy."""
+        """Return the output, by NumPy."""
         env = inputs | {name: np.array(value) for name, value in self.settings.items()}
         execute(self.block, env)
         return np.asarray(env[self.output])
 
 
 def draw_model(rng: np.random.Generator) -> ControlModel:
-    """A random model."""
+    """Return a random model."""
     opset = int(rng.choice([11, 13, 16, 18, 21]))
     scope = Scope(["x", "w"], [0], rng, opset)
     block = draw_block(scope, int(rng.integers(2, 5)))
@@ -126,7 +126,7 @@ def draw_model(rng: np.random.Generator) -> ControlModel:
 
 
 def draw_block(scope: Scope, count: int) -> list[Any]:
-    """Statements, of which the last one writes the last value of the scope."""
+    """Return statements, of which the last one writes the last value of the scope."""
     kinds = ["op"] * 4 + ["if"] * 2 + ["loop"] * 2 + ["scan"] * 2 + ["cell", "sequence"]
     if scope.depth == 3:
         kinds = ["op"] * 4 + ["cell"]
@@ -154,7 +154,7 @@ def _draw_cell(scope: Scope) -> Recurrent:
 
 
 def _draw_body(scope: Scope) -> tuple[list[Any], str]:
-    """A body that gives what it makes."""
+    """Return a body that gives what it makes."""
     block = draw_block(scope, int(scope.rng.integers(1, 3)))
     name = scope.name("r")
     # It shrinks, so that loops in loops stay finite.

@@ -1,4 +1,4 @@
-"""What random models with control flow consist of: each statement writes itself, and computes itself.
+"""The statements of random models with control flow: each one emits nodes, and computes its result.
 
 The oracle runs the statements, and never looks at the nodes.
 """
@@ -51,7 +51,7 @@ class Known:
     value: np.ndarray
 
     def run(self, env: Arrays) -> None:
-        """The statement in NumPy."""
+        """Run the statement in NumPy."""
         env[self.name] = self.value
 
 
@@ -64,11 +64,11 @@ class Op:
     output: str
 
     def node(self) -> list[onnx.NodeProto]:
-        """The statement in ONNX."""
+        """Return the statement in ONNX."""
         return [helper.make_node(self.op_type, self.inputs, [self.output])]
 
     def run(self, env: Arrays) -> None:
-        """The statement in NumPy."""
+        """Run the statement in NumPy."""
         values = [env[name] for name in self.inputs]
         function = UNARY.get(self.op_type) or BINARY[self.op_type]
         env[self.output] = np.asarray(function(*values), np.float32)
@@ -87,7 +87,7 @@ class If:
     output: str
 
     def node(self) -> list[onnx.NodeProto]:
-        """The statement in ONNX."""
+        """Return the statement in ONNX."""
         c = f"{self.output}_c"
         nodes, op_type, value = [], "Equal", self.decider
         if self.kind == "size":
@@ -117,7 +117,7 @@ class If:
         return [*nodes, helper.make_node("If", [c], [self.output], **branches)]
 
     def run(self, env: Arrays) -> None:
-        """The statement in NumPy."""
+        """Run the statement in NumPy."""
         taken = {
             "constant": lambda: bool(self.operand),
             "number": lambda: env[self.decider] == self.operand,
@@ -157,7 +157,7 @@ class Loop:
     output: str
 
     def node(self) -> list[onnx.NodeProto]:
-        """The statement in ONNX."""
+        """Return the statement in ONNX."""
         o = self.output
         limit, nodes = self._limit()
         begins = "" if self.begins == "absent" else f"{o}_on"
@@ -214,7 +214,7 @@ class Loop:
         ]
 
     def run(self, env: Arrays) -> None:
-        """The statement in NumPy."""
+        """Run the statement in NumPy."""
         first, second, steps = env[self.start], env[self.start], []
         count = {"constant": self.count, "size": self.count, "nothing": STEPS * 4}.get(self.by)
         count = int(env[self.by]) if count is None else count
@@ -241,7 +241,7 @@ class Accumulation:
     output: str
 
     def node(self) -> list[onnx.NodeProto]:
-        """The statement in ONNX."""
+        """Return the statement in ONNX."""
         o = self.output
         place = [] if self.at_end else [f"{o}_zero"]
         body = helper.make_graph(
@@ -273,7 +273,7 @@ class Accumulation:
         ]
 
     def run(self, env: Arrays) -> None:
-        """The statement in NumPy."""
+        """Run the statement in NumPy."""
         found: list[np.ndarray] = []
         for step in range(self.count):
             inner = env | {f"{self.output}_i": np.array(step, np.int64)}
@@ -294,7 +294,7 @@ class Recurrent:
     output: str
 
     def node(self) -> list[onnx.NodeProto]:
-        """The statement in ONNX."""
+        """Return the statement in ONNX."""
         o = self.output
         return [
             constant(f"{o}_W", self.weights[0]),
@@ -318,7 +318,7 @@ class Recurrent:
         )
 
     def run(self, env: Arrays) -> None:
-        """The statement by the oracle of the recurrent operators."""
+        """Run the statement with the oracle of the recurrent operators."""
         o = self.output
         values = {f"{o}_X": env[self.operand][:, None], f"{o}_W": self.weights[0], f"{o}_R": self.weights[1]}
         env[o] = oracle.evaluate_node(self._cell(), self.opset, values)[f"{o}_Y"].reshape(SHAPE)
@@ -339,7 +339,7 @@ class Scan:
     output: str
 
     def node(self) -> list[onnx.NodeProto]:
-        """The statement in ONNX."""
+        """Return the statement in ONNX."""
         o = self.output
         bounds = {"b": 0, "e": self.length, "a": 0}
         nodes = [constant(f"{o}_{key}", np.array([value], np.int64)) for key, value in bounds.items()]
@@ -372,7 +372,7 @@ class Scan:
         return nodes + gather_up(o)
 
     def run(self, env: Arrays) -> None:
-        """The statement in NumPy."""
+        """Run the statement in NumPy."""
         state, steps = env[self.start], []
         slices = list(env["seq"][: self.length])
         for piece in slices[::-1] if self.backward[0] else slices:
@@ -384,18 +384,18 @@ class Scan:
 
 
 def execute(block: list[Any], env: Arrays) -> None:
-    """Runs statements."""
+    """Run statements."""
     for statement in block:
         statement.run(env)
 
 
 def emit(block: list[Any]) -> list[onnx.NodeProto]:
-    """Writes statements."""
+    """Write statements."""
     return [node for statement in block for node in statement.node()]
 
 
 def gather_up(name: str) -> list[onnx.NodeProto]:
-    """The final state plus the sum of what all iterations gave, weighted by their place from 1 on."""
+    """Return the final state plus the sum of what all iterations gave, weighted by their place from 1 on."""
     ones = np.ones((1, STEPS * 4), np.float32)
     return [
         constant(f"{name}_pad", np.zeros((STEPS * 4, *SHAPE), np.float32)),
@@ -414,7 +414,7 @@ def gather_up(name: str) -> list[onnx.NodeProto]:
 
 
 def weighted(state: np.ndarray, steps: list[np.ndarray]) -> np.ndarray:
-    """What `gather_up` writes, in NumPy."""
+    """Compute the result of `gather_up` in NumPy."""
     total = np.array(state, np.float32)
     for place, step in enumerate(steps, 1):
         total = total + np.float32(place) * step
@@ -422,15 +422,15 @@ def weighted(state: np.ndarray, steps: list[np.ndarray]) -> np.ndarray:
 
 
 def constant(name: str, array: np.ndarray) -> onnx.NodeProto:
-    """A Constant node."""
+    """Return a Constant node."""
     return helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(array))
 
 
 def tensor(name: str) -> onnx.ValueInfoProto:
-    """A float value of the one shape."""
+    """Return a float value of the one shape."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE)
 
 
 def scalar(name: str, dtype: int) -> onnx.ValueInfoProto:
-    """A value without axes."""
+    """Return a value without axes."""
     return helper.make_tensor_value_info(name, dtype, [])

@@ -1,4 +1,4 @@
-"""Faults that a lowering could have, planted by lowering a node that was altered.
+"""Faults that a lowering could have, planted by lowering an altered node.
 
 A dropped clip in the node is a dropped clip in the lowered graph. Each fault takes a model that is its own to
 change and says whether it could be planted.
@@ -128,7 +128,7 @@ def _change_number(name: str, factor: float) -> Fault:
 
 
 def _tensor_of(model: onnx.ModelProto, position: int) -> onnx.TensorProto | None:
-    """The constant behind an input of the cell."""
+    """Return the constant behind an input of the cell."""
     cell = _cell(model)
     if not _has(cell, position):
         return None
@@ -144,7 +144,7 @@ def _tensor_of(model: onnx.ModelProto, position: int) -> onnx.TensorProto | None
 
 
 def _edit(position: int, change: Callable[[np.ndarray, str, Random], np.ndarray | None]) -> Fault:
-    """Changes the constant behind an input, seen as directions x gates x the rest."""
+    """Change the constant behind an input, seen as directions x gates x the rest."""
 
     def plant(model: onnx.ModelProto, random: Random) -> bool:
         tensor = _tensor_of(model, position)
@@ -200,7 +200,7 @@ def _swap_directions(array: np.ndarray, op_type: str, random: Random) -> np.ndar
 
 
 def _fold_recurrent_bias(model: onnx.ModelProto, random: Random) -> bool:
-    """Rbh of linear_before_reset outside of the reset product."""
+    """Return rbh of linear_before_reset outside of the reset product."""
     attribute = _attribute(_cell(model), "linear_before_reset")
     if attribute is None or not attribute.i:
         return False
@@ -231,7 +231,7 @@ def _swap_final_states(model: onnx.ModelProto, random: Random) -> bool:
 
 
 def _without_lens(positions: tuple[int, ...]) -> Fault:
-    """These outputs come from a twin of the cell that knows no sequence_lens."""
+    """Return these outputs come from a twin of the cell that knows no sequence_lens."""
 
     def plant(model: onnx.ModelProto, random: Random) -> bool:
         cell, home = _cell(model), _home(model)
@@ -280,7 +280,7 @@ def _time_axis(model: onnx.ModelProto) -> int:
 
 
 def _shift_time(model: onnx.ModelProto, random: Random) -> bool:
-    """Off by one: every step sees the next one's X."""
+    """Return off by one: every step sees the next one's X."""
     if _opset(model) < 10:
         return False
     cell, axis = _cell(model), _time_axis(model)
@@ -293,7 +293,7 @@ def _shift_time(model: onnx.ModelProto, random: Random) -> bool:
 
 
 def _reverse_ignores_lens(model: onnx.ModelProto, random: Random) -> bool:
-    """A reverse direction that turns all steps around, not the row's own."""
+    """Return a reverse direction that turns all steps around, not the row's own."""
     cell = _cell(model)
     if _opset(model) < 10 or _direction(model) != "reverse" or not _has(cell, LENS):
         return False
@@ -312,7 +312,7 @@ def _reverse_ignores_lens(model: onnx.ModelProto, random: Random) -> bool:
 
 
 def _shorten_lens(model: onnx.ModelProto, random: Random) -> bool:
-    """Every row ends a step early."""
+    """Return every row ends a step early."""
     cell = _cell(model)
     if _opset(model) < 12 or not _has(cell, LENS):
         return False

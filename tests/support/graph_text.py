@@ -1,4 +1,4 @@
-"""Graphs as text: what docstrings show of them, and graphs without the names that nobody outside sees."""
+"""Graphs as text: from docstrings, and in a canonical form without inner names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parse_text(text: str, opset: int = 17, ir_version: int = 8) -> onnx.ModelPro
 
 @dataclasses.dataclass(frozen=True)
 class Canonical:
-    """A graph in which inner values are numbered, and constants stand for themselves.
+    """A graph with numbered inner values, and constants written as their content.
 
     Attributes:
         parts: Inputs, outputs, nodes in order, initializers.
@@ -34,7 +34,7 @@ class Canonical:
 
 
 def canonical(model: onnx.ModelProto) -> Canonical:
-    """Describe a graph by what callers see of it and what it computes."""
+    """Describe a graph by its interface and its computation."""
     types: dict[Any, Any] = {}
     parts = _graph(model.graph, {}, types)
     parts["functions"] = [(function.domain, function.name) for function in model.functions]

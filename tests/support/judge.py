@@ -40,7 +40,7 @@ Arrays = Mapping[str, np.ndarray]
 def lower(
     config: Config, strategy: str, inputs: Arrays, semantics: str = "ort", unroll_factor: int = 1
 ) -> onnx.ModelProto:
-    """The config's model, lowered; a dynamic length is fixed where the strategy wants one."""
+    """Return the config's model, lowered; a dynamic length is fixed where the strategy wants one."""
     options: dict[str, Any] = {"semantics": semantics}
     if strategy == "unroll":
         options["input_shapes"] = {"X": inputs["X"].shape}
@@ -56,7 +56,7 @@ def judge(
     semantics: str = "ort",
     unroll_factor: int = 1,
 ) -> tuple[str, str]:
-    """``right``, ``wrong``, ``invalid`` or ``refused: ...``, and what is to be said about it."""
+    """Return ``right``, ``wrong``, ``invalid`` or ``refused: ...``, and what is to be said about it."""
     inputs = config.make_inputs(rng)
     try:
         lowered = lower(config, strategy, inputs, semantics, unroll_factor)
@@ -79,18 +79,18 @@ def judge(
 
 
 def recurrent_left(model: onnx.ModelProto) -> list[str]:
-    """The LSTM, GRU and RNN nodes of the model, functions included."""
+    """Return the LSTM, GRU and RNN nodes of the model, functions included."""
     return [node.op_type for node in all_nodes(model) if node.op_type in ("LSTM", "GRU", "RNN")]
 
 
 def all_initializers(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """The initializers of the main graph and of subgraphs at any depth."""
+    """Return the initializers of the main graph and of subgraphs at any depth."""
     bodies = [attribute.g for node in all_nodes(model) for attribute in node.attribute]
     return [tensor for graph in (model.graph, *bodies) for tensor in graph.initializer]
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of the main graph, of subgraphs at any depth and of functions."""
+    """Yield the nodes of the main graph, of subgraphs at any depth and of functions."""
 
     def walk(nodes: Any) -> Iterator[onnx.NodeProto]:
         for node in nodes:
@@ -105,7 +105,7 @@ def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def interface(model: onnx.ModelProto) -> list[list[tuple[str, int, int | None]]]:
-    """Name, element type and rank of the graph's inputs and outputs."""
+    """Return name, element type and rank of the graph's inputs and outputs."""
     return [
         [
             (
@@ -120,12 +120,12 @@ def interface(model: onnx.ModelProto) -> list[list[tuple[str, int, int | None]]]
 
 
 def run(model: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
-    """The model's outputs on onnxruntime."""
+    """Return the model's outputs on onnxruntime."""
     return run_in(session_of(model), inputs)
 
 
 def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """What runs the model on onnxruntime."""
+    """Return a session of the model on onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -135,7 +135,7 @@ def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def run_in(session: onnxruntime.InferenceSession, inputs: Arrays) -> dict[str, np.ndarray]:
-    """The outputs by name."""
+    """Return the outputs by name."""
     names = [out.name for out in session.get_outputs()]
     if not any(value.type == "tensor(bfloat16)" for value in (*session.get_inputs(), *session.get_outputs())):
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -166,7 +166,7 @@ def _to_numpy(value: onnxruntime.OrtValue) -> np.ndarray:
 
 
 def differences(expected: Arrays, actual: Arrays, dtype: str) -> list[str]:
-    """What is wrong, a line an output."""
+    """List the faults, one per output."""
     wrong = []
     tolerance = TOLERANCES[dtype]
     for name, want in expected.items():

@@ -1,4 +1,4 @@
-"""Faults planted into the lowered graph, as those of `faults.py` are into its source."""
+"""Faults planted into the lowered graph; those of `faults.py` are planted into the source."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _swap_operands(ops: tuple[str, ...], first: int, second: int) -> Fault:
 
 
 def _change_constant(model: onnx.ModelProto, random: Random) -> bool:
-    """A constant that the lowering wrote, by 5%."""
+    """Return a constant that the lowering wrote, by 5%."""
     read = {name for node in all_nodes(model) for name in node.input}
     tensors = [
         tensor
@@ -58,7 +58,7 @@ def _change_constant(model: onnx.ModelProto, random: Random) -> bool:
 
 
 def _swap_states_of_body(model: onnx.ModelProto, random: Random) -> bool:
-    """Two states of a Scan or Loop change places on their way to the next step."""
+    """Return two states of a Scan or Loop change places on their way to the next step."""
     node = _pick_node(model, random, ("Scan", "Loop"))
     body = None if node is None else next((each.g for each in node.attribute if each.name == "body"), None)
     first = 0 if node is None or node.op_type == "Scan" else 1

@@ -1,4 +1,4 @@
-"""Models of one old node, and what they are converted to."""
+"""Models of one old node, and their conversions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(
     constants: Mapping[str, np.ndarray] | None = None,
     types: Sequence[int] = (TensorProto.FLOAT,),
 ) -> onnx.ModelProto:
-    """A model of one node; the outputs have no shapes."""
+    """Return a model of one node; the outputs have no shapes."""
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), DIMS[dims](x.shape))
         for name, x in inputs.items()
@@ -45,7 +45,7 @@ def build(
 
 
 def converted(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
-    """The model at another opset, checked."""
+    """Return the model at another opset, checked."""
     work = ir.from_proto(model)
     convert_opset(work, target)
     result = ir.to_proto(work)
@@ -57,7 +57,7 @@ def converted(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
 
 
 def values(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    """Random numbers, integers from 1 to 4 for integer types."""
+    """Return random numbers, integers from 1 to 4 for integer types."""
     if np.issubdtype(dtype, np.floating):
         return RNG.standard_normal(shape).astype(dtype)
     if dtype == np.bool_:

@@ -30,7 +30,7 @@ class Case:
 
 
 def node_cases(modules: Sequence[str] | None = None, expanded: bool = False) -> Iterator[Case]:
-    """The node tests; with `modules` only those of these modules, which is much faster to collect.
+    """Yield the node tests; with `modules` only those of these modules, which is much faster to collect.
 
     The tests called expanded hold an operator's definition in place of the operator.
     """
@@ -62,7 +62,7 @@ def _array(value: Any) -> Any:
 
 
 def frozen(case: Case) -> Case | None:
-    """The case with its small inputs, axes and shapes and the like, as initializers; None if it has none."""
+    """Return the case with its small inputs, such as axes and shapes, as initializers, if it has any."""
     model = copy.deepcopy(case.model)
     chosen = [
         value

@@ -1,4 +1,4 @@
-"""Running a model on everything that can run it, and comparing what comes out."""
+"""Runs of a model on every engine that can run it, and their comparison."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ RANDOM = frozenset(
 
 
 def default_opset(model: onnx.ModelProto) -> int:
-    """The opset of the default domain."""
+    """Return the opset of the default domain."""
     return next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
 
 
 def all_operators(model: onnx.ModelProto) -> set[str]:
-    """The operators of the default domain in the model, subgraphs and functions included."""
+    """Return the operators of the default domain in the model, subgraphs and functions included."""
     found: set[str] = set()
     _collect(model.graph.node, found)
     for function in model.functions:
@@ -58,7 +58,7 @@ def _collect(nodes: Any, found: set[str]) -> None:
 
 
 def outcomes(model: onnx.ModelProto, feeds: Mapping[str, Any], slowly: bool = False) -> dict[str, list[Any]]:
-    """The outputs by engine, without the engines that do not run the model."""
+    """Return the outputs by engine, without the engines that do not run the model."""
     found: dict[str, list[Any]] = {}
     # Whatever an engine raises: it does not run this model.
     if 7 <= default_opset(model) <= LAST_ORT_OPSET:
@@ -73,7 +73,7 @@ def outcomes(model: onnx.ModelProto, feeds: Mapping[str, Any], slowly: bool = Fa
 
 
 def run_ort(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """The outputs by onnxruntime, without any optimization."""
+    """Return the outputs by onnxruntime, without any optimization."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -85,7 +85,7 @@ def run_ort(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two outputs are the same up to the rounding of their type."""
+    """Return whether two outputs are the same up to the rounding of their type."""
     if isinstance(first, (list, tuple)) or isinstance(second, (list, tuple)):
         lists = isinstance(first, (list, tuple)) and isinstance(second, (list, tuple))
         return lists and len(first) == len(second) and all(map(same, first, second))

@@ -1,4 +1,4 @@
-"""The judge of every numeric test: LSTM, GRU and RNN of any version, written from the operators' text.
+"""The judge of every numeric test: LSTM, GRU and RNN of any version, written from the ONNX spec.
 
 One time step and one batch row at a time, in float64, rounded to the output type at the very end. Slow on
 purpose, and without a line in common with the lowering. Where the text and onnxruntime part, ``semantics``
@@ -54,7 +54,7 @@ _OUTPUTS = {"LSTM": ("Y", "Y_h", "Y_c"), "GRU": ("Y", "Y_h"), "RNN": ("Y", "Y_h"
 
 
 def schema_version(op_type: str, opset: int) -> int:
-    """The version of ``op_type``'s schema that a model of ``opset`` uses."""
+    """Return the version of ``op_type``'s schema that a model of ``opset`` uses."""
     return max(version for version in _VERSIONS[op_type] if version <= opset)
 
 
@@ -140,7 +140,7 @@ class _Node:
         self.activations = _activations(op_type, len(self.directions), attributes, semantics)
 
     def clipped(self, activation: Activation) -> Activation:
-        """``activation`` behind the cell clip of attribute ``clip``."""
+        """Return ``activation`` behind the cell clip of attribute ``clip``."""
         threshold = self.clip
         if threshold is None:
             return activation
@@ -169,7 +169,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _directions(op_type: str, version: int, attributes: Mapping[str, Any]) -> list[str]:
-    """Which way each direction walks. GRU-1's schema spells its default "foward"."""
+    """Return whether each direction runs backwards. GRU-1's schema misspells its default "foward"."""
     direction = _text(attributes.get("direction", "forward"))
     if direction == "foward" and (op_type, version) == ("GRU", 1):
         direction = "forward"
@@ -222,7 +222,7 @@ _DEFAULT_BETA = {"spec": _OPERATOR_BETA, "ort": _OPERATOR_BETA | {"ScaledTanh": 
 def _activations(
     op_type: str, num_directions: int, attributes: Mapping[str, Any], semantics: Semantics
 ) -> list[list[Activation]]:
-    """Per direction the functions f (RNN), f and g (GRU) or f, g and h (LSTM).
+    """Return per direction the functions f (RNN), f and g (GRU) or f, g and h (LSTM).
 
     Only a function that takes a parameter consumes an entry of ``activation_alpha`` or ``activation_beta``,
     in the order of ``activations``; past the end of a short list the defaults hold, extras are ignored.
@@ -246,7 +246,7 @@ def _activations(
 def _activation(
     op_type: str, name: str, alphas: list[float], betas: list[float], semantics: Semantics
 ) -> Activation:
-    """The function called ``name`` with its parameters taken from the front of ``alphas`` and ``betas``."""
+    """Return the function ``name`` with its parameters taken from the front of ``alphas`` and ``betas``."""
     if semantics == "ort" and op_type != "RNN":
         name = {known.lower(): known for known in _FUNCTIONS}.get(name.lower(), name)
     if name not in _FUNCTIONS:
@@ -277,7 +277,7 @@ class _Weights:
     P: dict[str, Array]
 
     def product(self, gate: str, x: Array, h: Array) -> Array:
-        """``Xt*(Wg^T) + Ht-1*(Rg^T) + Wbg + Rbg``."""
+        """Return ``Xt*(Wg^T) + Ht-1*(Rg^T) + Wbg + Rbg``."""
         return self.W[gate] @ x + self.R[gate] @ h + self.Wb[gate] + self.Rb[gate]
 
 
@@ -303,7 +303,7 @@ def _weights(op_type: str, values: Mapping[str, Array], direction: int, hidden_s
 def _lstm_step(
     node: _Node, weights: _Weights, functions: Sequence[Activation], x: Array, state: Sequence[Array]
 ) -> list[Array]:
-    """LSTM, all versions: Ht and Ct of one row."""
+    """Return LSTM, all versions: Ht and Ct of one row."""
     H, C = state
     P = weights.P
     f, g = node.clipped(functions[0]), node.clipped(functions[1])
@@ -319,7 +319,7 @@ def _lstm_step(
 def _gru_step(
     node: _Node, weights: _Weights, functions: Sequence[Activation], x: Array, state: Sequence[Array]
 ) -> list[Array]:
-    """GRU, all versions: Ht of one row."""
+    """Return GRU, all versions: Ht of one row."""
     (H,) = state
     f, g = (node.clipped(function) for function in functions)
     zt = f(weights.product("z", x, H))
@@ -334,7 +334,7 @@ def _gru_step(
 def _rnn_step(
     node: _Node, weights: _Weights, functions: Sequence[Activation], x: Array, state: Sequence[Array]
 ) -> list[Array]:
-    """RNN, all versions: Ht of one row."""
+    """Return RNN, all versions: Ht of one row."""
     (H,) = state
     return [node.clipped(functions[0])(weights.product("i", x, H))]
 
@@ -343,7 +343,7 @@ _STEPS = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}
 
 
 def _run(node: _Node, values: Mapping[str, Array], lens: Array | None) -> dict[str, Array]:
-    """All directions, rows and steps, on time-major ``values``."""
+    """Return all directions, rows and steps, on time-major ``values``."""
     seq_length, batch_size, _ = values["X"].shape
     num_directions, hidden_size = len(node.directions), values["R"].shape[-1]
     _check_shapes(node, values, lens)

@@ -1,4 +1,4 @@
-"""Code in a Python process of its own."""
+"""Code that runs in a Python child process."""
 
 from __future__ import annotations
 

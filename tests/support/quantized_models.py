@@ -11,7 +11,10 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["QuantizedLstm", "draw", "run_single"]
+import rnnlower
+from support.judge import all_nodes
+
+__all__ = ["QuantizedLstm", "draw", "lowered_quantized", "run_single"]
 
 INPUTS = (
     *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
@@ -46,7 +49,7 @@ class QuantizedLstm:
         return {"hidden_size": self.hidden_size, "direction": self.direction, **self.attributes}
 
     def values(self) -> dict[str, np.ndarray]:
-        """All inputs of the node by name."""
+        """Return all inputs of the node by name."""
         rng = np.random.default_rng(self.seed)
         D, H, rows = 1 + (self.direction == "bidirectional"), self.hidden_size, 4 * self.hidden_size
         values: dict[str, np.ndarray] = {
@@ -69,7 +72,7 @@ class QuantizedLstm:
         return values
 
     def feeds(self) -> dict[str, np.ndarray]:
-        """The graph's inputs."""
+        """Return the graph's inputs."""
         constant = () if self.weights_at_run_time else _WEIGHTS
         return {name: value for name, value in self.values().items() if name not in constant}
 
@@ -110,7 +113,7 @@ class QuantizedLstm:
 
 
 def draw(rng: np.random.Generator) -> QuantizedLstm:
-    """A random node."""
+    """Return a random node."""
 
     def one(*choices: Any) -> Any:
         return choices[rng.integers(len(choices))]
@@ -152,8 +155,18 @@ def draw(rng: np.random.Generator) -> QuantizedLstm:
     )
 
 
+def lowered_quantized(config: QuantizedLstm, strategy: str, **options: Any) -> onnx.ModelProto:
+    """Return the node's model, lowered; a dynamic length is fixed where the strategy needs one."""
+    if strategy == "unroll":
+        options["input_shapes"] = {name: value.shape for name, value in config.feeds().items()}
+    result = getattr(rnnlower, strategy)(config.build(), **options)
+    onnx.checker.check_model(result, full_check=True)
+    assert "DynamicQuantizeLSTM" not in {node.op_type for node in all_nodes(result)}
+    return result
+
+
 def run_single(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All outputs: by one thread, of the graph as it is."""
+    """Return all outputs: by one thread, of the graph as it is."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4

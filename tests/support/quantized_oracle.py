@@ -1,5 +1,4 @@
-"""The judge of com.microsoft.DynamicQuantizeLSTM: integer sums in Python's integers, one step and one row at
-a time.
+"""The judge of com.microsoft.DynamicQuantizeLSTM: sums in Python's integers, step by step and row by row.
 
 Written from what onnxruntime 1.31.1 computes with one thread, without a line in common with the lowering:
 
@@ -37,7 +36,7 @@ _ACTIVATIONS = {
 
 
 def dequantized(attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """What LSTM makes of the weights that the integers stand for."""
+    """Return the outputs of LSTM with the dequantized weights."""
     kept = {name: inputs[name] for name in inputs if name[0] not in "WR" or name == "X"}
     for name in "WR":
         values = inputs[name].astype(np.float64)
@@ -50,7 +49,7 @@ def dequantized(attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> d
 def exact(
     attributes: Mapping[str, Any], inputs: Mapping[str, Array], outputs: Sequence[str] = ("Y", "Y_h", "Y_c")
 ) -> dict[str, Array]:
-    """Y, Y_h and Y_c; ``outputs`` are those that the node has."""
+    """Return Y, Y_h and Y_c; ``outputs`` are those that the node has."""
     X = inputs["X"]
     T, B, _ = X.shape
     reversals = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}

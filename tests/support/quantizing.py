@@ -1,4 +1,4 @@
-"""A float model to quantize, onnxruntime's two ways to do it, and what came out."""
+"""A float model to quantize, onnxruntime's two ways to do it, and their results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Network:
     classes: int = 12
 
     def build(self, scale: float = 1) -> onnx.ModelProto:
-        """The model: X ``[steps, 1, features]`` to scores ``[1, classes]``.
+        """Return the model: X ``[steps, 1, features]`` to scores ``[1, classes]``.
 
         The recurrent layers' weights are what PyTorch draws, times `scale`.
         """
@@ -67,7 +67,7 @@ class Network:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
     def inputs(self, seed: int, steps: int = 50) -> dict[str, np.ndarray]:
-        """Features that change slowly, as those of sounds do."""
+        """Return features that change slowly, as those of sounds do."""
         rng = np.random.default_rng(seed)
         noise = rng.standard_normal((steps, 1, self.features))
         for t in range(1, steps):
@@ -101,7 +101,7 @@ class _Calibration(CalibrationDataReader):
 
 
 def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
-    """By `quantize_dynamic`, bodies included.
+    """Return by `quantize_dynamic`, bodies included.
 
     With 7 bits: onnxruntime's kernels for x86 processors without VNNI saturate with 8.
     """
@@ -118,7 +118,7 @@ def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
 def static(
     model: onnx.ModelProto, inputs: Iterator[dict[str, np.ndarray]], op_types: list[str] | None = None
 ) -> onnx.ModelProto:
-    """By `quantize_static` in QDQ format, calibrated on the inputs."""
+    """Return by `quantize_static` in QDQ format, calibrated on the inputs."""
     with tempfile.TemporaryDirectory() as folder:
         source, result = pathlib.Path(folder, "float.onnx"), pathlib.Path(folder, "int8.onnx")
         onnx.save(model, source)
@@ -135,7 +135,7 @@ def static(
 
 
 def half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in float16."""
+    """Return the model in float16."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     for value in (*copy.graph.input, *copy.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -147,7 +147,7 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def products(model: onnx.ModelProto) -> tuple[int, int]:
-    """How many nodes multiply by weights that are integers, and how many by any."""
+    """Return the number of nodes that multiply by integer weights, and by any weights."""
     nodes = list(all_nodes(model))
     dequantized = {out for node in nodes if node.op_type == "DequantizeLinear" for out in node.output}
     integer = [node for node in nodes if node.op_type in ("MatMulInteger", "DynamicQuantizeLSTM")]

@@ -1,4 +1,4 @@
-"""The recipes of a page of documentation, as scripts for bash: what stands there, and nothing else.
+"""The recipes of a page of documentation, as scripts for bash.
 
     python tests/support/recipes.py README.md docs/recipes.md
 
@@ -23,7 +23,7 @@ _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def recipes(page: str) -> dict[str, str]:
-    """The scripts by heading: of ``## Recipes`` where a page has that section, else of the whole page."""
+    """Return the scripts by heading: of ``## Recipes`` if a page has that section, else of the whole page."""
     _, _, section = page.partition("## Recipes\n")
     text = section.partition("\n## ")[0] if section else page
     places = [*_HEADING.finditer(text)]
@@ -41,7 +41,7 @@ def _script(text: str) -> str:
 
 
 def run(script: str, folder: pathlib.Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs a recipe in a folder; it ends with the first command that fails."""
+    """Run a recipe in a folder; it ends with the first command that fails."""
     (folder / "models").symlink_to(ROOT / "models")
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],

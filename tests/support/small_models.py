@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper, numpy_helper
+
+import rnnlower
+from rnnlower.graph.walk import walk
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 FORMALS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
 def info(name: str, array_or_type: Any, shape: Sequence[Any] | None) -> onnx.ValueInfoProto:
-    """A value's declaration; the type as a TensorProto number or taken from an array."""
+    """Return a value's declaration; the type as a TensorProto number or taken from an array."""
     elem_type = array_or_type
     if isinstance(array_or_type, np.ndarray):
         elem_type = helper.np_dtype_to_tensor_dtype(array_or_type.dtype)
@@ -31,7 +35,7 @@ def model_of(
     functions: Sequence[onnx.FunctionProto] = (),
     extra_domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """A model of one graph."""
+    """Return a model of one graph."""
     initializers = [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in extra_domains)]
@@ -49,7 +53,7 @@ def weights(
     seed: int = 0,
     dtype: Any = np.float32,
 ) -> dict[str, np.ndarray]:
-    """Random W, R and B."""
+    """Return random W, R and B."""
     rng = np.random.default_rng(seed)
     rows = GATES[op_type] * hidden_size
     shapes = {
@@ -70,7 +74,7 @@ def recurrent_model(
     opset: int = 17,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """One node: ``constants`` are initializers, ``inputs`` graph inputs (type, shape), by formal name."""
+    """Return a model of one node: ``constants`` are initializers, ``inputs`` graph inputs, by formal name."""
     constants = weights(op_type) if constants is None else dict(constants)
     given = {"X": (elem_type, ["T", "N", 3])} if inputs is None else dict(inputs)
     names = [name if name in constants or name in given else "" for name in FORMALS]
@@ -88,8 +92,20 @@ def recurrent_model(
     )
 
 
+def lowered_by(model: onnx.ModelProto, strategy: str, **options: Any) -> onnx.ModelProto:
+    """Return the model, lowered by a strategy."""
+    result = getattr(rnnlower, strategy)(model, **options)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
+def ops(own: ir.Model) -> list[str]:
+    """Return the operators of all nodes of the main graph and its subgraphs, in order."""
+    return [node.op_type for node, _ in walk(own.graph)]
+
+
 def run_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All outputs by name, as onnxruntime computes them."""
+    """Return all outputs by name, as onnxruntime computes them."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

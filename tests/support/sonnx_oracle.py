@@ -31,7 +31,7 @@ def lstm(
     clip: float | None = None,
     input_forget: int = 0,
 ) -> Array:
-    """Y ``[seq_length, num_directions, batch_size, hidden_size]`` in float64; every input is given."""
+    """Return Y ``[seq_length, num_directions, batch_size, hidden_size]`` in float64; every input is given."""
     values = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
     lanes = []
     for index, reverse in enumerate(

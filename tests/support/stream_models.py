@@ -1,4 +1,4 @@
-"""Random stacks of layers over time, each with what can be said of it beforehand: does it couple time steps?
+"""Random stacks of layers over time, each with the expected answer: does it couple time steps?
 
 The layers are drawn from a table. A row emits nodes, and says whether its layer looks at steps that are not
 there yet, or at all of them; nothing here asks the analysis under test.
@@ -41,7 +41,7 @@ class Stack:
 
 
 class _Builder:
-    """Emits layers; the value at hand is ``[batch, time, features]``."""
+    """Emit layers; the value at hand is ``[batch, time, features]``."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -135,7 +135,7 @@ def _bidirectional(b: _Builder, x: str) -> str:
 
 @_layer()
 def _over_features(b: _Builder, x: str) -> str:
-    """A bidirectional recurrence over the features, with time folded into the batch."""
+    """Return a bidirectional recurrence over the features, with time folded into the batch."""
     rows = b.op("Reshape", x, b.ints(-1, FEATURES, 1))
     steps = b.op("Transpose", rows, perm=[1, 0, 2])
     y = b.op("GRU", steps, b.weights(2, 3, 1), b.weights(2, 3, 1), hidden_size=1, direction="bidirectional")
@@ -152,7 +152,7 @@ def _linear(b: _Builder, x: str) -> str:
 
 @_layer()
 def _gemm(b: _Builder, x: str) -> str:
-    """A Gemm over rows, with batch and time folded together."""
+    """Return a Gemm over rows, with batch and time folded together."""
     rows = b.op("Reshape", x, b.ints(-1, FEATURES))
     y = b.op("Gemm", rows, b.weights(FEATURES, FEATURES), b.weights(FEATURES), transB=1)
     return b.op("Reshape", y, b.op("Shape", x))
@@ -196,7 +196,7 @@ def _cumulative(b: _Builder, x: str) -> str:
 
 @_layer()
 def _shifted(b: _Builder, x: str) -> str:
-    """Each step sees the one before it: a first frame, and all but the last."""
+    """Return each step sees the one before it: a first frame, and all but the last."""
     first = b.constant(np.full((1, 1, FEATURES), 0.5 * b.rng.integers(2), np.float32))
     if b.static[0] is None:
         rows = b.op("Gather", b.op("Shape", x), b.ints(0), axis=0)
@@ -298,7 +298,7 @@ LOOKS_AHEAD = {"centred", "next_step"}
 
 
 def random_stack(seed: int) -> Stack:
-    """A stack of one to five layers, of which at least one is a recurrence."""
+    """Return a stack of one to five layers, of which at least one is a recurrence."""
     rng = np.random.default_rng(seed)
     b = _Builder(rng)
     batch = [None, 1, 3][rng.integers(3)]
@@ -364,7 +364,7 @@ def looks_ahead(stack: Stack, seed: int, steps: int = 64, frames: int = 4) -> bo
 
 
 def differences(stack: Stack, streamed: onnx.ModelProto, seed: int, calls: int = 8) -> list[str]:
-    """What a caller finds who does as the metadata says: two streams, whose chunks take turns."""
+    """Check the stream as a caller uses it, following the metadata: two streams, whose chunks alternate."""
     properties = {entry.key: entry.value for entry in streamed.metadata_props}
     stream, states = (json.loads(properties[f"rnnlower.{key}"]) for key in ("stream", "state"))
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Target files of a user's own."""
+"""Target files written by a user."""
 
 from __future__ import annotations
 

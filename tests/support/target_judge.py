@@ -16,7 +16,7 @@ __all__ = ["foreign_ops", "judge_target"]
 
 
 def foreign_ops(source: onnx.ModelProto, lowered: onnx.ModelProto, target: str) -> set[str]:
-    """The operators that a lowering has brought in although the target lacks them."""
+    """Return the operators that a lowering has brought in although the target lacks them."""
     before, after = ({node.op_type for node in all_nodes(model)} for model in (source, lowered))
     return after - before - find_target(target).op_types
 
@@ -24,7 +24,7 @@ def foreign_ops(source: onnx.ModelProto, lowered: onnx.ModelProto, target: str) 
 def judge_target(
     config: Config, target: str, rng: np.random.Generator, semantics: str = "ort", unroll_factor: int = 1
 ) -> tuple[str, str]:
-    """``right``, ``wrong``, ``invalid`` or ``refused: ...``, and what is to be said about it.
+    """Return ``right``, ``wrong``, ``invalid`` or ``refused: ...``, and what is to be said about it.
 
     All sizes are fixed. What is kept native runs here only if onnxruntime has a kernel for it.
     """

@@ -1,4 +1,4 @@
-"""What `check` lists and what `lower` lowers are the same nodes."""
+"""Agreement of `check` and `lower`: the listed nodes are those that are lowered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of target files takes what the tool takes, and finds what it refuses."""
+"""The JSON Schema of target files: it accepts and refuses the same files as the tool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def faults(value: Any, rules: dict[str, Any], where: str = "") -> list[str]:
-    """What breaks the schema, of which it needs only the words that are used here."""
+    """Return what breaks the schema; only the keywords used here are supported."""
     kind = _KINDS[rules["type"]]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         return [f"{where} is no {rules['type']}"]

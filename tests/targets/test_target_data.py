@@ -1,4 +1,4 @@
-"""What trying runtimes at real sizes has shown, as their targets have it."""
+"""The targets' data on recurrent nodes, as found by trying runtimes at real sizes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_node_of_a_larger_batch_is_not_kept(batch: int) -> None:
 
 
 def kept_by(model: onnx.ModelProto, target: str, native: Native) -> list[str]:
-    """The operators of the nodes that stay as they are."""
+    """Return the operators of the nodes that stay as they are."""
     options = LoweringOptions("target", target=find_target(target), native=native, fold=False)
     return [node.op_type for node in lower_model(ir.from_proto(model), options).kept]
 
@@ -152,7 +152,7 @@ def test_a_split_has_no_more_outputs_than_the_target_takes(steps: int) -> None:
 
 
 def repeated(op_type: str) -> onnx.ModelProto:
-    """A recurrent node whose X repeats one row along time, as in the decoder of an autoencoder."""
+    """Return a recurrent node whose X repeats one row along time, as in the decoder of an autoencoder."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
     W, R = (", ".join(["0.1"] * (2 * gates * size)) for size in (3, 2))
     return onnx.parser.parse_model(f"""
@@ -178,7 +178,7 @@ def test_tract_multiplies_no_single_time_what_is_repeated() -> None:
 def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:
     for target, reason in (
         ("tract", "tract 0.23.9 ran this form right at batches of 1, 2, 3 and 16"),
-        ("ort-webnn", "ort-webnn says that it takes this form, which was not tried"),
+        ("ort-webnn", "ort-webnn is documented to take this form, which was not tried"),
     ):
         report = lower_model(
             ir.from_proto(Config(op_type="GRU").build()),

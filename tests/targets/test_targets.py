@@ -1,4 +1,4 @@
-"""The files of the targets, a user's own file, and what does not fit."""
+"""Target files, built-in and of a user, and misfits."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ MODEL = """
 """
 
 
-def check(tmp_path: Path, tables: dict[str, str], more: str = "") -> dict[str, list[str]]:
-    """The reasons by operator."""
+def misfit_reasons(tmp_path: Path, tables: dict[str, str], more: str = "") -> dict[str, list[str]]:
+    """Return the reasons by operator."""
     model = onnx.parser.parse_model(MODEL)
     reasons: dict[str, list[str]] = {}
     for misfit in rnnlower.check(model, target=write(tmp_path, MINIMAL | tables, more)):
@@ -177,7 +177,7 @@ def check(tmp_path: Path, tables: dict[str, str], more: str = "") -> dict[str, l
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
-    reasons = check(tmp_path, {"opset": "range = [7, 13]"})
+    reasons = misfit_reasons(tmp_path, {"opset": "range = [7, 13]"})
     assert reasons["(model)"] == ["opset 17 is not one of 7 to 13"]
     assert reasons["(input)"] == ["its shape is [T, 4]"]
     assert reasons["Cast"] == reasons["Cast"][:1] == ["own has no Cast"]
@@ -192,7 +192,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
         "dtypes": 'allowed = ["float32", "float16"]',
         "ops": 'allowed = ["Cast", "MatMul", "Reshape", "Transpose"]\ndomains = ["com.acme"]',
     }
-    assert check(tmp_path, tables) == {}
+    assert misfit_reasons(tmp_path, tables) == {}
     limits = """
         [[limits]]
         ops = ["Reshape"]
@@ -209,7 +209,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
         dtypes = ["float16"]
         source = "me"
     """
-    assert check(tmp_path, tables, limits) == {
+    assert misfit_reasons(tmp_path, tables, limits) == {
         "Reshape": ["its input 1 is not a constant"],
         "Transpose": ["attribute perm is [1, 0], not [0, 1]", "Transpose-13 is not one of version 1"],
         "MatMul": [
@@ -233,7 +233,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
 def test_operators_of_other_domains_have_names_of_their_own(
     tmp_path: Path, ops: str, reasons: list[str]
 ) -> None:
-    assert check(tmp_path, {"ops": ops}).get("com.acme.Odd", []) == reasons
+    assert misfit_reasons(tmp_path, {"ops": ops}).get("com.acme.Odd", []) == reasons
 
 
 def test_tinygrad_has_some_operators_of_com_microsoft() -> None:
@@ -265,7 +265,7 @@ def test_onnxruntime_has_no_training_operators() -> None:
 
 def test_types_that_a_target_lacks_are_named(tmp_path: Path) -> None:
     tables = {"ops": 'allowed = ["Cast", "MatMul", "Reshape", "Transpose"]\ndomains = ["com.acme"]'}
-    assert check(tmp_path, tables)["Cast"] == ["type float16 is not one of float32"]
+    assert misfit_reasons(tmp_path, tables)["Cast"] == ["type float16 is not one of float32"]
 
 
 RULE = """

@@ -40,7 +40,7 @@ NARROW = ("axera", "esp-dl", "tidl")
 
 
 def primitive_refusals(config: Config, semantics: str) -> set[str]:
-    """What must be said when a config is lowered to primitive operators; nothing if it must succeed."""
+    """Return the messages required when a config is lowered to primitive operators; none if it succeeds."""
     reasons = set()
     if config.x_dims == "unknown_rank":
         reasons.add("sequence length is unknown")

@@ -1,4 +1,4 @@
-"""The page of the targets says what their files say."""
+"""The page of the targets: it agrees with their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small budget of `mutations.py`, and that every fault of the catalogue can be planted."""
+"""A small budget of `mutations.py`, and a check that every fault of the catalogue can be planted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trials cannot tell a fault from rounding."""
+"""Trials that cannot distinguish a fault from rounding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def noise_of(output: np.ndarray, moved_by: float = 0.0, opinion: float | None = None) -> np.ndarray | None:
-    """What a reference is allowed that gives this, and `moved_by` times its scale beside it when moved."""
+    """Return the tolerance of a reference with this output, which moves by `moved_by` times its scale."""
     feeds = {"x": np.ones(2, np.float32)}
 
     def run(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_what_overflows(dtype: Any, within: float, beyond: float) -> None:
 
 
 def clipped(clip: float, mask: float | None, *, joined: bool = False) -> onnx.ModelProto:
-    """An LSTM beside a mask, as an output of its own or in one with Y_h."""
+    """Return an LSTM beside a mask, as an output of its own or in one with Y_h."""
     model = recurrent_model("LSTM", inputs={"X": (FLOAT, ["T", 2, 3])}, clip=clip)
     if mask is None:
         return model
@@ -101,7 +101,7 @@ def test_what_overflows_inside_of_a_kernel_is_left_out() -> None:
 
 
 def _compared(text: str, columns: str = "{0, 1, -1}") -> onnx.ModelProto:
-    """Whether a number beside X is larger than X: in the first column, rounding decides."""
+    """Return whether a number beside X is larger than X: in the first column, rounding decides."""
     return onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 18]>
         main (float[N,3] X) => (bool[N,3] Z)
@@ -122,7 +122,7 @@ def test_what_is_decided_by_a_hair_is_no_difference(monkeypatch: pytest.MonkeyPa
 
 
 def growing(seed: int, scale: float = 1.0) -> onnx.ModelProto:
-    """A GRU whose update gate has no bounds: its state grows beyond the range in every trial."""
+    """Return a GRU whose update gate has no bounds: its state grows beyond the range in every trial."""
     constants = {name: 2.5 * value for name, value in weights("GRU", directions=2, seed=seed).items()}
     constants["W"] *= scale
     return recurrent_model(

@@ -16,7 +16,7 @@ FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 
 
 def _nudged(constants: Mapping[str, np.ndarray], name: str, factor: float) -> dict[str, np.ndarray]:
-    """The constants with the largest element of one of them multiplied."""
+    """Return the constants with the largest element of one of them multiplied."""
     changed = {key: value.copy() for key, value in constants.items()}
     flat = changed[name].reshape(-1)
     flat[np.abs(flat).argmax()] *= factor

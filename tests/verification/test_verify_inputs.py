@@ -21,7 +21,7 @@ FLOAT, INT32, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.IN
 
 
 def _trials(model: onnx.ModelProto, count: int | None = None, seed: int = 0) -> list[Trial]:
-    """What is generated for a model, judged by NumPy evaluation."""
+    """Return the inputs generated for a model, judged by NumPy evaluation."""
     evaluator = Evaluator(model)
 
     def run(feeds: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pairs that differ only where a careless verification does not look, and what it says it did not see."""
+"""Pairs whose difference a careless verification would miss, and reports of gaps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_fault_in_late_steps(step: int) -> None:
 
 
 def _choosing(op_type: str, threshold: float) -> onnx.ModelProto:
-    """One branch or the other by the sum of x."""
+    """Return one branch or the other by the sum of x."""
     branches = [
         helper.make_graph([helper.make_node(op, ["x"], [f"{op}_y"])], op, [], [info(f"{op}_y", FLOAT, None)])
         for op in (op_type, "Abs")
@@ -291,7 +291,7 @@ def test_branches_that_only_run_at_the_size_of_a_constant_run() -> None:
 
 
 def _elementwise(text: str, elem_type: str = "float") -> onnx.ModelProto:
-    """Y of X, ``[N, 3]``."""
+    """Return Y of X, ``[N, 3]``."""
     return onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 18]>
         main ({elem_type}[N,3] X) => ({elem_type}[N,3] Y)

@@ -1,4 +1,4 @@
-"""Inputs that have a default value: a candidate that does not take another one is different."""
+"""Inputs with a default value: a candidate that ignores another value is different."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 def _overridable(*names: str, **options: Any) -> onnx.ModelProto:
-    """An LSTM of which these initializers are graph inputs, too."""
+    """Return an LSTM of which these initializers are graph inputs, too."""
     model = recurrent_model("LSTM", **options)
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     model.graph.input.extend(info(name, values[name], values[name].shape) for name in names or ("W", "R"))
@@ -35,7 +35,7 @@ def _without(model: onnx.ModelProto, *names: str) -> onnx.ModelProto:
 
 
 def _frozen(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """The same inputs, but the node reads a copy of this one's default."""
+    """Return the same inputs, but the node reads a copy of this one's default."""
     model = copy.deepcopy(model)
     tensor = next(tensor for tensor in model.graph.initializer if tensor.name == name)
     array = numpy_helper.to_array(tensor)
@@ -123,7 +123,7 @@ def test_a_single_trial_says_that_it_kept_the_default() -> None:
 
 
 def _reshaping() -> onnx.ModelProto:
-    """y = a * reshape(x, size) + b, of which size is refused if it is another."""
+    """Return y = a * reshape(x, size) + b, of which size is refused if it is another."""
     nodes = [
         helper.make_node("Mul", ["x", "a"], ["scaled"]),
         helper.make_node("Cast", ["size"], ["whole"], to=INT64),

@@ -1,4 +1,4 @@
-"""`rnnlower bench`."""
+"""The command `rnnlower bench`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bench(
         typer.Option(
             min=1,
             metavar="K",
-            help="Also K time steps in an iteration; repeatable.",
+            help="Also K time steps per iteration; repeatable.",
             show_default=False,
             rich_help_panel=LOWERING,
         ),
@@ -64,7 +64,7 @@ def bench(
             min=0,
             metavar="N",
             rich_help_panel=MEASURING,
-            help="Threads of onnxruntime in an operator; 0: as many as it likes.",
+            help="Threads of onnxruntime within an operator; 0: its default.",
         ),
     ] = 1,
     runs: Annotated[
@@ -158,7 +158,7 @@ def _write_report(
 
 
 def _problem(result: BenchResult) -> RnnLowerError | None:
-    """What the exit code is to say: the worst of what is wrong."""
+    """Return the error for the exit code: the worst of all problems."""
     lowered = [variant for variant in result.variants if variant.strategy != "native"]
     if result.wrong:
         forms = ", ".join(variant.name for variant in result.wrong)

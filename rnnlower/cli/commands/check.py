@@ -1,4 +1,4 @@
-"""`rnnlower check`."""
+"""The command `rnnlower check`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check(
             "after_lower": after,
             "guesses": guesses,
         }
-        remedy = f"`{call('lower', target=target)}` says what it can do about it"
+        remedy = f"`{call('lower', target=target)}` shows what can be done about it"
         error = UnsupportedModelError(f"target {runtime.name} does not run all of {model}", remedy=remedy)
         emit_result(result, error if misfits else None)
     elif not showing.quiet:
@@ -78,7 +78,7 @@ def check(
 
 
 def _after_lowering(model: ir.Model, options: LoweringOptions) -> dict[str, Any]:
-    """What `lower` would do to the model and leave, or why it refuses."""
+    """Return what `lower` would do to the model and leave, or why it refuses."""
     from rnnlower.passes.forecast import forecast
     from rnnlower.targets.misfits import grouped
 

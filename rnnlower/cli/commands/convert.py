@@ -1,4 +1,4 @@
-"""`rnnlower convert`."""
+"""The command `rnnlower convert`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["convert"]
 
 @dataclasses.dataclass(frozen=True)
 class _Settled:
-    """What setting inputs has done: notes, and the values as the model holds them."""
+    """The result of setting inputs: notes, and the values in the model."""
 
     notes: Sequence[str] = ()
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`rnnlower engines`."""
+"""The command `rnnlower engines`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["engines"]
 
 @exit_codes
 def engines(json_: Json = False) -> None:
-    """List what can run models here, for --on: what is installed, and what installs the rest."""
+    """List the engines that can run models here, and how to install the others."""
     from rnnlower.cli import tables
     from rnnlower.engines.known import engines as known
 

@@ -1,4 +1,4 @@
-"""`rnnlower inspect`."""
+"""The command `rnnlower inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rnnlower unroll`, `scan`, `loop` and `lower`."""
+"""The commands `rnnlower unroll`, `scan`, `loop` and `lower`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _ABSENT: dict[str, set[str]] = {
 
 
 def _lowering_command(strategy: str) -> Callable[..., None]:
-    """The command of one strategy: `_lower` without the parameters that are not its own."""
+    """Return the command of one strategy: `_lower` without the parameters of other strategies."""
     absent = {"strategy"} | _ABSENT[strategy]
     fixed: dict[str, Any] = {"strategy": strategy} | ({"target": ""} if "target" in absent else {})
     return flattened(*absent)(functools.partial(_lower, **fixed))

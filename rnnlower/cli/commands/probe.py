@@ -1,4 +1,4 @@
-"""`rnnlower probe`."""
+"""The command `rnnlower probe`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def probe(
             "-o",
             "--output",
             metavar="TARGET.toml",
-            help="Where the target goes.",
+            help="The target file to write.",
             show_default=False,
             rich_help_panel=OUTPUT,
         ),
@@ -33,7 +33,7 @@ def probe(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="Tell what differs from this target; exit code 1 if something does.",
+            help="Report what differs from this target; exit code 1 if something does.",
             show_default=False,
             rich_help_panel=OUTPUT,
         ),
@@ -41,15 +41,15 @@ def probe(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Try a runtime feature by feature and write what it gets right as a target."""
+    """Try a runtime feature by feature and write what it computes correctly as a target."""
     from rnnlower.probing import probe as try_runtime
     from rnnlower.probing.writing import changes
     from rnnlower.targets import find_target
 
     if output is None and not check:
-        raise OptionError("where does the target go? -o TARGET.toml writes it, --check TARGET.toml compares")
+        raise OptionError("no target file: -o TARGET.toml writes one, --check TARGET.toml compares with one")
     if output is not None and output.suffix != ".toml":
-        raise OptionError(f"{output} does not end in .toml, by which --target knows a file")
+        raise OptionError(f"{output} does not end in .toml, by which --target recognizes a file")
     old = find_target(check) if check else None
     found = try_runtime(engine, output=output, progress=None if quiet else _tell)
     if output is not None:
@@ -69,7 +69,7 @@ def probe(
 
 
 def _tell(words: str) -> None:
-    # One line that is written over, where somebody watches; else every question is a line.
+    # On a terminal one line is overwritten; else every question is a line.
     if sys.stderr.isatty():
         print(f"\r\x1b[K{words[:100]}", end="", file=sys.stderr, flush=True)
     else:

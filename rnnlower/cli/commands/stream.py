@@ -1,4 +1,4 @@
-"""`rnnlower stream`."""
+"""The command `rnnlower stream`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stream(
         typer.Option(
             "--time-axis",
             metavar="INPUT:AXIS",
-            help="Where time is, if it does not follow from the recurrent nodes; repeatable.",
+            help="The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
             show_default=False,
             rich_help_panel=STREAMING,
         ),
@@ -69,7 +69,7 @@ def stream(
         bool,
         typer.Option(
             "--allow-delay",
-            help="Take convolutions that look ahead, at a delay.",
+            help="Accept convolutions that look ahead, at the price of a delay.",
             rich_help_panel=STREAMING,
         ),
     ] = False,
@@ -82,7 +82,7 @@ def stream(
     external_data: ExternalData = "auto",
     showing: Showing,
 ) -> None:
-    """Make a model of whole sequences one of a chunk a call: states become inputs and outputs."""
+    """Turn a model of whole sequences into one of a chunk per call: states become inputs and outputs."""
     from rnnlower.cli import tables
     from rnnlower.cli.rewriting import Rewriting
     from rnnlower.passes.streaming import StreamOptions, stream_model

@@ -1,4 +1,4 @@
-"""`rnnlower targets`."""
+"""The command `rnnlower targets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rnnlower verify`."""
+"""The command `rnnlower verify`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ __all__ = ["verify"]
 def verify(
     *,
     reference: Annotated[
-        pathlib.Path, typer.Argument(metavar="REFERENCE", help="The model that is right.", show_default=False)
+        pathlib.Path,
+        typer.Argument(metavar="REFERENCE", help="The correct model.", show_default=False),
     ],
     candidate: Annotated[
-        pathlib.Path, typer.Argument(metavar="CANDIDATE", help="The model in question.", show_default=False)
+        pathlib.Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", show_default=False)
     ],
     semantics: Semantics = "ort",
     dequantize: Dequantize = False,

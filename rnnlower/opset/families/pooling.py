@@ -31,7 +31,7 @@ def column_major_unused(step: Step) -> None:
 
 
 def windows_in_the_pad(step: Step) -> None:
-    """Since 22 a window that ceil_mode adds is left out if it starts in the pad; the older spec keeps it
+    """Since 22 a window that ceil_mode adds is left out if it starts in the pad; the older spec keeps it.
 
     Upwards nothing is done: runtimes never had such a window, and 22 documents that.
     """

@@ -1,4 +1,4 @@
-"""Which opset a lowering needs: no more than it says, and no less."""
+"""Models without time steps or rows, at the first opset that each strategy supports."""
 
 from __future__ import annotations
 

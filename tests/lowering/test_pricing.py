@@ -1,4 +1,4 @@
-"""What the lowered graph costs, counted: kernels of a step as onnxruntime runs it, widths, bytes."""
+"""The cost of lowered graphs: kernels of a step in onnxruntime, widths, bytes, and the choice by price."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ KERNELS: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
 """Operator, attributes, batch, kernels of a step in a straight line and in the body of a Scan."""
 
 
-def lowered(strategy: str, op_type: str, steps: int, batch: int = 1, **attributes: Any) -> onnx.ModelProto:
+def lowered_node(
+    strategy: str, op_type: str, steps: int, batch: int = 1, **attributes: Any
+) -> onnx.ModelProto:
     constants = weights(op_type, directions=2 if "direction" in attributes else 1)
     if attributes.pop("P", False):
         constants["P"] = constants["B"][:, :12]
@@ -60,7 +62,7 @@ def lowered(strategy: str, op_type: str, steps: int, batch: int = 1, **attribute
 
 
 def kernels(model: onnx.ModelProto, path: Path) -> collections.Counter[str]:
-    """The nodes that onnxruntime runs, of all graphs, by operator."""
+    """Return the nodes that onnxruntime runs, of all graphs, by operator."""
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(path)
     options.log_severity_level = 4
@@ -69,7 +71,7 @@ def kernels(model: onnx.ModelProto, path: Path) -> collections.Counter[str]:
 
 
 def kernels_of_body(model: onnx.ModelProto, path: Path) -> int:
-    """The number of nodes in the body of the Scan, as onnxruntime runs it."""
+    """Return the number of nodes in the body of the Scan, as onnxruntime runs it."""
     kernels(model, path)
     (scan,) = (node for node in onnx.load(path).graph.node if node.op_type == "Scan")
     return len(next(attribute.g for attribute in scan.attribute if attribute.name == "body").node)
@@ -82,11 +84,11 @@ def test_kernels_of_a_step(
     op_type: str, attributes: dict[str, Any], batch: int, straight: int, scanned: int, tmp_path: Path
 ) -> None:
     ten, eleven = (
-        kernels(lowered("unroll", op_type, steps, batch, **attributes), tmp_path / "optimized.onnx")
+        kernels(lowered_node("unroll", op_type, steps, batch, **attributes), tmp_path / "optimized.onnx")
         for steps in (10, 11)
     )
     assert (eleven - ten).total() == straight
-    scan = lowered("scan", op_type, 10, batch, **attributes)
+    scan = lowered_node("scan", op_type, 10, batch, **attributes)
     assert kernels_of_body(scan, tmp_path / "optimized.onnx") == scanned
 
 
@@ -119,7 +121,7 @@ def test_long_lines_leave_nothing_to_fuse(
 @pytest.mark.parametrize("strategy", ["unroll", "scan"])
 def test_nothing_that_could_be_done_once_is_done_in_each_step(strategy: str) -> None:
     """Products of X by W, biases and layouts: Gemms of R alone are left in the steps."""
-    model = lowered(strategy, "LSTM", 40)
+    model = lowered_node(strategy, "LSTM", 40)
     stored = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     widths = collections.Counter(
         next(stored[name][1] for name in node.input[:2] if name in stored)

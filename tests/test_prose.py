@@ -1,0 +1,61 @@
+"""The dialect of docstrings that CONTRIBUTING.md describes: ruff's D rules hold the rest."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+FOLDERS = ("rnnlower", "passes", "tests", "docs", "benchmarks", "models")
+
+QUESTION = re.compile(r"(What|Whether|How|Where|Who|Which|When|Why)\b")
+THIRD_PERSON = re.compile(
+    r"(Add|Build|Call|Check|Convert|Copie|Count|Cut|Emit|Follow|Give|Keep|Let|Make|Mark|Move|Note|Print|Put|Raise"
+    r"|Read|Refuse|Remove|Rename|Replace|Return|Run|Say|Show|Take|Tell|Turn|Write|Yield)s\b"
+)
+
+
+def first_lines(path: pathlib.Path) -> Iterator[tuple[int, ast.AST, str]]:
+    """Yield the line number, the owner and the first line of each docstring of a file."""
+    for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(owner, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(owner)
+            if text:
+                yield owner.body[0].lineno, owner, text.splitlines()[0]
+
+
+def problem_of(owner: ast.AST, line: str) -> str:
+    """Describe how the first line breaks the dialect; empty if it does not."""
+    if isinstance(owner, ast.FunctionDef) and owner.name.startswith("test_"):
+        return ""
+    if QUESTION.match(line):
+        return "begins like a question"
+    is_function = isinstance(owner, ast.FunctionDef)
+    return "is in the third person" if is_function and THIRD_PERSON.match(line) else ""
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_first_lines_are_imperatives_or_noun_phrases(folder: str) -> None:
+    problems = [
+        f"{path.relative_to(ROOT)}:{number}: {problem}: {line}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "site" not in path.parts
+        for number, owner, line in first_lines(path)
+        if (problem := problem_of(owner, line))
+    ]
+    assert problems == []
+
+
+def test_the_rule_finds_both_faults() -> None:
+    def check(text: str) -> str:
+        (owner,) = ast.parse(text).body
+        return problem_of(owner, ast.get_docstring(owner) or "")
+
+    assert check('def f():\n    """Returns a model."""') == "is in the third person"
+    assert check('class A:\n    """What a node needs."""') == "begins like a question"
+    assert check('def f():\n    """Return whether a node fits."""') == ""
+    assert check('def test_f():\n    """What a test shows."""') == ""
