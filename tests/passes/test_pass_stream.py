@@ -33,7 +33,7 @@ def parsed(text: str) -> ir.Model:
 
 def stream(text: str, chunk: int | None = 1, **options: object) -> onnx.ModelProto:
     """The streamed model, valid and proved to be right."""
-    own = model(text)
+    own = parsed(text)
     source = ir.to_proto(own)
     StreamPass(chunk, **options)(own)  # type: ignore[arg-type]
     proto = ir.to_proto(own)
@@ -260,7 +260,7 @@ def test_a_chunk_of_any_length() -> None:
 
 
 def test_a_result_that_is_right_for_one_cut_only_is_found() -> None:
-    own = model(ANY)
+    own = parsed(ANY)
     source = ir.to_proto(own)
     StreamPass(None)(own)
     wrong = ir.to_proto(own)
@@ -293,7 +293,7 @@ def test_what_needs_a_number(text: str, words: str) -> None:
 
 
 def test_one_call_shows_no_state() -> None:
-    own = model("main (float[1, 1, 4] X) => (float[1, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }")
+    own = parsed("main (float[1, 1, 4] X) => (float[1, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }")
     source = ir.to_proto(own)
     StreamPass(1, {"X": 0})(own)
     result = verify(source, ir.to_proto(own))

@@ -1,4 +1,4 @@
-"""Warnings of `inspect` and of every lowering: exporters' faults, unknown recurrent operators."""
+"""What `inspect` and every lowering warn of: exporters' faults, unknown recurrent operators."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def warnings(path) -> list[dict[str, str]]:
 
 
 def test_a_gru_of_pytorch_without_linear_before_reset(path):
-    onnx.save(exported(), path)
+    onnx.save(model(), path)
     (warning,) = warnings(path)
     assert warning["node"] == "GRU node 'cell'"
     assert warning["what"] == "linear_before_reset is 0"
@@ -67,7 +67,7 @@ def test_a_gru_of_pytorch_without_linear_before_reset(path):
 
 
 def test_every_lowering_warns_of_it(path, tmp_path):
-    onnx.save(exported(), path)
+    onnx.save(model(), path)
     for strategy in ("unroll", "scan", "loop"):
         run = rnnlower(strategy, path, "-o", tmp_path / "out.onnx", "--no-verify")
         assert "rnnlower: warning: GRU node 'cell': linear_before_reset is 0" in run.stderr
@@ -75,12 +75,7 @@ def test_every_lowering_warns_of_it(path, tmp_path):
 
 @pytest.mark.parametrize(
     "sound",
-    [
-        exported(linear_before_reset=1),
-        exported(producer="tf2onnx"),
-        exported("LSTM"),
-        exported(producer=""),
-    ],
+    [model(linear_before_reset=1), model(producer="tf2onnx"), model("LSTM"), model(producer="")],
     ids=["linear_before_reset", "tf2onnx", "LSTM", "nobody"],
 )
 def test_sound_models_go_without(path, sound):
@@ -89,16 +84,16 @@ def test_sound_models_go_without(path, sound):
 
 
 def test_a_bidirectional_layer_of_keras_without_activations(path):
-    onnx.save(exported("LSTM", "tf2onnx", direction="bidirectional"), path)
+    onnx.save(model("LSTM", "tf2onnx", direction="bidirectional"), path)
     (warning,) = warnings(path)
     assert "onnx/tensorflow-onnx#2211" in warning["why"]
     names = ["Sigmoid", "Relu", "Relu"] * 2
-    onnx.save(exported("LSTM", "tf2onnx", direction="bidirectional", activations=names), path)
+    onnx.save(model("LSTM", "tf2onnx", direction="bidirectional", activations=names), path)
     assert warnings(path) == []
 
 
 def test_an_initial_state_with_the_batch_of_an_example(path):
-    onnx.save(exported("LSTM", state=np.zeros((1, 8, 2), np.float32)), path)
+    onnx.save(model("LSTM", state=np.zeros((1, 8, 2), np.float32)), path)
     (warning,) = warnings(path)
     assert warning["what"] == "initial_h is a constant of 8 row(s), but the batch of X is dynamic"
     assert "pytorch/pytorch#45653" in warning["why"]
