@@ -71,7 +71,7 @@ class StreamOptions:
 
     @property
     def lowers(self) -> bool:
-        """Whether the recurrent nodes are lowered as well."""
+        """True if the recurrent nodes are lowered as well."""
         return self.strategy != "none" or self.target is not None
 
     def __post_init__(self) -> None:

@@ -102,7 +102,7 @@ def _quoted(text: str) -> str:
 
 
 def steps_of_call(chunk: int | None) -> str:
-    """How many time steps a streamed model takes: ``1 time step a call``."""
+    """Describe the number of time steps of a streamed model: ``1 time step a call``."""
     if chunk is None:
         return "any number of time steps a call"
     return f"{chunk} time step{'s' * (chunk > 1)} a call"

@@ -52,7 +52,7 @@ def outcome_at_a_delay(seed: int, chunk: int) -> tuple[str, str]:
 
 
 def need(seed: int, chunk: int) -> str:
-    """Why a stack cannot but be refused."""
+    """Return the reason why a stack must be refused, or ``NOT SHOWN``."""
     stack = random_stack(seed)
     if chunk % stack.stride:
         return "the chunk is no multiple of the stride"

@@ -84,7 +84,7 @@ class Work:
 
     @property
     def wishes(self) -> Wishes:
-        """What the user wants, or else the target."""
+        """The wishes of the user, or else of the target."""
         options, arithmetic = self.options, None if self.options.target is None else self.target.arithmetic
         gates, compute_type = options.gates, options.compute_type
         if arithmetic is not None:

@@ -278,7 +278,7 @@ def _check(
     settings: Settings,
     worker: Worker | RuntimeWorker,
 ) -> None:
-    """Runs the variant once, on the session that will be timed, and lets the runner compare its outputs."""
+    """Run the variant once, on the session that will be timed, and let the runner compare its outputs."""
     if not entry.is_timed:
         return
     try:

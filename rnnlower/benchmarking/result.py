@@ -113,7 +113,7 @@ class BenchResult:
 
     @property
     def step_ms(self) -> dict[str, float]:
-        """What a time step of a streamed model costs in each form: the median of a run over its steps."""
+        """Return the time per step of a streamed model in each form: the median of a run over its steps."""
         return {v.name: v.latency.median / self.chunk for v in self.timed if v.latency and self.chunk}
 
     def to_dict(self) -> dict[str, Any]:

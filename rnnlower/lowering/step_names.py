@@ -52,7 +52,7 @@ _LEAST = 3
 
 @dataclasses.dataclass(frozen=True)
 class StepSize:
-    """Return the size of a step in the file.
+    """The size of a step in the file.
 
     Attributes:
         rest: Bytes of all but the names that differ from step to step.

@@ -163,7 +163,7 @@ class Asker:
         return self._answers[key][0]
 
     def words(self, key: str) -> str:
-        """What the runtime said to a question where it did not answer; ``""`` if it did."""
+        """Return the message of the runtime if it did not answer a question; ``""`` if it did."""
         return self._answers[key][1]
 
     def finish(self) -> None:

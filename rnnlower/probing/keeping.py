@@ -1,4 +1,4 @@
-"""What a target's file says that a probe cannot find out, kept when the runtime is tried anew."""
+"""The parts of a target file that a probe cannot find out, kept when the runtime is probed again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 __all__ = ["PROBED", "kept"]
 
 PROBED = "rnnlower probe"
-"""What stands in the source of a claim that is found out."""
+"""The text in the source of a probed claim."""
 _OF_A_LIMIT = ("written", "alone_behind", "vector", "constant", "attributes", "versions", "max_outputs")
 
 
 def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection[str] = ()) -> dict[str, Any]:
-    """The tables of a file, with what an earlier file of the runtime says beside.
+    """Return the tables of a file, completed with those of an earlier file of the runtime.
 
-    That are its title, costs and cautions, operators that were not tried, remedies, and how fast nodes are.
+    The completed parts are its title, costs and cautions, untried operators, remedies, and node speeds.
 
     Args:
         tables: What was found out.

@@ -1,4 +1,4 @@
-"""What a lowering makes for a runtime, tried there: loops, adapted nodes, and primitives at real sizes."""
+"""Tests of lowered models on a runtime: loops, adapted nodes, and primitives at real sizes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
 
 
 def open_sizes(asker: Asker, tables: Tables) -> bool:
-    """Whether a node that was lowered for the tables is right where its batch size is a symbol."""
+    """Return whether a node lowered for the tables is correct with a symbolic batch size."""
     target = _target({**tables, "recurrent": []})
     return all(
         _lowered_right(asker, Node("LSTM", each, open=frozenset({"batch"})), target, "lower", "open")
@@ -97,7 +97,7 @@ def _lowered_right(asker: Asker, node: Node, target: Target, native: Native, wor
 
 
 def _ask(asker: Asker, node: Node, target: Target, native: Native, words: str) -> tuple[str, str]:
-    """What becomes of a node that is lowered for a target, and why; ``none`` where nothing can be made."""
+    """Return the answer for a node lowered for a target, and its message; ``none`` if that is impossible."""
     asked = node_question(node)
     model = ir.from_proto(asked.model)
     try:
@@ -121,7 +121,7 @@ def adaptations(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
 
 
 def _is_adaptable(asker: Asker, tables: Tables, rule: dict[str, Any], word: str) -> bool:
-    """Whether nodes that lack one thing are right once they are adapted; not if nothing is lacking."""
+    """Return whether nodes that lack one thing are correct once adapted; false if nothing is lacking."""
     target = _target({**tables, "recurrent": [rule | {"adapt": [*ADAPTABLE]}]})
     answers = set()
     for node in _lacking(rule, word):
@@ -164,7 +164,7 @@ def _lacking(rule: dict[str, Any], word: str) -> list[Node]:
 
 
 def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
-    """What is known against lowered nodes, without the sources: the first that the runtime does not run."""
+    """Return the cautions about lowered nodes, without sources: the first that the runtime does not run."""
     target = _target(tables)
     texts: dict[str, str] = {}
     for node in _FORMS:

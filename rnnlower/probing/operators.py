@@ -102,7 +102,7 @@ def _is_right(asker: Asker, name: str, case: Any, opset: int, constant: bool) ->
 
 @functools.cache
 def _node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
-    """The tests that onnx has of each operator: the smallest, of float32 where there is one."""
+    """Return onnx's tests of each operator: the smallest, of float32 if there is one."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -127,7 +127,7 @@ def _node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
 
 
 def _opsets_of(case: Any, opsets: Iterable[int]) -> Iterator[int]:
-    """Those of the opsets that have the form of the test."""
+    """Yield the opsets that have the form of the test."""
     for opset in opsets:
         try:
             _case_question(case, opset)
@@ -137,7 +137,7 @@ def _opsets_of(case: Any, opsets: Iterable[int]) -> Iterator[int]:
 
 
 def _case_question(case: Any, opset: int, constant: bool = False) -> Question:
-    """The test at an opset; shapes, axes and the like are constants, or all inputs but the first."""
+    """Return the test at an opset; shapes, axes and the like are constants, or all inputs but the first."""
     node = case.model.graph.node[0]
     inputs = dict(zip([name for name in node.input if name], case.data_sets[0][0], strict=False))
     outputs = dict(zip([name for name in node.output if name], case.data_sets[0][1], strict=False))
@@ -238,7 +238,7 @@ def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
 
 
 def dtypes(asker: Asker) -> list[str]:
-    """The types of data that it computes with; float32 and int64, of shapes, are taken for granted."""
+    """Return the data types in which it computes; float32, and int64 for shapes, are assumed."""
     right = [dtype for dtype in _FLOATS if asker.right(f"a cell of {dtype}", _cell, dtype)]
     right += [dtype for dtype in _INTEGERS if asker.right(f"Add of {dtype}", _sum, dtype)]
     # bool comes from comparisons rather than from a model's input.
@@ -254,7 +254,7 @@ def _bools() -> Question:
 
 
 def _cell(dtype: str) -> Question:
-    """What a recurrence computes, of this type."""
+    """Make a question about the ops of a recurrence, with data of this type."""
     kind = ir.DataType.from_numpy(np.dtype(dtype))
     lines = ["A = MatMul (X, W)", "C = Gemm <transB = 1> (X, W, b)", "D = Add (A, C)", "E = Sigmoid (D)"]
     nodes = [onnx.parser.parse_node(line) for line in [*lines, "F = Tanh (C)", "Y = Mul (E, F)"]]
@@ -289,7 +289,7 @@ def _of_type(
 
 
 def is_dynamic(asker: Asker) -> bool:
-    """Whether sizes may be symbols: one loaded model runs at two of them."""
+    """Return whether sizes may be symbolic: one loaded model runs at two of them."""
     return asker.right("open sizes", _open)
 
 

@@ -23,12 +23,12 @@ _LONG = 3
 
 
 def ask_node(asker: Asker, node: Node) -> str:
-    """What becomes of a node."""
+    """Return the answer for a node."""
     return asker.ask(str(node), node_question, node)
 
 
 def recurrent_rules(asker: Asker, dynamic: bool, loops: Sequence[str]) -> list[dict[str, Any]]:
-    """The recurrent rules of the target's file, without their sources.
+    """Return the recurrent rules of the target file, without their sources.
 
     Args:
         asker: Puts the questions.
@@ -92,7 +92,7 @@ def _at_sizes(asker: Asker, node: Node) -> list[str]:
 
 
 class _Tries:
-    """What is found out about the nodes of one rule.
+    """The findings about the nodes of one rule.
 
     Args:
         asker: Puts the questions.
@@ -148,7 +148,7 @@ class _Tries:
             for op_type in ("Expand", "Tile")
             if not self._right(lambda node, o=op_type: self._bare(node, o), "repeated")
         ]
-        # Readings differ in what is clipped.
+        # The semantics differ in clipping.
         rule["semantics"] = ["ort"] if "clip" in self._taken else []
         rule["nested"] = all(
             self._right(lambda node, p=place: dataclasses.replace(node, place=p), "nested") for place in loops
@@ -161,7 +161,7 @@ class _Tries:
         )
 
     def _bare(self, node: Node, behind: str) -> Node:
-        """The node behind an operator, with no more inputs than it needs."""
+        """Return the node behind an operator, with only the inputs that it needs."""
         inputs = node.inputs if "B" in self._needs else node.inputs - {"B"}
         return dataclasses.replace(node, behind=behind, inputs=inputs)
 
@@ -170,7 +170,7 @@ class _Tries:
         return [dataclasses.replace(self._base, direction=direction) for direction in self._directions]
 
     def _right(self, change: Any, key: str, nodes: Sequence[Node] | None = None) -> bool:
-        """Whether the nodes, changed, are all right; ``key`` is noted where one is silently wrong."""
+        """Return whether the changed nodes are all correct; note ``key`` if one is silently wrong."""
         changed = [change(node) for node in (self._nodes if nodes is None else nodes)]
         answers = {ask_node(self._asker, node) for node in changed}
         if "wrong" in answers and key:
@@ -186,7 +186,7 @@ class _Tries:
             if name in _ACTIVATIONS:
                 self._functions.append(name)
                 continue
-            # What is right alone need not be right beside the others.
+            # A feature that is correct alone may fail together with others.
             joined = [node.with_(name) for node in together]
             if self._right(lambda node: node, name, joined):
                 together = joined
@@ -196,7 +196,7 @@ class _Tries:
             self._functions = []
 
     def _try_outputs(self) -> None:
-        """Which outputs, and B, must be there, and which may be missing but not empty."""
+        """Find the outputs (and B) that are required, and those that may be absent but not empty."""
 
         def without(*names: str) -> bool:
             return self._right(lambda node: dataclasses.replace(node, left_out=frozenset(names)), names[0])
@@ -219,7 +219,7 @@ class _Tries:
             self._not_empty.append("B")
 
     def _try_members(self) -> None:
-        """Random nodes of the rule; what none but the plain ones lack is taken back."""
+        """Try random nodes of the rule, and take back the parts that fail."""
         rng = np.random.default_rng(0)
         for _ in range(_FEW_MEMBERS if self._asker.engine.slow else _MEMBERS):
             while self._directions:
@@ -230,7 +230,7 @@ class _Tries:
                 self._take_back(member, parts, answer)
 
     def _member(self, rng: np.random.Generator) -> tuple[Node, list[str]]:
-        """A random node of the rule, and what it has beyond the plain one."""
+        """Return a random node of the rule, and its parts beyond the plain one."""
         direction = self._directions[rng.integers(len(self._directions))]
         sizes = _sizes(self._asker)
         size = sizes[rng.integers(len(sizes))]
@@ -259,7 +259,7 @@ class _Tries:
         return node
 
     def _take_back(self, member: Node, parts: list[str], answer: str) -> None:
-        """Takes back the part of a node that is not right without which it is, or the direction."""
+        """Take back the part that makes a node wrong, or the direction."""
         plain = dataclasses.replace(self._base, direction=member.direction, sizes=member.sizes, read=True)
         culprit = next(
             (
@@ -284,7 +284,7 @@ class _Tries:
             self._wrong.add(culprit)
 
     def _weights(self) -> dict[str, Any]:
-        """Which weights must be constants, or made of constants."""
+        """Return which weights must be constants, or computed from constants."""
         rule: dict[str, Any] = {"constant": [], "fixed": []}
         nodes = self._nodes[:1]
         for name in ("W", "R", "B"):
@@ -299,7 +299,7 @@ class _Tries:
         return rule
 
     def _least_and_most(self, inputs: Sequence[str]) -> dict[str, Any]:
-        """How small a node may be, and how many inputs may be written."""
+        """Return the smallest accepted sizes and the largest number of inputs."""
         rule: dict[str, Any] = {}
         if not self._right(lambda node: dataclasses.replace(node, sizes=(3, 2, 1, 16)), "input_size"):
             rule["min_input_size"] = 2
@@ -325,7 +325,7 @@ class _Tries:
         return rule
 
     def _open_sizes(self, inputs: Sequence[str], loops: Sequence[str]) -> dict[str, Any]:
-        """Which sizes must be numbers: anywhere, in bodies, and where the node's states are computed."""
+        """Return the sizes that must be static: anywhere, in bodies, and with computed states."""
 
         def takes(nodes: Sequence[Node], name: str) -> bool:
             return self._right(lambda node: dataclasses.replace(node, open=frozenset({name})), name, nodes)

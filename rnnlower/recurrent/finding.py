@@ -19,7 +19,7 @@ def is_recurrent(node: ir.Node) -> bool:
 
 
 def matches(located: Located, pattern: str) -> bool:
-    """Whether a shell wildcard is meant for the node; a name matches itself too, although it has brackets."""
+    """Return whether a shell wildcard matches the node; a name with brackets also matches itself."""
     return located.name == pattern or fnmatch.fnmatchcase(located.name, pattern)
 
 

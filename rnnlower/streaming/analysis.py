@@ -49,7 +49,7 @@ class Analysis:
 
 
 def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allow_delay: bool) -> Analysis:
-    """Follows the time axis from the inputs to the outputs; the model has no calls of functions.
+    """Follow the time axis from the inputs to the outputs; the model has no calls of functions.
 
     A chunk of any number of steps is one that needs the same edits for two numbers without a common factor.
 
@@ -70,7 +70,7 @@ def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
 
 
 def _key(edit: Edit) -> list[object]:
-    """What makes two edits the same."""
+    """Return the values that are equal for equal edits."""
     values = [getattr(edit, field.name) for field in dataclasses.fields(edit)]
     return [type(edit), *map(_comparable, values)]
 

@@ -334,7 +334,7 @@ class _Calls:
 
 
 def _cut_up(steps: int, chunk: int | None, number: int) -> list[int]:
-    """Where a sequence is cut: at multiples of the chunk; else at every step, nowhere, or anywhere."""
+    """Return where a sequence is cut: at multiples of the chunk; else at every step, nowhere, or anywhere."""
     if chunk is not None:
         return [*range(0, steps - steps % chunk + 1, chunk)]
     if number % 4 == 0 or not steps:

@@ -34,7 +34,7 @@ def test_lanes_of_an_lstm(direction: str) -> None:
         direction, [False, True]
     )
     assert [lane.position(1) for lane in lanes] == [3 if lane.reverse else 1 for lane in lanes]
-    assert len({lane.alias for lane in lanes}) == len(lanes)
+    assert len({lane.names.value(1, "i") for lane in lanes}) == len(lanes)
     assert all(state.initial is None for lane in lanes for state in lane.states)
     gate = "o"
     products = [next(v for name, v in lane.inputs.items() if gate in name).stacked() for lane in lanes]

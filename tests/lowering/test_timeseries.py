@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from support.workbench import Workbench
 
+from rnnlower.lowering.step_names import StepNames
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 
 STACKED = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
@@ -39,11 +40,15 @@ def test_known_content_is_a_constant_in_both_layouts() -> None:
 
 def test_a_reversed_series_shares_its_values() -> None:
     bench = Workbench()
-    series = TimeSeries(bench.e, AXES, 4, stacked=bench.input("x", STACKED.shape), name=("l", "xw"))
+    first, second = (StepNames(lane, "enc", 3, reverse=False) for lane in ("", "a"))
+    series = TimeSeries(bench.e, AXES, 4, stacked=bench.input("x", STACKED.shape), names=first, name="w")
     backwards = series.reversed(True)
-    assert (backwards.reverse, backwards.name, series.reverse) == (True, ("l", "xw"), False)
+    assert (backwards.reverse, backwards.names, backwards.name) == (True, first, "w")
     assert backwards.stacked() is series.stacked()
-    assert series.named("g", "x").name == ("g", "x")
+    other = series.named(second, "x")
+    assert (other.reverse, other.names, other.name) == (False, second, "x")
+    assert (series.reverse, series.names, series.name) == (False, first, "w")
+    assert other.stacked() is series.stacked()
 
 
 def test_axes_of_both_directions_come_first() -> None:

@@ -1,4 +1,4 @@
-"""What `inspect` and every lowering warn of: exporters' faults, unknown recurrent operators."""
+"""Warnings of `inspect` and of every lowering: exporters' faults, unknown recurrent operators."""
 
 from __future__ import annotations
 

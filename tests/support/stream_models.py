@@ -345,7 +345,7 @@ def _session(model: onnx.ModelProto) -> ort.InferenceSession:
 
 
 def looks_ahead(stack: Stack, seed: int, steps: int = 64, frames: int = 4) -> bool:
-    """Whether what the input has for the last frames of the output changes those before them.
+    """Return whether the input of the last output frames changes earlier output frames.
 
     Several: a sum without its last step, say, never sees that one.
     """

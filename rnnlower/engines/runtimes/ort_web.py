@@ -57,7 +57,7 @@ def load(model: Model) -> Run:
 
 @functools.cache
 def _node() -> Callable[[Any], Any]:
-    """What asks a process of node, which takes long to start, and holds the model that was loaded last."""
+    """Start a node process, which takes long and holds the last loaded model, and return how to ask it."""
     import subprocess
 
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ort_web.mjs")
