@@ -313,7 +313,7 @@ def test_help_tells_what_a_tolerance_left_out_is(option: str, other: str) -> Non
     for command in ("scan", "convert", "verify"):
         words = rnnlower(command, "--help").stdout.replace("│", " ").split()
         text = " ".join(words[words.index(option) :])
-        assert f"left out: by type, or 0 beside {other}" in text
+        assert f"Default: by type, or 0 with {other}" in text
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch) -> None:

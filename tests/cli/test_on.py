@@ -149,7 +149,7 @@ def test_bench_times_there(tmp_path: Path) -> None:
     run = rnnlower(*arguments, board(tmp_path), "--json")
     assert [variant["status"] for variant in run.json["variants"]] == ["timed", "timed"]
     assert (run.json["on"]["ran"], run.json["on"]["equal"], run.json["threads"]) == (True, True, 0)
-    assert "takes no number of threads" in run.stderr
+    assert "has no option for the number of threads" in run.stderr
     assert f"the command {sys.executable}, all threads" in rnnlower(*arguments, board(tmp_path)).stdout
     run = rnnlower(*arguments, board(tmp_path, model=NUDGED), "--json", code=1)
     assert not run.json["on"]["equal"]

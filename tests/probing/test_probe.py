@@ -217,7 +217,7 @@ def test_what_cannot_be_found_out_is_kept() -> None:
 
 def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -> None:
     nowhere = rnnlower("probe", "openvino", code=2)
-    assert "-o TARGET.toml writes it" in nowhere.stderr
+    assert "-o TARGET.toml writes one" in nowhere.stderr
     named = rnnlower("probe", "openvino", "-o", tmp_path / "target.json", code=2)
     assert "does not end in .toml" in named.stderr
     unknown = rnnlower("probe", "openwino", "-o", tmp_path / "target.toml", code=2)
