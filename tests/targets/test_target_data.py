@@ -178,7 +178,7 @@ def test_tract_multiplies_no_single_time_what_is_repeated() -> None:
 def test_the_reason_to_keep_a_node_is_what_was_tried() -> None:
     for target, reason in (
         ("tract", "tract 0.23.9 ran this form right at batches of 1, 2, 3 and 16"),
-        ("ort-webnn", "ort-webnn is documented to take this form, which was not tried"),
+        ("ort-webnn", "ort-webnn says that it takes this form, which was not tried"),
     ):
         report = lower_model(
             ir.from_proto(Config(op_type="GRU").build()),
