@@ -92,9 +92,11 @@ def bench(
         threads: Threads of onnxruntime within an operator; 0 leaves it to onnxruntime.
         runs: Timed runs of each form.
         warmup: Runs before those, in each session.
-        dequantize, assume_linear_before_reset: As for `rnnlower.unroll`. The model as it is then computes
-            other numbers: it is timed, and the forms are compared with what it is read as.
-        compute_type, gates: As for `rnnlower.unroll`.
+        dequantize: As for `rnnlower.unroll`. The model as it is then computes other numbers: it is timed, and
+            the forms are compared with the dequantized model.
+        assume_linear_before_reset: As for `rnnlower.unroll`, and compared likewise.
+        compute_type: As for `rnnlower.unroll`.
+        gates: As for `rnnlower.unroll`.
         on: Another runtime than onnxruntime: a name of `rnnlower.engines()`, or
             ``"cmd:PROGRAM {model} {inputs} {outputs}"``, each of whose runs is timed as a whole.
         progress: Called with a description of the current phase, the work done, and the work in total.
