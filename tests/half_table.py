@@ -16,6 +16,7 @@ import tempfile
 
 import onnx
 from onnxruntime.transformers.float16 import convert_float_to_float16
+from support.folders_of_models import recurrent_models
 from typer.testing import CliRunner
 
 import rnnlower
@@ -48,11 +49,7 @@ def outcome(path: pathlib.Path, options: list[str]) -> tuple[int, str]:
 
 
 def main() -> int:
-    folder, options = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    paths = [path for path in sorted(folder.rglob("*.onnx")) if rnnlower.inspect(path)]
-    if not paths:
-        print(f"no model with a recurrent node below {folder}", file=sys.stderr)
-        return 2
+    paths, options = recurrent_models(pathlib.Path(sys.argv[1])), sys.argv[2:]
     print("| model | exit code | largest error | with float32 | largest error |\n|---|---|---|---|---|")
     worse = 0
     with tempfile.TemporaryDirectory() as halves:

@@ -14,9 +14,9 @@ import re
 import sys
 import tempfile
 
+from support.folders_of_models import recurrent_models
 from typer.testing import CliRunner
 
-import rnnlower
 from rnnlower.cli import app
 
 WAY_OUT = re.compile(r"--chunk \d+|--allow-delay")
@@ -40,10 +40,7 @@ def outcome(path: pathlib.Path, options: list[str]) -> tuple[str, str]:
 
 def main() -> int:
     folder, options = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    paths = [path for path in sorted(folder.rglob("*.onnx")) if rnnlower.inspect(path)]
-    if not paths:
-        print(f"no model with a recurrent node below {folder}", file=sys.stderr)
-        return 2
+    paths = recurrent_models(folder)
     print("| model | outcome | what |\n|---|---|---|", flush=True)
     wrong = 0
     for path in paths:
