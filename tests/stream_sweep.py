@@ -1,7 +1,8 @@
 """Stream random stacks of layers: each must equal the whole sequence, or couple time steps and be refused.
 
 Refusals are counted by reason. That one is needed is shown by the model itself: other frames at the end
-change what it gives for frames before them, which no stream knows when it has to give them.
+change what it gives for frames before them, which no stream knows when it has to give them. A model that
+gives the last step alone is asked for every step.
 
 python tests/stream_sweep.py --count 2000 --seed 0
 """
@@ -13,16 +14,22 @@ import collections
 import re
 import sys
 
-from support.stream_models import LOOKS_AHEAD, differences, looks_ahead, random_stack
+from support.stream_models import (
+    LOOKS_AHEAD,
+    Stack,
+    differences,
+    looks_ahead,
+    random_stack,
+    with_every_step,
+)
 
 import rnnlower
 
 CHUNKS = (1, 2, 5)
 
 
-def outcome(seed: int, chunk: int) -> tuple[str, str]:
+def outcome(stack: Stack, seed: int, chunk: int) -> tuple[str, str]:
     """Return ``right``, ``refused``, or what is wrong."""
-    stack = random_stack(seed)
     needs_other = chunk % stack.stride != 0
     try:
         streamed = rnnlower.stream(stack.model, chunk=chunk)
@@ -37,9 +44,8 @@ def outcome(seed: int, chunk: int) -> tuple[str, str]:
     return ("WRONG", f"{stack.layers}: {problems}") if problems else ("right", "")
 
 
-def outcome_at_a_delay(seed: int, chunk: int) -> tuple[str, str]:
+def outcome_at_a_delay(stack: Stack, seed: int, chunk: int) -> tuple[str, str]:
     """Return the same where convolutions may look ahead: what is not refused must be right."""
-    stack = random_stack(seed)
     if not stack.couples or chunk % stack.stride or not LOOKS_AHEAD.issuperset(stack.couples):
         return "not at a delay", ""
     try:
@@ -51,17 +57,16 @@ def outcome_at_a_delay(seed: int, chunk: int) -> tuple[str, str]:
     return ("WRONG AT A DELAY", words) if problems else ("right at a delay", "")
 
 
-def need(seed: int, chunk: int) -> str:
+def need(stack: Stack, seed: int, chunk: int) -> str:
     """Return the reason why a stack must be refused, or ``NOT SHOWN``."""
-    stack = random_stack(seed)
     if chunk % stack.stride:
         return "the chunk is no multiple of the stride"
-    if stack.layers[-1] == "last step":
-        return f"gives the last step alone, behind {', '.join(stack.couples)}"
-    if looks_ahead(stack, seed):
-        return "shown: an earlier frame depends on later ones"
-    if outcome_at_a_delay(seed, chunk)[0] == "right at a delay":
-        return "looks ahead in the chunk, where a state cannot begin: right at a delay"
+    last = ", of the steps whose last one it gives" if stack.gives_last else ""
+    every = with_every_step(stack)
+    if looks_ahead(every, seed):
+        return f"shown: an earlier frame depends on later ones{last}"
+    if outcome_at_a_delay(every, seed, chunk)[0] == "right at a delay":
+        return "looks ahead in the chunk, where a state cannot begin: right at a delay" + last
     return "NOT SHOWN"
 
 
@@ -79,14 +84,16 @@ def main() -> int:
     reasons: collections.Counter[str] = collections.Counter()
     needs: collections.Counter[str] = collections.Counter()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
+        stack = random_stack(seed)
         for chunk in CHUNKS:
-            for kind, words in (outcome(seed, chunk), outcome_at_a_delay(seed, chunk)):
+            for kind, words in (outcome(stack, seed, chunk), outcome_at_a_delay(stack, seed, chunk)):
                 counts[kind] += 1
                 if kind.startswith("refused"):
                     reasons[_reason(words)] += 1
-                if kind == "refused":
-                    needs[need(seed, chunk)] += 1
-                if kind.isupper() or (kind == "refused" and need(seed, chunk).isupper()):
+                why = need(stack, seed, chunk) if kind == "refused" else ""
+                if why:
+                    needs[why] += 1
+                if kind.isupper() or why.isupper():
                     print(f"seed {seed}, chunk {chunk}: {kind}: {words}", flush=True)
     for counter in (counts, needs, reasons):
         print("\n".join(f"{count:6d}  {text}" for text, count in counter.most_common()), end="\n\n")

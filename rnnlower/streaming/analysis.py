@@ -142,7 +142,7 @@ def _require_followed(flow: Flow) -> None:
 
 
 def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track]) -> None:
-    if flow.allow_delay:
+    if flow.allow_delay and any(track.lag > 0 for track in tracks.values()):
         return
     for name, track in tracks.items():
         if track.lag > 0:

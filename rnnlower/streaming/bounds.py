@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.streaming.edits import Bypassed, Cached, Replaced, SetAttribute
-from rnnlower.streaming.facts import CoupledError, Track, number, numbers
+from rnnlower.streaming.edits import Bypassed, Replaced, SetAttribute, Start
+from rnnlower.streaming.facts import Array, CoupledError, Track, number, numbers
 from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.streaming.moved import axes_of, moved_track
 from rnnlower.streaming.pointwise import per_chunk
@@ -47,9 +47,10 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("cuts an axis in which time is folded")
     if start or end != track.size:
         _set_bounds(flow, node, where, (starts, 0), (ends, _END))
-    lag = track.lag + start // track.inner
-    if lag > 0:
-        flow.ahead[node] = lag
+    skipped = start // track.inner
+    lag = track.lag + skipped
+    if min(skipped, lag) > 0:
+        flow.ahead[node] = min(skipped, lag)
     frames = (end - start) // track.inner
     return track.with_(frames=frames, lag=lag, tail=track.tail - (track.frames - frames))
 
@@ -169,48 +170,37 @@ def _joined(flow: Flow, node: ir.Node, axis: int, tracked: dict[int, Track]) -> 
     front = sum(array.shape[axis] for array in fronts)
     back = sum(array.shape[axis] for array in backs)
     frames = front + track.frames + back
-    flow.edits.append(Bypassed(node, index))
     later = track.with_(frames=frames, tail=track.tail + front + back)
-    if not front:
-        return later
-    return _in_front(flow, node, index, later, np.concatenate(fronts, axis))
-
-
-def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, front: np.ndarray) -> Outcome:
-    """Handle frames before the stream: they become its initial state, not frames of its own."""
-    axis = later.axis
-    uniform = np.unique(front).size == 1
-    if later.lag > 0:
-        raise CoupledError("puts frames before values that are late already (after a node that looks ahead)")
-    if uniform and (later.lag == 0 or later.fill == float(front.reshape(-1)[0])):
-        return later.with_(lag=later.lag - front.shape[axis], fill=float(front.reshape(-1)[0]))
-    if later.lag:
-        raise CoupledError("puts frames before others that differ")
-    shape: list[int | str | None] = [flow.sample.named(size) for size in flow.shape(node, index)]
-    shape[axis] = front.shape[axis]
-    start = front
-    for place, size in enumerate(shape):
-        if not isinstance(size, int):
-            if not np.array_equal(start, np.repeat(start.take([0], place), start.shape[place], place)):
-                raise CoupledError("puts frames before the stream that differ in rows of a dynamic batch")
-            start = start.take([0], place)
-    value = node.inputs[index]
-    assert value is not None
-    flow.edits.insert(
-        len(flow.edits) - 1,
-        Cached(
-            node,
-            index,
-            axis,
-            front.shape[axis],
-            front.shape[axis],
-            start,
-            tuple(shape),
-            value,
-            flow.dtype(value),
-        ),
-    )
+    if front:
+        start = np.concatenate(fronts, axis)
+        same = np.unique(start).size == 1
+        later = _in_front(flow, node, index, later, front, float(start.reshape(-1)[0]) if same else start)
+    flow.edits.append(Bypassed(node, index))
     return later
+
+
+def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, front: Start) -> Track:
+    """Handle frames before the stream: they become its initial state, not frames of its own.
+
+    Where the stream is late, they come before its first frame, which begins a chunk.
+    """
+    if not isinstance(front, np.ndarray) and (not later.lag or (later.lag < 0 and later.fill == front)):
+        return later.with_(lag=later.lag - frames, fill=front)
+    track, calls = flow.wait(node, index)
+    if isinstance(front, np.ndarray):
+        front = _in_all_rows(flow, flow.shape(node, index), later.axis, front)
+    flow.cache(node, index, track, frames, track.chunk, front, calls)
+    return later.with_(lag=track.lag, fill=0.0)
+
+
+def _in_all_rows(flow: Flow, shape: tuple[int, ...], axis: int, front: Array) -> Array:
+    """Return frames with one row for all of a dynamic batch, where they must be equal."""
+    for place, size in enumerate(shape):
+        if place != axis and not isinstance(flow.sample.named(size), int):
+            if not np.array_equal(front, np.repeat(front.take([0], place), front.shape[place], place)):
+                raise CoupledError("puts frames before the stream that differ in rows of a dynamic batch")
+            front = front.take([0], place)
+    return front
 
 
 def _pad(flow: Flow, node: ir.Node) -> Outcome:
@@ -243,13 +233,7 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     else:
         flow.edits.append(Replaced(node, 1, np.array(changed, np.int64)))
     later = track.with_(frames=track.frames + before + behind, tail=track.tail + before + behind)
-    if not before:
-        return later
-    if track.lag > 0:
-        raise CoupledError("puts frames before values that are late already (after a node that looks ahead)")
-    if track.lag < 0 and track.fill != fill:
-        raise CoupledError("puts frames before others that differ")
-    return later.with_(lag=track.lag - before, fill=fill)
+    return _in_front(flow, node, 0, later, before, fill) if before else later
 
 
 def _pad_value(flow: Flow, node: ir.Node) -> float | None:

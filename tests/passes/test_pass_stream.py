@@ -143,6 +143,42 @@ def test_a_convolution_that_looks_ahead_is_taken_at_a_delay(chunk: int) -> None:
     assert said(proto, "stream")["delay"] == {1: 3, 2: 4, 3: 6, 7: 14}[chunk]
 
 
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize(
+    "late",
+    [
+        "Z = Concat <axis = 2> (first, x)",
+        "Z = Pad (x, ahead)",
+        "kept = Concat <axis = 2> (first, x) Z = Pad (kept, ahead)",
+        "zero = Pad (X, ahead) begun = Concat <axis = 2> (first, zero) Z = Slice (begun, start, end, time)",
+        "sum = CumSum <exclusive = 1> (x, two) Z = Concat <axis = 2> (first, sum)",
+        "more = Conv <pads = [1, 1]> (x, kernel) Z = Concat <axis = 2> (first, more)",
+    ],
+)
+def test_frames_before_a_stream_that_is_late(late: str, chunk: int) -> None:
+    """They come right before its first frame, and nothing that belongs to no step comes between."""
+    text = f"""
+        main (float[1, 4, T] X) => (float[1, 4, S] Y)
+        <int64 two = {{2}}, float[1, 4, 1] first = {{1, 2, 3, 4}}, int64[6] ahead = {{0, 0, 2, 0, 0, 0}},
+         int64[1] start = {{0}}, int64[1] end = {{-3}}, int64[1] time = {{2}}>
+        {{
+            x = Conv <pads = [1, 1]> (X, kernel)
+            {late}
+            Y = CumSum (Z, two)
+        }}
+    """
+    stream(text, chunk, time_axes={"X": 2}, allow_delay=True)
+
+
+@pytest.mark.parametrize("allow_delay", [False, True])
+def test_frames_behind_the_last_one_are_refused(allow_delay: bool) -> None:
+    text = """
+        main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] behind = {0, 0, 0, 0, 0, 1}>
+        { Y = Pad (X, behind) }
+    """
+    assert "which a stream never reaches" in refusal(text, time_axes={"X": 2}, allow_delay=allow_delay)
+
+
 def test_valid_convolutions_and_the_last_state() -> None:
     """Nothing is late about a final state: it is as of the last frame."""
     proto = stream("""

@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["LAYERS", "LOOKS_AHEAD", "Stack", "differences", "looks_ahead", "random_stack"]
+__all__ = ["LAYERS", "LOOKS_AHEAD", "Stack", "differences", "looks_ahead", "random_stack", "with_every_step"]
 
 FEATURES = 6
 
@@ -38,6 +38,11 @@ class Stack:
     couples: list[str]
     stride: int
     layers: list[str]
+
+    @property
+    def gives_last(self) -> bool:
+        """True if the output is the last step alone."""
+        return self.layers[-1] == "last step"
 
 
 class _Builder:
@@ -342,6 +347,19 @@ def _session(model: onnx.ModelProto) -> ort.InferenceSession:
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def with_every_step(stack: Stack) -> Stack:
+    """Return the stack with all steps as its output."""
+    if not stack.gives_last:
+        return stack
+    model = onnx.ModelProto()
+    model.CopyFrom(stack.model)
+    nodes = model.graph.node
+    nodes[-1].input[0] = nodes[-2].input[0]
+    del nodes[-2]
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 3))
+    return dataclasses.replace(stack, model=model, layers=stack.layers[:-1])
 
 
 def looks_ahead(stack: Stack, seed: int, steps: int = 64, frames: int = 4) -> bool:
