@@ -18,22 +18,29 @@ import numpy as np
 import onnx
 from support.configs import Config
 from support.judge import recurrent_left
-from support.runtimes import RUNTIMES
 
 import rnnlower
+from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import Attempts, EngineError
+from rnnlower.targets import find_target, target_names
 
 Choose = Callable[[Sequence[Any]], Any]
 
 
 def draw_kept(choose: Choose, *, is_open: bool) -> Config:
-    """Return a node with default activations, as exporters write them."""
+    """Return a node with default activations, as exporters write them.
+
+    Where the batch is open, states and lengths are those of any batch; and a node of open sizes stands in
+    no If, whose other branch would have to compute its shape from X.
+    """
     op_type = choose(["LSTM", "GRU", "RNN"])
     opset = choose([7, 9, 11, 13, 14, 17, 18])
     weights = ["initializer"] * 3 + ["constant", "input", "computed"]
-    states = ["omitted", "omitted", "empty", "initializer", "input", "constant"]
+    x_dims = choose(["static", "batch", "time", "symbolic"]) if is_open else "static"
+    any_batch = x_dims in ("batch", "symbolic")
+    states = ["omitted", "omitted", "empty", "input", *([] if any_batch else ["initializer", "constant"])]
     states += ["expanded"] if opset >= 8 else []
-    hidden_size = choose([1, 16, 16, 20, 64, 128])
+    hidden_size = choose([1, 16, 16, 20, 64, 128, 256])
     config = Config(
         op_type=op_type,
         opset=opset,
@@ -47,13 +54,14 @@ def draw_kept(choose: Choose, *, is_open: bool) -> Config:
         W=choose(weights),
         R=choose(weights),
         B=choose(["initializer", "initializer", "omitted", "empty", "constant", "input"]),
-        sequence_lens=choose(["omitted"] * 8 + ["empty", "initializer", "input"]),
+        layout=choose([None, 0, 1]) if opset >= 14 else None,
+        sequence_lens=choose(["omitted"] * 8 + ["empty", "input", *([] if any_batch else ["initializer"])]),
         initial_h=choose(states),
-        x_dims=choose(["static", "batch", "time", "symbolic"]) if is_open else "static",
-        place=choose(["main"] * 4 + ["if", "loop"]),
+        x_dims=x_dims,
+        place=choose(["main"] * 4 + ["loop", *(["if"] if x_dims == "static" else [])]),
         captured=choose([True, False]),
         # Larger recurrent weights make a chaotic system, in which no two summation orders agree.
-        weight_scale=0.3 if hidden_size <= 20 else 0.1,
+        weight_scale=0.3 if hidden_size <= 20 else 0.1 if hidden_size <= 128 else 0.05,
         seed=choose(range(16)),
     )
     outputs = ["Y", "Y_h", "Y_c"] if op_type == "LSTM" else ["Y", "Y_h"]
@@ -86,7 +94,8 @@ def judge_kept(attempts: Attempts, config: Config, model: onnx.ModelProto) -> tu
 def main() -> int:
     """Print what is not right, and a count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("target", choices=list(RUNTIMES))
+    runnable = [name for name in target_names() if find_target(name).engine]
+    parser.add_argument("target", choices=runnable)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--open", action="store_true")
@@ -95,7 +104,7 @@ def main() -> int:
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     counts: collections.Counter[str] = collections.Counter()
-    with Attempts(RUNTIMES[options.target].engine) as attempts:
+    with Attempts(find_engine(find_target(options.target).engine)) as attempts:
         while sum(counts.values()) - counts["refused by rnnlower"] < options.count:
             config = draw_kept(lambda choices: choices[int(rng.integers(len(choices)))], is_open=options.open)
             try:

@@ -25,8 +25,9 @@ class Dialect:
         native: The same prices for the runtime's own recurrent operators, by their kind.
         forms: The names of the forms of a step that may be emitted, beside the plain one.
         fused: Activations that the runtime fuses with a preceding Gemm.
-        apart: Whether each direction of a node with static length gets its own Scan or Loop.
+        apart: Whether each direction gets its own Scan or Loop, if that needs no If around it.
         nearby_weights: Whether weights that only a nested body reads are moved into that body.
+        empty_scan: Whether a Scan over no steps runs, so that it needs no If around it.
         split_outputs: Maximum number of outputs of a Split; ``None``: no limit.
     """
 
@@ -40,6 +41,7 @@ class Dialect:
     fused: frozenset[str] = frozenset()
     apart: bool = False
     nearby_weights: bool = False
+    empty_scan: bool = False
     split_outputs: int | None = None
 
     def prices(self, kind: str) -> Mapping[str, float]:

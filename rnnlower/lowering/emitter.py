@@ -217,15 +217,20 @@ class Emitter(NodeEmitter):
         return self.op("Clip", value, self.scalar(low), self.scalar(high))
 
     def arange(self, count: Dim) -> ir.Value:
-        """Emit ``0, 1, ..., count - 1`` as int32 of shape ``[count]``."""
+        """Emit ``0, 1, ..., count - 1`` as int32 of shape ``[count]``.
+
+        Raises:
+            OpsetError: There is a dialect, and the opset is below 11: compilers take the size of what
+                NonZero gives for another one than ``count``.
+        """
         if isinstance(count, int):
             return self.constant(np.arange(count, dtype=np.int32))
-        if self.opset < 11:
+        if self.opset < 11 and self.dialect is None:
             ones = self.op("ConstantOfShape", count, since=9, value=ir.Tensor(np.ones(1, np.int64)))
             numbers = self.squeeze(self.op("NonZero", ones, since=9), 0, [count])
             return self.cast(numbers, ir.DataType.INT32)
         scalars = [self.constant(np.array(bound, np.int64)) for bound in (0, 1)]
-        numbers = self.op("Range", scalars[0], self.squeeze(count, 0, []), scalars[1])
+        numbers = self.op("Range", scalars[0], self.squeeze(count, 0, []), scalars[1], since=11)
         return self.cast(numbers, ir.DataType.INT32)
 
     def zeros(self, dims: Sequence[Dim]) -> ir.Value:

@@ -44,9 +44,12 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
     source = {"source": "a probe"}
     draft: dict[str, Any] = {**tables, "recurrent": [], "shapes": {"static": not dynamic} | source}
 
-    def right(form: str, apart: bool, node: Node, more: Sequence[str] = ()) -> bool:
-        target = _target(draft | {"control_flow": {"ops": [form, *more], "apart": apart} | source})
-        return _lowered_right(asker, node, target, "lower", f"{form}{', apart' if apart else ''}")
+    def right(
+        form: str, apart: bool, node: Node, more: Sequence[str] = (), *, empty_scan: bool = False
+    ) -> bool:
+        flow = {"ops": [form, *more], "apart": apart, "empty_scan": empty_scan} | source
+        words = f"{form}{', apart' if apart else ''}{', no If' if empty_scan else ''}"
+        return _lowered_right(asker, node, _target(draft | {"control_flow": flow}), "lower", words)
 
     ops = ["If"] if asker.right("If", _if) else []
     many = {d: [dataclasses.replace(n, direction=d, sizes=_MANY) for n in _FORMS] for d in _DIRECTIONS}
@@ -81,6 +84,9 @@ def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[s
     steps = [Node("LSTM", d, open=frozenset({"time"})) for d in ("forward", "bidirectional")]
     if {"Loop", "Scan"} <= {*ops} and not all(right("Scan", apart, node, guard) for node in steps):
         table["dynamic"] = "Loop"
+    none = [dataclasses.replace(node, sizes=(0, 2, 8, 16)) for node in steps]
+    if "Scan" in ops and all(right("Scan", apart, node, empty_scan=True) for node in (*steps, *none)):
+        table["empty_scan"] = True
     rows = [Node("LSTM", d, open=frozenset({"batch"})) for d in ("forward", "bidirectional")]
     loops = [form for form in ("Loop", "Scan") if form in ops]
     if loops and not all(right(loops[0], apart, node, guard) for node in rows):

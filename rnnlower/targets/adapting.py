@@ -49,6 +49,9 @@ def _changes_for(
     while lacks:
         if lacks <= changes or not lacks <= {*rule.adapt}:
             return None
+        # A Slice of negative steps over an open size does not run everywhere; a Scan takes either order.
+        if "reverse" in lacks and node.seq_length is None:
+            return None
         changes |= lacks
         e = sketch_emitter(node, located.opset, dialect)
         form = AdaptedNode(e, node, changes)
@@ -180,10 +183,8 @@ class AdaptedNode:
     def _turn(self, value: ir.Value) -> ir.Value:
         """Return the value with its first axis, time, from end to start."""
         steps = self._node.seq_length
-        if steps is None:
-            turned = self.e.flip(value, 0)
-        else:
-            turned = self.e.op("Gather", value, self.e.integers(*reversed(range(steps))), axis=0)
+        assert steps is not None
+        turned = self.e.op("Gather", value, self.e.integers(*reversed(range(steps))), axis=0)
         turned.type, turned.shape = value.type, value.shape
         return turned
 

@@ -259,20 +259,25 @@ def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     if target.costs is None or steps is None:
         return _preferred(target, node)
     found = [strategy for strategy, op_type in (("scan", "Scan"), ("loop", "Loop")) if op_type in loops]
-    open_batch = target.control_flow.unroll_batch and node.batch_size is None
+    open_batch = _is_open_batch(target, node)
     if not found or (steps <= _MOST_UNROLLED and not open_batch):
         found.insert(0, "unroll")
     found = [each for each in found if not target.costs.strategies or each in target.costs.strategies]
     return (found, "") if found else _preferred(target, node)
 
 
+def _is_open_batch(target: Target, node: ResolvedNode) -> bool:
+    """Return whether several steps may not be unrolled because the batch size is open."""
+    return target.control_flow.unroll_batch and node.batch_size is None and node.seq_length != 1
+
+
 def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     """Return the strategy for a target of which no costs are known, and why."""
     steps, loops = node.seq_length, target.control_flow.ops
-    guarded = steps is not None or "If" in loops
+    guarded = steps is not None or "If" in loops or target.control_flow.empty_scan
     if not {"Scan", "Loop"} & {*loops}:
         return ["unroll"], f"{target.name} has no Scan and no Loop"
-    open_batch = target.control_flow.unroll_batch and node.batch_size is None
+    open_batch = _is_open_batch(target, node)
     if steps is not None and steps <= _MOST_UNROLLED and not open_batch:
         return ["unroll"], f"{steps} steps are few"
     length = "the number of steps is dynamic" if steps is None else f"{steps} steps are many"

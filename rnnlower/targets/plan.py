@@ -45,6 +45,7 @@ def dialect(target: Target) -> Dialect:
         fused=frozenset() if target.costs is None else frozenset(target.costs.fused),
         apart=target.control_flow.apart,
         nearby_weights=target.control_flow.nearby_weights,
+        empty_scan=target.control_flow.empty_scan,
         split_outputs=min(
             (limit.max_outputs for limit in target.limits if limit.max_outputs and "Split" in limit.ops),
             default=None,

@@ -12,10 +12,11 @@ version) or, if there is no source, ``guess = true``::
 
     [control_flow]
     ops = ["If", "Loop", "Scan"]  # the supported ones
-    apart = false                 # whether, over static steps, each direction needs its own Scan
+    apart = false                 # whether each direction needs its own Scan, if that needs no If
     dynamic = "Loop"              # the one to use for a dynamic number of steps, if both work
     nearby_weights = false        # whether weights that only a nested body reads move into that body
     unroll_batch = false          # whether few steps are unrolled only if the batch size is static
+    empty_scan = false            # whether a Scan over no steps runs, so that it needs no If around it
     source = "..."
 
     [shapes]
@@ -162,6 +163,7 @@ class ControlFlow(Claim):
     dynamic: str = "Scan"
     nearby_weights: bool = False
     unroll_batch: bool = False
+    empty_scan: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -139,7 +139,7 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
         yield limit.ops, _standard_ops(), f"{where}.ops"
         yield limit.dtypes or (), _DTYPES, f"{where}.dtypes"
         yield limit.alone_behind, _standard_ops(), f"{where}.alone_behind"
-        own = tuple(name for op_type in limit.ops for name in _schema_attributes(op_type))
+        own = tuple(name for op_type in limit.ops for name in _attributes_of_ops().get(op_type, {}))
         yield limit.written, own, f"{where}.written"
     if target.arithmetic is not None:
         yield [target.arithmetic.gates], get_args(Gates), "arithmetic.gates"
@@ -181,7 +181,7 @@ def _attributes(
     for index, limit in enumerate(target.limits):
         types: dict[str, ir.AttributeType] = {}
         for op_type in limit.ops:
-            types |= _schema_attributes(op_type)
+            types |= _attributes_of_ops().get(op_type, {})
         yield f"limits[{index}].attributes", limit.attributes, types
     for index, rule in enumerate(target.recurrent):
         yield f"recurrent[{index}].attributes", rule.attributes, ATTRIBUTE_TYPES
@@ -220,11 +220,14 @@ def _standard_ops() -> tuple[str, ...]:
     return tuple(sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}))
 
 
-def _schema_attributes(op_type: str) -> dict[str, ir.AttributeType]:
-    """Return the attributes of an operator, of all its versions."""
-    return {
-        name: ir.AttributeType[str(attribute.type).rpartition(".")[2]]
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.domain == "" and schema.name == op_type
-        for name, attribute in schema.attributes.items()
-    }
+@functools.cache
+def _attributes_of_ops() -> dict[str, dict[str, ir.AttributeType]]:
+    """Return the attributes of each operator, of all its versions."""
+    found: dict[str, dict[str, ir.AttributeType]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found.setdefault(schema.name, {}).update(
+                (name, ir.AttributeType[str(attribute.type).rpartition(".")[2]])
+                for name, attribute in schema.attributes.items()
+            )
+    return found

@@ -354,3 +354,31 @@ def test_an_operator_newer_than_the_opset(limit: str, reasons: list[str], tmp_pa
 def test_a_reading_that_there_is_not() -> None:
     with pytest.raises(rnnlower.OptionError, match="'onnx'"):
         rnnlower.check(Config().build(), target="onnxruntime", semantics="onnx")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "absent"),
+    [
+        ({"x_dims": "time"}, "If"),
+        ({"x_dims": "time", "direction": "bidirectional", "clip": 1.0}, "If"),
+        ({"x_dims": "time", "opset": 9, "sequence_lens": "input"}, "NonZero"),
+        ({"x_dims": "time", "hidden_size": 20, "direction": "reverse"}, "LSTM"),
+        ({"x_dims": "batch", "op_type": "RNN", "clip": 1.0, "seq_length": 1}, "Scan"),
+    ],
+)
+def test_tract_gets_open_sizes_as_it_takes_them(fields: dict[str, object], absent: str) -> None:
+    """It refuses two Ifs in a model, a size from NonZero, a Slice from the end, and a Scan of one step."""
+    model = rnnlower.lower(Config(**fields).build(), target="tract")  # type: ignore[arg-type]
+    assert isinstance(model, onnx.ModelProto)
+    assert absent not in {node.op_type for node in model.graph.node}
+
+
+@pytest.mark.parametrize("fields", [{"layout": 1}, {"hidden_size_given": False}])
+def test_onnxruntime_gets_its_own_operator_adapted(fields: dict[str, object]) -> None:
+    config = Config(seq_length=50, hidden_size=20, **fields)  # type: ignore[arg-type]
+    model = rnnlower.lower(config.build(), target="onnxruntime")
+    assert isinstance(model, onnx.ModelProto)
+    (node,) = (node for node in model.graph.node if node.op_type == "LSTM")
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    assert attributes["hidden_size"] == 20
+    assert not attributes.get("layout")

@@ -17,10 +17,11 @@ __all__ = ["run_scan"]
 def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
     """Emit a Scan (since opset 9; Scan-8 has a batch axis of its own and is not used).
 
-    onnxruntime refuses a Scan over zero steps, so an If guards it where the length is dynamic.
+    onnxruntime refuses a Scan over zero steps, so an If guards it where the length is dynamic, unless the
+    dialect needs none.
     """
     time = recurrence.axes.time
-    if isinstance(time, int):
+    if isinstance(time, int) or (e.dialect is not None and e.dialect.empty_scan):
         return _results(e, recurrence, _scan(e, recurrence, recurrence.initial_values(e)))
     # Values that the branches share are emitted before the If.
     initial = recurrence.initial_values(e)
