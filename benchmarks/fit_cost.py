@@ -25,13 +25,13 @@ from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.lowering.pricing import KINDS, NATIVE, kind_of, names_of_prices
 from rnnlower.lowering.replacing import Plan
-from rnnlower.lowering.sketching import Candidate, Wishes, cheapest
+from rnnlower.lowering.sketching import Candidate, cheapest
 from rnnlower.lowering.weights import private_weights
 from rnnlower.passes import AdaptRecurrentPass, LowerRecurrentPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target, find_target
-from rnnlower.targets.choosing import all_candidates
+from rnnlower.targets.choosing import Chooser
 from rnnlower.targets.plan import dialect
 from rnnlower.targets.target import Costs
 
@@ -66,7 +66,7 @@ def counted(target: Target) -> Target:
 def found_in(model: ir.Model, target: Target) -> list[Candidate]:
     """Return the candidates for the model's node, counted."""
     (located,) = find_recurrent(model)
-    return all_candidates(counted(target), located, "ort", private_weights([located.node], ()), Wishes())
+    return Chooser(counted(target), private_weights([located.node], ())).candidates(located)
 
 
 def candidates_of(

@@ -192,14 +192,14 @@ def ratios(
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """Return growth exponent: the slope of a line through the logarithms."""
+    """Return the exponent of growth: the slope of a line through the logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
 def best_of(
     function: Callable[[], object], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return least seconds of several calls."""
+    """Return the seconds of the fastest of several calls."""
     times = []
     for _ in range(repeats):
         start = clock()

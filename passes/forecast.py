@@ -44,7 +44,7 @@ def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
     """
     work = Work(model, options)
     for step in PIPELINE[: [step.run for step in PIPELINE].index(emitting.lower_nodes)]:
-        if step.when(options):
+        if step.is_needed(options):
             step.run(work)
     if work.opset is not None and work.opset < default_opset(work.model):
         ConvertOpsetPass(work.opset, keep=is_selected)(work.model)

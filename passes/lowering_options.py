@@ -20,7 +20,7 @@ from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.targets import Target
 from rnnlower.targets.choosing import KeptNode, Native
-from rnnlower.targets.plan import check_opset
+from rnnlower.targets.plan import check_opset, wants_numbers
 
 __all__ = ["LOOPS", "LoweringOptions", "Report", "count_ops"]
 
@@ -79,7 +79,7 @@ class LoweringOptions:
         """True if constants are folded and If nodes of known condition are replaced."""
         if self.fold is not None:
             return self.fold
-        return self.strategy == "target" or bool(self.sets or self.dims or self.input_shapes)
+        return self.strategy == "target" or bool(self.sets) or self.fixes_sizes
 
     @property
     def unrolls(self) -> tuple[str, ...]:
@@ -93,7 +93,32 @@ class LoweringOptions:
     @property
     def emits(self) -> bool:
         """True if recurrent nodes are replaced, and not kept by a profile."""
-        return self.target is None or not self.target.profile
+        return not self.conforms
+
+    @property
+    def conforms(self) -> bool:
+        """True if recurrent nodes are kept in the form that a profile prescribes."""
+        return self.target is not None and bool(self.target.profile)
+
+    @property
+    def fixes_sizes(self) -> bool:
+        """True if sizes are given."""
+        return bool(self.dims or self.input_shapes)
+
+    @property
+    def needs_lengths(self) -> bool:
+        """True if every sequence length must be a number."""
+        return self.strategy == "unroll" or (self.target is not None and wants_numbers(self.target))
+
+    @property
+    def may_adapt(self) -> bool:
+        """True if the target's own operators may stay, with ops around them."""
+        return self.native != "lower"
+
+    @property
+    def has_factor(self) -> bool:
+        """True if a Scan or Loop takes several steps per iteration."""
+        return self.unroll_factor != 1
 
     def __post_init__(self) -> None:
         if self.nodes is not None:

@@ -14,7 +14,6 @@ from rnnlower.passes.lowering_options import LoweringOptions, Report, count_ops
 from rnnlower.passes.steps import choosing, emitting, preparing
 from rnnlower.passes.steps.work import Tell, Work, forget_marks
 from rnnlower.targets import Target
-from rnnlower.targets.plan import wants_numbers
 
 __all__ = ["PIPELINE", "LoweringOptions", "Report", "Step", "lower_model"]
 
@@ -35,7 +34,7 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
     ops_before = count_ops(model)
     try:
         for step in PIPELINE:
-            if step.when(options):
+            if step.is_needed(options):
                 step.run(work)
     except OpsetError as error:
         _advise_on_target(error, options.target)
@@ -69,68 +68,6 @@ def _advise_on_target(error: OpsetError, target: Target | None) -> None:
         )
 
 
-def _always(options: LoweringOptions) -> bool:
-    return True
-
-
-def _emits(options: LoweringOptions) -> bool:
-    return options.emits
-
-
-def _folds(options: LoweringOptions) -> bool:
-    return options.folds
-
-
-def _has_target(options: LoweringOptions) -> bool:
-    return options.target is not None
-
-
-def _emits_for_target(options: LoweringOptions) -> bool:
-    return _has_target(options) and options.emits
-
-
-def _folds_for_target(options: LoweringOptions) -> bool:
-    return _has_target(options) and options.folds
-
-
-def _adapts(options: LoweringOptions) -> bool:
-    return _emits_for_target(options) and options.native != "lower"
-
-
-def _has_profile(options: LoweringOptions) -> bool:
-    return not options.emits
-
-
-def _may_be_impossible(options: LoweringOptions) -> bool:
-    return bool(options.dims or options.input_shapes) and options.emits
-
-
-def _needs_lengths(options: LoweringOptions) -> bool:
-    if options.strategy == "unroll":
-        return True
-    return options.target is not None and options.emits and wants_numbers(options.target)
-
-
-def _may_waste_factor(options: LoweringOptions) -> bool:
-    return _has_target(options) and options.unroll_factor != 1
-
-
-def _sets_inputs(options: LoweringOptions) -> bool:
-    return bool(options.sets)
-
-
-def _unrolls_control_flow(options: LoweringOptions) -> bool:
-    return bool(options.unrolls)
-
-
-def _dequantizes(options: LoweringOptions) -> bool:
-    return options.dequantize
-
-
-def _assumes_linear(options: LoweringOptions) -> bool:
-    return options.assume_linear_before_reset
-
-
 @dataclasses.dataclass(frozen=True)
 class Step:
     """An entry of the pipeline. The contract of what it does stands with the function.
@@ -138,27 +75,35 @@ class Step:
     Attributes:
         run: The function of the step.
         reason: The reason for its position.
-        when: Whether it is needed.
+        when: The properties of the options that must all hold, or the step is left out.
     """
 
     run: Callable[[Work], None]
     reason: str
-    when: Callable[[LoweringOptions], bool] = _always
+    when: Sequence[str] = ()
+
+    def is_needed(self, options: LoweringOptions) -> bool:
+        """Return whether lowering with these options includes the step."""
+        return all(getattr(options, name) for name in self.when)
 
 
 PIPELINE: Sequence[Step] = (
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
     Step(preparing.freeze_dims, "Later steps know more if sizes are static."),
-    Step(preparing.assume_linear_before_reset, "Later steps read the attribute.", when=_assumes_linear),
+    Step(
+        preparing.assume_linear_before_reset,
+        "Later steps read the attribute.",
+        when=("assume_linear_before_reset",),
+    ),
     Step(
         preparing.warn_of_suspicions,
         "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",
     ),
-    Step(preparing.set_inputs, "The value fills the shape, which is now known.", when=_sets_inputs),
+    Step(preparing.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(
         preparing.open_to_target,
         "A model that the target accepts in no form is refused first.",
-        when=_has_target,
+        when=("target",),
     ),
     Step(
         preparing.raise_opset,
@@ -168,35 +113,39 @@ PIPELINE: Sequence[Step] = (
         preparing.inline_functions,
         "The attributes, shapes and constants of a node in a function are only known at the call.",
     ),
-    Step(preparing.expand_definitions, "Definitions contain Scans and constants.", when=_folds_for_target),
+    Step(preparing.expand_definitions, "Definitions contain Scans and constants.", when=("target", "folds")),
     Step(
         preparing.unroll_control_flow,
         "Unrolling makes sizes known.",
-        when=_unrolls_control_flow,
+        when=("unrolls",),
     ),
     Step(
         preparing.resolve_sequences,
         "The elements of a sequence are known once no loop inserts them.",
-        when=_folds_for_target,
+        when=("target", "folds"),
     ),
-    Step(preparing.simplify_model, "Nodes that never run need not be lowered, nor fit.", when=_folds),
-    Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=_dequantizes),
+    Step(preparing.simplify_model, "Nodes that never run need not be lowered, nor fit.", when=("folds",)),
+    Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=("dequantize",)),
     Step(
         preparing.adapt_nodes,
         "Other forms need known sizes, and folded nodes need no form.",
-        when=_folds_for_target,
+        when=("target", "folds"),
     ),
     Step(
         preparing.set_impossible_aside,
         "Branches that inputs of the given shapes must not take may be invalid for them.",
-        when=_may_be_impossible,
+        when=("fixes_sizes", "emits"),
     ),
     Step(
         choosing.settle_native,
         "A node's types and sizes, now known, decide whether the target runs it.",
-        when=_has_target,
+        when=("target",),
     ),
-    Step(choosing.adapt_recurrent, "A node that runs as it is needs nothing around it.", when=_adapts),
+    Step(
+        choosing.adapt_recurrent,
+        "A node that runs as it is needs nothing around it.",
+        when=("target", "emits", "may_adapt"),
+    ),
     Step(
         choosing.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",
@@ -205,31 +154,37 @@ PIPELINE: Sequence[Step] = (
     Step(
         choosing.conform_to_profile,
         "A profile keeps the recurrent nodes, in another form.",
-        when=_has_profile,
+        when=("conforms",),
     ),
     Step(
         choosing.fold_weights,
         "Weights that are cut and joined from constants can be folded into new constants.",
-        when=_emits,
+        when=("emits",),
     ),
-    Step(choosing.fix_lengths, "Straight lines need the number of steps.", when=_needs_lengths),
+    Step(choosing.fix_lengths, "Straight lines need the number of steps.", when=("emits", "needs_lengths")),
     Step(choosing.warn_of_forgotten_states, "Once lengths are static, nodes of a single step are known."),
     Step(
         choosing.plan_nodes,
         "Strategy and opset are chosen with all that is now known of a node.",
-        when=_emits,
+        when=("emits",),
     ),
-    Step(emitting.reach_forms, "The opset must have the planned forms before they are emitted.", when=_emits),
-    Step(emitting.lower_nodes, "All previous steps prepare this one.", when=_emits),
-    Step(emitting.legacy_constants, "In old IR versions every initializer is an input.", when=_emits),
+    Step(
+        emitting.reach_forms,
+        "The opset must have the planned forms before they are emitted.",
+        when=("emits",),
+    ),
+    Step(emitting.lower_nodes, "All previous steps prepare this one.", when=("emits",)),
+    Step(emitting.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
     Step(
         emitting.return_to_asked,
         "The ops were emitted at the opset that they need; many can be expressed at a lower one.",
-        when=_emits,
+        when=("emits",),
     ),
-    Step(emitting.require_fit, "The emitted ops must agree with the target's data.", when=_emits_for_target),
-    Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=_folds_for_target),
-    Step(emitting.tell_unused_factor, "An option without effect is reported.", when=_may_waste_factor),
-    Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=_has_target),
+    Step(
+        emitting.require_fit, "The emitted ops must agree with the target's data.", when=("target", "emits")
+    ),
+    Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
+    Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target", "has_factor")),
+    Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
 )
 """The steps of a lowering, in order."""

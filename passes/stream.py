@@ -35,8 +35,6 @@ from rnnlower.streaming.analysis import Analysis, analyse, find_axes
 
 __all__ = ["StreamPass"]
 
-_FIRST_OPSET = 7
-
 
 def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
     inputs = {value.name for value in model.graph.inputs}

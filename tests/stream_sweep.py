@@ -14,14 +14,8 @@ import collections
 import re
 import sys
 
-from support.stream_models import (
-    LOOKS_AHEAD,
-    Stack,
-    differences,
-    looks_ahead,
-    random_stack,
-    with_every_step,
-)
+from support.stream_layers import LOOKS_AHEAD
+from support.stream_models import Stack, differences, looks_ahead, random_stack, with_every_step
 
 import rnnlower
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -33,24 +33,16 @@ from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 from rnnlower.targets import find_target
-from rnnlower.targets.choosing import KeptNode, choose_native, choose_plan
+from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.plan import cautions, require_known
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
 def settle_native(work: Work) -> None:
     InferTypesPass()(work.model)
-    options, private = work.options, _private_weights(work)
+    chooser = _chooser(work)
     for located in work.nodes:
-        choice = choose_native(
-            work.target,
-            located,
-            options.semantics,
-            options.native,
-            private,
-            work.wishes,
-            work.sketches,
-        )
+        choice = chooser.choose(located)
         work.choices[located.node] = choice
         if choice.kind == "keep":
             name, op_type, path = located.name, located.node.op_type, located.path
@@ -117,26 +109,31 @@ def warn_of_forgotten_states(work: Work) -> None:
     work.warnings += forgotten_states(lengths)
 
 
-def _private_weights(work: Work) -> Container[ir.Value]:
+def _chooser(work: Work) -> Chooser:
     trained = beyond_ir.names_in_training(work.model)
-    return private_weights([located.node for located in work.nodes], trained)
+    return Chooser(
+        work.options.target or find_target("onnxruntime"),
+        private_weights([located.node for located in work.nodes], trained),
+        work.options.semantics,
+        work.options.native,
+        work.wishes,
+        work.sketches,
+    )
 
 
 @contract(requires=[nodes_can_be_read, nodes_are_outside_functions], ensures=[nodes_are_planned])
 def plan_nodes(work: Work) -> None:
     options, nodes = work.options, []
     opset = work.opset or default_opset(work.model)
-    private, wishes = _private_weights(work), work.wishes
+    chooser, strategy = _chooser(work), None if options.strategy == "target" else options.strategy
     for located in work.nodes:
         node = parse_recurrent(located, options.semantics)
         if options.target is not None:
             require_known(options.target, node, located)
-        weights = Weights(private, dtype_of(node, located))
-        target = options.target or find_target("onnxruntime")
-        strategy = None if options.strategy == "target" else options.strategy
+        weights = Weights(chooser.private, dtype_of(node, located))
+        native = work.choices[located.node].prices if located.node in work.choices else {}
         try:
-            native = work.choices[located.node].prices if located.node in work.choices else {}
-            plan = choose_plan(target, node, weights, opset, wishes, strategy, native, work.sketches)
+            plan = chooser.plan(node, weights, opset, strategy, native)
         except MissingOperatorError as error:
             raise error.at(located) from None
         nodes.append(node)

@@ -122,7 +122,7 @@ def _bodies(graph: ir.Graph, depth: int = 1) -> Iterable[tuple[ir.Graph, int]]:
 
 
 def _name(tensor: ir.TensorProtocol) -> str:
-    """Return name a constant that does not derive from the model: a few numbers are spelled out."""
+    """Return a name for a constant that does not derive from the model: a few numbers are spelled out."""
     if tensor.dtype.is_string() or tensor.size > _FEW:
         return "constant"
     return "_".join(["c", *(f"{number:g}" for number in tensor.numpy().astype(np.float64).flat)])

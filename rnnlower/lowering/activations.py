@@ -29,12 +29,10 @@ class ActivationRow:
     Attributes:
         emit: ``(emitter, x, alpha, beta, semantics) -> value``.
         bounded: Whether its values stay within a few units for every x.
-        since: The first opset that has all the ops.
     """
 
     emit: Emit
     bounded: bool = False
-    since: int = 6
 
 
 def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: Semantics) -> ir.Value:
@@ -119,5 +117,5 @@ ACTIVATIONS: Mapping[str, ActivationRow] = {
     "Softplus": ActivationRow(_softplus),
     "Softsign": ActivationRow(_unary("Softsign"), bounded=True),
     "Tanh": ActivationRow(_unary("Tanh"), bounded=True),
-    "ThresholdedRelu": ActivationRow(_thresholded_relu, since=9),
+    "ThresholdedRelu": ActivationRow(_thresholded_relu),
 }

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.graph.constants import constant_of
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 
@@ -193,12 +194,12 @@ class Emitter(NodeEmitter):
     def _gemm_takes(self, index: int, value: ir.Value) -> bool:
         """Return whether there is a Gemm that takes the value as this input."""
         needs_constant = self.dialect is not None and index in self.dialect.constant.get("Gemm", ())
-        return self.has("Gemm") and (not needs_constant or _is_constant(value))
+        return self.has("Gemm") and (not needs_constant or constant_of(value) is not None)
 
     def _transpose_once(self, value: ir.Value) -> ir.Value:
         """Return the transposed matrix, emitted once; that of a constant is a constant."""
         if value not in self._transposed:
-            tensor = value.const_value if _is_constant(value) else None
+            tensor = constant_of(value)
             self._transposed[value] = (
                 self.transpose(value, [1, 0])
                 if tensor is None
@@ -240,7 +241,3 @@ class Emitter(NodeEmitter):
             return self.constant(np.zeros(static, self.dtype.numpy()))
         zero = ir.Tensor(np.zeros(1, self.dtype.numpy()))
         return self.op("ConstantOfShape", self.size_vector(dims), since=9, value=zero)
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return value.is_initializer() and not value.is_graph_input() and value.const_value is not None

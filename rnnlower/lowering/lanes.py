@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, CellParameters, NewState
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.forms import Form, GateGroup, bias_of, rows_of
+from rnnlower.lowering.forms import Form, GateGroup, StepWeights, bias_of, rows_of
 from rnnlower.lowering.masks import turned
 from rnnlower.lowering.step_names import StepNames, StepScope
 from rnnlower.lowering.strategies import State
@@ -18,7 +18,16 @@ from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["Lane", "from_arithmetic", "initial_state", "make_lanes", "side", "step_names", "to_arithmetic"]
+__all__ = [
+    "Lane",
+    "cell_parameters",
+    "from_arithmetic",
+    "initial_state",
+    "make_lanes",
+    "side",
+    "step_names",
+    "to_arithmetic",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +78,10 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
                 name: series.reversed(reverse)
                 for name, series in _inputs(e, node, weights, form, X, axes, direction).items()
             }
+            step_weights = form.step_weights(e, node, weights, direction)
             lanes.append(
                 Lane(
-                    _parameters(e, node, weights, form, axes, direction),
+                    cell_parameters(e, node, weights, form, direction, step_weights),
                     {
                         name: series.named(names, "xw"[i : i + 1] or "x")
                         for i, (name, series) in enumerate(inputs.items())
@@ -85,9 +95,15 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
     return lanes
 
 
-def _parameters(
-    e: Emitter, node: ResolvedNode, weights: Weights, form: Form, axes: Axes, direction: int | None
+def cell_parameters(
+    e: Emitter,
+    node: ResolvedNode,
+    weights: Weights,
+    form: Form,
+    direction: int | None,
+    step_weights: StepWeights,
 ) -> CellParameters:
+    """Return the parameters of a direction's cell, or of that of both for ``None``."""
     B, P, H = node.inputs.get("B"), node.inputs.get("P"), node.hidden_size
     dims = [*form.lead, *([1] if form.lead else []), H]
 
@@ -105,7 +121,7 @@ def _parameters(
     return CellParameters(
         node=node,
         activations=node.activations[direction or 0],
-        weights=form.step_weights(e, node, weights, direction),
+        weights=step_weights,
         recurrent_bias=recurrent_bias,
         peepholes=peepholes,
         form=form,

@@ -16,10 +16,10 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.cells import CELLS, CellParameters, NewState
+from rnnlower.lowering.cells import CELLS, NewState
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.forms import StepWeights
-from rnnlower.lowering.lanes import Lane, initial_state, side, step_names
+from rnnlower.lowering.forms import PLAIN, StepWeights
+from rnnlower.lowering.lanes import Lane, cell_parameters, initial_state, side, step_names
 from rnnlower.lowering.masks import condition_type, less, where_else_zero
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
@@ -107,7 +107,7 @@ def _lane(
             inputs[_CARRIED] = _carried(e, node, axes).named(names, "carried")
         B = node.inputs.get("B")
         return QuantizedLane(
-            _parameters(e, node, weights, direction),
+            cell_parameters(e, node, weights, PLAIN, direction, StepWeights({})),
             inputs,
             [initial_state(e, node, axes, name, direction) for name in node.state_names],
             axes,
@@ -117,24 +117,6 @@ def _lane(
             None if B is None else weights.bias_sum(e, B, direction, 0, rows, rows),
             backwards,
         )
-
-
-def _parameters(e: Emitter, node: ResolvedNode, weights: Weights, direction: int) -> CellParameters:
-    """Return the float parameters of the cell."""
-    P, size = node.inputs.get("P"), node.hidden_size
-    peepholes = {}
-    if P is not None:
-        peepholes = {
-            letter: weights.vector(e, P, direction, i * size, (i + 1) * size, [size])
-            for i, letter in enumerate("iof")
-        }
-    return CellParameters(
-        node=node,
-        activations=node.activations[direction],
-        weights=StepWeights({}),
-        recurrent_bias=None,
-        peepholes=peepholes,
-    )
 
 
 def turned_back(e: Emitter, node: ResolvedNode, outputs: Sequence[TimeSeries]) -> list[TimeSeries]:

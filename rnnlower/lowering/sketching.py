@@ -32,6 +32,7 @@ from rnnlower.recurrent.operators import OUTPUT_NAMES
 __all__ = [
     "Candidate",
     "Sketches",
+    "Task",
     "Wishes",
     "candidates",
     "cheapest",
@@ -40,8 +41,13 @@ __all__ = [
 ]
 
 _USUAL_STEPS, _USUAL_ROWS = 100, 1
-_SURE_OF = 0.03
+"""Sizes by which a node of dynamic length or batch is priced."""
+
+_ERROR_OF_PRICES = 0.03
+"""The relative difference up to which prices count as equal."""
+
 _FEW = 16
+"""Elements of a constant that may be a shape or an index, which shape inference has to see."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,51 +87,72 @@ class Wishes:
     compute_type: ir.DataType | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A node to lower, with all that its candidates depend on apart from strategy and form.
+
+    Attributes:
+        node: The node, whose type is known.
+        weights: Cuts the node's weights.
+        opset: The opset to write in, where that has all operators.
+        dialect: The operators that may be emitted.
+        wishes: The requested properties of the lowering.
+    """
+
+    node: ResolvedNode
+    weights: Weights
+    opset: int
+    dialect: Dialect
+    wishes: Wishes = Wishes()
+
+    def key(self) -> Iterator[Hashable]:
+        """Yield all that the candidates depend on; of values that may be looked at, the values."""
+        node, weights = self.node, self.weights
+        yield from (self.opset, self.dialect.name, self.wishes)
+        for field in dataclasses.fields(node):
+            if field.name not in ("node", "inputs", "outputs"):
+                yield getattr(node, field.name)
+        yield from (node.used(name) for name in OUTPUT_NAMES)
+        for name, value in node.inputs.items():
+            shape = None if value.shape is None else tuple(map(str, value.shape))
+            is_opaque = constant_of(value) is None if name == "X" else weights.is_constant(value)
+            yield name, shape, value.dtype, weights.in_memory(value), None if is_opaque else value
+
+    def emitter(self, opset: int) -> Emitter:
+        """Return an emitter for a sketch, at an opset."""
+        return sketch_emitter(self.node, opset, self.dialect, self.wishes)
+
+
 Sketches = dict[Hashable, list[Candidate]]
-"""Candidates that are known, by all that they depend on: many a model has equal nodes."""
+"""Known candidates by the `Task.key`: many a model has equal nodes."""
 
 
-def candidates(
-    node: ResolvedNode,
-    weights: Weights,
-    strategies: Sequence[str],
-    opset: int,
-    dialect: Dialect,
-    wishes: Wishes,
-    sketches: Sketches | None = None,
-) -> list[Candidate]:
+def candidates(task: Task, strategies: Sequence[str], sketches: Sketches | None = None) -> list[Candidate]:
     """Return the candidates that the dialect has the operators for, in the order of the strategies and forms.
+
+    Args:
+        task: The node and all that its candidates depend on.
+        strategies: Keys of `STRATEGIES`.
+        sketches: Known candidates; new ones are added.
 
     Raises:
         MissingOperatorError: There is no candidate.
     """
     if sketches is not None:
-        key = (*strategies, opset, dialect.name, wishes, *_looks(node, weights))
+        key = (*strategies, *task.key())
         if key not in sketches:
-            sketches[key] = candidates(node, weights, strategies, opset, dialect, wishes)
+            sketches[key] = candidates(task, strategies)
         return sketches[key]
     found, missing = [], []
     for strategy in strategies:
-        for form in _forms(node, weights, strategy, opset, dialect, wishes):
+        for form in _forms(task, strategy):
             try:
-                found.append(_sketched(node, weights, strategy, form, opset, dialect, wishes))
+                found.append(_sketched(task, strategy, form))
             except MissingOperatorError as error:
                 missing.append(error)
     if not found:
         raise missing[0]
     return found
-
-
-def _looks(node: ResolvedNode, weights: Weights) -> Iterator[Hashable]:
-    """Yield all that the candidates of a node depend on; of values that may be looked at, the values."""
-    for field in dataclasses.fields(node):
-        if field.name not in ("node", "inputs", "outputs"):
-            yield getattr(node, field.name)
-    yield from (node.used(name) for name in OUTPUT_NAMES)
-    for name, value in node.inputs.items():
-        shape = None if value.shape is None else tuple(map(str, value.shape))
-        is_opaque = constant_of(value) is None if name == "X" else weights.is_constant(value)
-        yield name, shape, value.dtype, weights.in_memory(value), None if is_opaque else value
 
 
 def cheapest(found: Sequence[Candidate]) -> Candidate:
@@ -134,7 +161,7 @@ def cheapest(found: Sequence[Candidate]) -> Candidate:
     The first, where no prices are known.
     """
     lowest = min(candidate.price or 0.0 for candidate in found)
-    return next(each for each in found if (each.price or 0.0) <= lowest * (1 + _SURE_OF))
+    return next(each for each in found if (each.price or 0.0) <= lowest * (1 + _ERROR_OF_PRICES))
 
 
 def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy: str) -> Candidate:
@@ -145,62 +172,44 @@ def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy:
     return Candidate(strategy, None, {}, counts, counts.price(dialect.prices(kind_of(node))))
 
 
-def _forms(
-    node: ResolvedNode, weights: Weights, strategy: str, opset: int, dialect: Dialect, wishes: Wishes
-) -> Sequence[Form]:
+def _forms(task: Task, strategy: str) -> Sequence[Form]:
     """Return the forms of the strategy that are allowed."""
-    if wishes.gates in GATE_FORMS:
-        return [GATE_FORMS[wishes.gates]]
-    forms = [form for form in STRATEGIES[strategy].forms if form.name in dialect.forms]
+    node, gates = task.node, task.wishes.gates
+    if gates in GATE_FORMS:
+        return [GATE_FORMS[gates]]
+    forms = [form for form in STRATEGIES[strategy].forms if form.name in task.dialect.forms]
     if not forms or node.is_quantized:
         return [PLAIN]
-    e = sketch_emitter(node, opset, dialect, wishes)
-    case = Case(e, node, weights, axes_of(e, node))
+    e = task.emitter(task.opset)
+    case = Case(e, node, task.weights, axes_of(e, node))
     detach(e.everything)
     return [form for form in forms if form.fits(case)] or [PLAIN]
 
 
-def _sketched(
-    node: ResolvedNode,
-    weights: Weights,
-    strategy: str,
-    form: Form,
-    opset: int,
-    dialect: Dialect,
-    wishes: Wishes,
-) -> Candidate:
+def _sketched(task: Task, strategy: str, form: Form) -> Candidate:
     needs: dict[str, int] = {}
+    costs = task.dialect.costs
 
-    def counts(of: ResolvedNode) -> Counts:
-        with _emitted(of, weights, strategy, form, opset, dialect, wishes, needs) as e:
-            return _counts(e, of, dialect) if dialect.costs else Counts()
+    def counts(node: ResolvedNode) -> Counts:
+        with _emitted(dataclasses.replace(task, node=node), strategy, form, needs) as e:
+            return _counts(e, node, task.dialect) if costs else Counts()
 
-    steps = node.seq_length
+    node, steps = task.node, task.node.seq_length
     if strategy == "unroll" and steps is not None and steps > 3 and "sequence_lens" not in node.inputs:
         two, three = (counts(dataclasses.replace(node, seq_length=few)) for few in (2, 3))
         total = two.of_line(three, steps)
     else:
         total = counts(node)
-    price = total.price(dialect.costs) if dialect.costs else None
-    return Candidate(strategy, form, needs, total, price)
+    return Candidate(strategy, form, needs, total, total.price(costs) if costs else None)
 
 
 @contextlib.contextmanager
-def _emitted(
-    node: ResolvedNode,
-    weights: Weights,
-    strategy: str,
-    form: Form,
-    opset: int,
-    dialect: Dialect,
-    wishes: Wishes,
-    needs: dict[str, int],
-) -> Iterator[Emitter]:
+def _emitted(task: Task, strategy: str, form: Form, needs: dict[str, int]) -> Iterator[Emitter]:
     """Yield the emitter of the candidate, at the opset that has all of its operators."""
     while True:
-        e = sketch_emitter(node, max([opset, *needs.values()]), dialect, wishes)
+        e = task.emitter(max([task.opset, *needs.values()]))
         try:
-            lower_node(e, node, weights, strategy, form, wishes.unroll_factor)
+            lower_node(e, task.node, task.weights, strategy, form, task.wishes.unroll_factor)
             yield e
             return
         except OpsetError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -98,23 +99,20 @@ class TimeSeries:
             self._stacked = self.e.reshape(self._flat, [self.axes.time, *self.axes.value(self.width)])
         return self._stacked
 
-    def named(self, names: StepNames, what: str) -> TimeSeries:
-        """The same series, a step of which is called so."""
-        series = self.reversed(self.reverse)
-        series.names, series.name = names, what
+    def named(self, names: StepNames, name: str) -> TimeSeries:
+        """Return the same series, with these names for its steps and their values."""
+        series = copy.copy(self)
+        series.names, series.name = names, name
         return series
 
     def reversed(self, reverse: bool) -> TimeSeries:
         """Return the same series, with its steps in the given order."""
-        return TimeSeries(
-            self.e,
-            self.axes,
-            self.width,
-            flat=self._flat,
-            stacked=self._stacked,
-            known=self.known,
-            reverse=reverse,
-            dtype=self.dtype,
-            names=self.names,
-            name=self.name,
-        )
+        series = copy.copy(self)
+        series.reverse = reverse
+        return series
+
+    def over(self, axes: Axes, stacked: ir.Value) -> TimeSeries:
+        """Return a series over other steps, whose order, type and names are the same."""
+        series = copy.copy(self)
+        series.axes, series.known, series._flat, series._stacked = axes, None, None, stacked
+        return series

@@ -20,6 +20,7 @@ from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.sketching import (
     Candidate,
     Sketches,
+    Task,
     Wishes,
     candidates,
     cheapest,
@@ -34,7 +35,7 @@ from rnnlower.targets.native import native_misfits, native_rule
 from rnnlower.targets.plan import dialect
 from rnnlower.targets.target import RecurrentRule, Target
 
-__all__ = ["Choice", "KeptNode", "Native", "all_candidates", "choose_native", "choose_plan"]
+__all__ = ["Choice", "Chooser", "KeptNode", "Native"]
 
 _MOST_UNROLLED = 256
 """Steps of a straight line beyond which runtimes take long to load it."""
@@ -77,102 +78,121 @@ class Choice:
     prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def choose_native(
-    target: Target,
-    located: Located,
-    semantics: Semantics,
-    native: Native,
-    private: Container[ir.Value],
-    wishes: Wishes,
-    sketches: Sketches | None = None,
-) -> Choice:
-    """Return whether a target's own operator runs a node, as it is or adapted.
+@dataclasses.dataclass(frozen=True)
+class Chooser:
+    """The choice for the nodes of a model.
 
-    Args:
+    Attributes:
         target: The target.
-        located: The node, whose types and sizes are noted.
-        semantics: Which reading wins where the text and the runtime differ.
-        native: Whether it stays where it is right, never does, or where it is the cheapest.
         private: The weights that may be cut; see `Weights`.
-        wishes: What is asked for, should the node be lowered.
-        sketches: Candidates that are known; others are added.
-    """
-    if native == "lower":
-        return Choice("lower")
-    own = _own_candidate(target, located, semantics)
-    if own is None:
-        return Choice("lower")
-    if target.profile:
-        return Choice("keep", "it conforms")
-    reason = _why_kept(located, target, semantics) if own.strategy == "keep" else ""
-    if native == "keep":
-        return Choice(own.strategy, reason)
-    node = parse_recurrent(located, semantics, lenient=True)
-    if own.price is None:
-        return Choice("lower" if _faster_unrolled(target, node) else own.strategy, reason)
-    found = [own, *_lowered_candidates(target, located, semantics, private, wishes, sketches)]
-    prices = _prices(found)
-    if cheapest(found).strategy not in ("keep", "adapt"):
-        return Choice("lower", prices=prices)
-    if len(found) > 1:
-        reason = "; ".join(filter(None, (reason, _cheapest_of(prices))))
-    return Choice(own.strategy, reason, prices)
-
-
-def all_candidates(
-    target: Target, located: Located, semantics: Semantics, private: Container[ir.Value], wishes: Wishes
-) -> list[Candidate]:
-    """Return the ways in which a target runs a node whose types and sizes are noted, its own operator first.
-
-    Args:
-        target: The target.
-        located: The node.
         semantics: Which reading wins where the text and the runtime differ.
-        private: The weights that may be cut; see `Weights`.
-        wishes: What is asked for, should the node be lowered.
+        native: Whether the target's own operator stays where it is right, never does, or where it is the
+            cheapest.
+        wishes: The requested properties of lowered nodes.
+        sketches: Known candidates; new ones are added.
     """
-    own = _own_candidate(target, located, semantics)
-    lowered = _lowered_candidates(target, located, semantics, private, wishes, None)
-    return [*([] if own is None else [own]), *lowered]
 
+    target: Target
+    private: Container[ir.Value]
+    semantics: Semantics = "ort"
+    native: Native = "auto"
+    wishes: Wishes = dataclasses.field(default_factory=Wishes)
+    sketches: Sketches = dataclasses.field(default_factory=dict)
 
-def _lowered_candidates(
-    target: Target,
-    located: Located,
-    semantics: Semantics,
-    private: Container[ir.Value],
-    wishes: Wishes,
-    sketches: Sketches | None,
-) -> list[Candidate]:
-    """Return the lowered forms; none where the node cannot be lowered."""
-    node = parse_recurrent(located, semantics, lenient=True)
-    if node.dtype is None or not node.hidden_size:
-        return []
-    weights = Weights(private, node.dtype)
-    try:
-        return _lowered(target, node, weights, located.opset, wishes, sketches=sketches)[0]
-    except (MissingOperatorError, OpsetError):
-        return []
+    def choose(self, located: Located) -> Choice:
+        """Return whether the target's own operator runs a node, whose types and sizes are noted."""
+        own = None if self.native == "lower" else self._own(located)
+        if own is None:
+            return Choice("lower")
+        if self.target.profile:
+            return Choice("keep", "it conforms")
+        reason = _why_kept(located, self.target, self.semantics) if own.strategy == "keep" else ""
+        if self.native == "keep":
+            return Choice(own.strategy, reason)
+        if own.price is None:
+            faster = _faster_unrolled(self.target, self._parse(located))
+            return Choice("lower" if faster else own.strategy, reason)
+        found = [own, *self._others(located)]
+        prices = _prices(found)
+        if cheapest(found).strategy not in ("keep", "adapt"):
+            return Choice("lower", prices=prices)
+        if len(found) > 1:
+            reason = "; ".join(filter(None, (reason, _cheapest_of(prices))))
+        return Choice(own.strategy, reason, prices)
 
+    def candidates(self, located: Located) -> list[Candidate]:
+        """Return the ways to run a node, whose types and sizes are noted; the target's own operator first."""
+        own = self._own(located)
+        return [*([] if own is None else [own]), *self._others(located)]
 
-def _own_candidate(target: Target, located: Located, semantics: Semantics) -> Candidate | None:
-    """Return the target's own operator, as it is or adapted; ``None``: it is right in neither form."""
-    node = parse_recurrent(located, semantics, lenient=True)
-    changes: frozenset[str] = frozenset()
-    if native_misfits(located, target, semantics):
-        found = None if target.profile else find_changes(located, node, target, semantics, dialect(target))
-        if found is None:
-            return None
-        changes = found[1]
-    strategy = "adapt" if changes else "keep"
-    if node.dtype is None or node.inputs["X"].shape is None or not dialect(target).native:
-        return Candidate(strategy, None, {}, Counts())
-    e = sketch_emitter(node, located.opset, dialect(target))
-    try:
-        AdaptedNode(e, node, changes).emit()
-        return native_candidate(e, node, dialect(target), strategy)
-    finally:
-        detach(e.everything)
+    def plan(
+        self,
+        node: ResolvedNode,
+        weights: Weights,
+        opset: int,
+        strategy: str | None = None,
+        native: Mapping[str, float] | None = None,
+    ) -> Plan:
+        """Return the plan for a node that is lowered: the cheapest candidate.
+
+        Args:
+            node: The node.
+            weights: Cuts the node's weights.
+            opset: The opset to write in, where that has all operators.
+            strategy: The strategy, where it is asked for.
+            native: The prices of the target's own operator, which costs more.
+
+        Raises:
+            MissingOperatorError: There is no candidate.
+        """
+        strategies, reason = ([strategy], "asked for") if strategy else _strategies(self.target, node)
+        found = self._lowered(node, weights, opset, strategies)
+        best = cheapest(found)
+        prices = {**(native or {}), **_prices(found)}
+        if strategy is None and self.target.costs is None and (rule := _faster_unrolled(self.target, node)):
+            reason += f"; {rule.measured}" if rule.measured else ""
+        factor = 1 if best.strategy == "unroll" and strategy is None else self.wishes.unroll_factor
+        assert best.form is not None
+        return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
+
+    def _own(self, located: Located) -> Candidate | None:
+        """Return the target's own operator, as it is or adapted; ``None``: it is right in neither form."""
+        node, target, known = self._parse(located), self.target, dialect(self.target)
+        changes: frozenset[str] = frozenset()
+        if native_misfits(located, target, self.semantics):
+            found = None if target.profile else find_changes(located, node, target, self.semantics, known)
+            if found is None:
+                return None
+            changes = found[1]
+        strategy = "adapt" if changes else "keep"
+        if node.dtype is None or node.inputs["X"].shape is None or not known.native:
+            return Candidate(strategy, None, {}, Counts())
+        e = sketch_emitter(node, located.opset, known)
+        try:
+            AdaptedNode(e, node, changes).emit()
+            return native_candidate(e, node, known, strategy)
+        finally:
+            detach(e.everything)
+
+    def _others(self, located: Located) -> list[Candidate]:
+        """Return the lowered forms; none where the node cannot be lowered."""
+        node = self._parse(located)
+        if node.dtype is None or not node.hidden_size:
+            return []
+        strategies, _ = _strategies(self.target, node)
+        try:
+            return self._lowered(node, Weights(self.private, node.dtype), located.opset, strategies)
+        except (MissingOperatorError, OpsetError):
+            return []
+
+    def _lowered(
+        self, node: ResolvedNode, weights: Weights, opset: int, strategies: Sequence[str]
+    ) -> list[Candidate]:
+        task = Task(node, weights, opset, dialect(self.target), self.wishes)
+        return candidates(task, strategies, self.sketches)
+
+    def _parse(self, located: Located) -> ResolvedNode:
+        return parse_recurrent(located, self.semantics, lenient=True)
 
 
 def _faster_unrolled(target: Target, node: ResolvedNode) -> RecurrentRule | None:
@@ -192,65 +212,12 @@ def _why_kept(located: Located, target: Target, semantics: Semantics) -> str:
     return f"{target.name} says that it takes this form, which was not tried"
 
 
-def choose_plan(
-    target: Target,
-    node: ResolvedNode,
-    weights: Weights,
-    opset: int,
-    wishes: Wishes,
-    strategy: str | None = None,
-    native: Mapping[str, float] | None = None,
-    sketches: Sketches | None = None,
-) -> Plan:
-    """Return the plan for a node: the cheapest candidate of those that the target runs.
-
-    Args:
-        target: The target.
-        node: The node.
-        weights: Cuts the node's weights.
-        opset: The opset to write in, where that has all operators.
-        wishes: What is asked for beside the strategy.
-        strategy: The strategy, where it is asked for.
-        native: The prices of the target's own operator, which costs more.
-        sketches: Candidates that are known; others are added.
-
-    Raises:
-        MissingOperatorError: There is none.
-    """
-    found, reason = _lowered(target, node, weights, opset, wishes, strategy, sketches)
-    best = cheapest(found)
-    prices = {**(native or {}), **_prices(found)}
-    if strategy is None and target.costs is None and (rule := _faster_unrolled(target, node)):
-        reason += f"; {rule.measured}" if rule.measured else ""
-    factor = 1 if best.strategy == "unroll" and strategy is None else wishes.unroll_factor
-    assert best.form is not None
-    return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
-
-
 def _prices(found: Sequence[Candidate]) -> dict[str, float]:
     return {str(each): round(each.price, 1) for each in found if each.price is not None}
 
 
 def _cheapest_of(prices: Mapping[str, float]) -> str:
     return f"the cheapest of {', '.join(f'{name} {price:g} us' for name, price in prices.items())}"
-
-
-def _lowered(
-    target: Target,
-    node: ResolvedNode,
-    weights: Weights,
-    opset: int,
-    wishes: Wishes,
-    strategy: str | None = None,
-    sketches: Sketches | None = None,
-) -> tuple[list[Candidate], str]:
-    """Return the lowered candidates, and why there are no others where that is not their price.
-
-    Raises:
-        MissingOperatorError: There is none.
-    """
-    strategies, reason = ([strategy], "asked for") if strategy else _strategies(target, node)
-    return candidates(node, weights, strategies, opset, dialect(target), wishes, sketches), reason
 
 
 def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:

@@ -81,7 +81,7 @@ def product_ops(model: onnx.ModelProto) -> set[str]:
 @pytest.fixture(autouse=True)
 def first_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first form that is allowed, whatever it costs."""
-    monkeypatch.setattr(sketching, "_SURE_OF", math.inf)
+    monkeypatch.setattr(sketching, "_ERROR_OF_PRICES", math.inf)
 
 
 @pytest.mark.parametrize("steps", [5, "T"])

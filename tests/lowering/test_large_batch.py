@@ -56,7 +56,7 @@ def widths(model: onnx.ModelProto) -> set[int]:
 @pytest.fixture(autouse=True)
 def first_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first form that is allowed, whatever it costs."""
-    monkeypatch.setattr(sketching, "_SURE_OF", math.inf)
+    monkeypatch.setattr(sketching, "_ERROR_OF_PRICES", math.inf)
 
 
 @pytest.mark.parametrize("steps", [5, "T"])

@@ -16,13 +16,13 @@ from support.small_models import recurrent_model, weights
 
 import rnnlower
 from rnnlower.lowering import forms
-from rnnlower.lowering.sketching import Candidate, Wishes, candidates, cheapest
+from rnnlower.lowering.sketching import Candidate, Task, candidates, cheapest
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import find_target
-from rnnlower.targets.choosing import choose_plan
+from rnnlower.targets.choosing import Chooser
 from rnnlower.targets.plan import dialect
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -181,7 +181,7 @@ def candidates_of(op_type: str, steps: int, batch: int, strategy: str, **attribu
     """The candidates of a strategy."""
     node = parsed(op_type, steps, batch, **attributes)
     emitting = dialect(find_target("onnxruntime"))
-    found = candidates(node, weights_of(node), [strategy], 17, emitting, Wishes())
+    found = candidates(Task(node, weights_of(node), 17, emitting), [strategy])
     assert all(len(value.uses()) == 1 for value in node.inputs.values())
     return found
 
@@ -197,7 +197,7 @@ def candidates_of(op_type: str, steps: int, batch: int, strategy: str, **attribu
 )
 def test_choice(op_type: str, hidden_size: int, steps: Any, strategy: str) -> None:
     node = parsed(op_type, steps, 1, hidden_size)
-    plan = choose_plan(find_target("onnxruntime"), node, weights_of(node), 17, Wishes())
+    plan = Chooser(find_target("onnxruntime"), ()).plan(node, weights_of(node), 17)
     assert plan.strategy == strategy
     assert plan.prices
     assert ("dynamic" in plan.reason) == (steps == "T")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import stream_sweep
 from onnx import helper
-from support.stream_models import LAYERS, differences, random_stack
+from support.stream_layers import LAYERS
+from support.stream_models import differences, random_stack
 
 import rnnlower
 

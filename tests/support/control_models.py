@@ -9,20 +9,18 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from support.control_loops import Accumulation, Loop, Scan
 from support.control_statements import (
     BINARY,
     SHAPE,
     STEPS,
     UNARY,
     WIDTH,
-    Accumulation,
     Arrays,
     If,
     Known,
-    Loop,
     Op,
     Recurrent,
-    Scan,
     emit,
     execute,
     scalar,

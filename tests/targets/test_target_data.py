@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,11 +13,10 @@ from support.judge import all_nodes, differences, recurrent_left, run
 
 import rnnlower
 from rnnlower.lowering import sketching
-from rnnlower.lowering.sketching import Candidate
-from rnnlower.lowering.weights import Weights
+from rnnlower.lowering.forms import Form
+from rnnlower.lowering.sketching import Candidate, Task
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Native
 
@@ -99,9 +97,9 @@ def test_equal_nodes_are_sketched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sketched: list[str] = []
     sketch = sketching._sketched
 
-    def counting(node: ResolvedNode, weights: Weights, strategy: str, *rest: Any) -> Candidate:
+    def counting(task: Task, strategy: str, form: Form) -> Candidate:
         sketched.append(strategy)
-        return sketch(node, weights, strategy, *rest)
+        return sketch(task, strategy, form)
 
     monkeypatch.setattr(sketching, "_sketched", counting)
     target = find_target("openvino")

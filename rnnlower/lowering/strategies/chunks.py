@@ -60,19 +60,7 @@ def _over_chunks(e: Emitter, recurrence: Recurrence, axes: Axes, factor: int) ->
             stacked = e.slice(stacked, bounds[:1], bounds[1:], [0])
         height, *rest = axes.value(series.width)
         stacked = e.reshape(stacked, [axes.time, e.dim_arithmetic("Mul", height, factor), *rest])
-        inputs += [
-            TimeSeries(
-                e,
-                axes,
-                series.width,
-                stacked=part,
-                reverse=series.reverse,
-                dtype=series.dtype,
-                names=series.names,
-                name=series.name,
-            )
-            for part in e.split_evenly(stacked, factor, axis=1, size=height)
-        ]
+        inputs += [series.over(axes, part) for part in e.split_evenly(stacked, factor, axis=1, size=height)]
 
     def step(
         body: Emitter, values: Sequence[ir.Value], states: Sequence[ir.Value | None], _: int | None
@@ -108,17 +96,6 @@ def _over_rest(
     for series in recurrence.inputs:
         bounds = (0, rest) if series.reverse else (whole, recurrence.axes.time)
         stacked = e.slice(series.stacked(), bounds[:1], bounds[1:], [0])
-        inputs.append(
-            TimeSeries(
-                e,
-                axes,
-                series.width,
-                stacked=stacked,
-                reverse=series.reverse,
-                dtype=series.dtype,
-                names=series.names,
-                name=series.name,
-            )
-        )
+        inputs.append(series.over(axes, stacked))
     carried = [State(value, state.width) for value, state in zip(states, recurrence.states, strict=True)]
     return dataclasses.replace(recurrence, axes=axes, inputs=inputs, states=carried)
