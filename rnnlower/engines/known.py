@@ -36,6 +36,7 @@ class Engine:
         install: How to install it; by default, pip with its packages.
         needs: Programs that it needs.
         precision: The type in which it computes float32; its tolerance follows from it.
+        activation_error: The largest error of its Sigmoid and Tanh, where it is far above float32's rounding.
         tried: The version with which the adapter was tried; ``""`` if it was not.
         threads: Whether the number of threads can be set.
         slow: True if it takes seconds to load a model, so that a probe asks less.
@@ -51,6 +52,7 @@ class Engine:
     install: str = ""
     needs: Sequence[str] = ()
     precision: str = "float32"
+    activation_error: float = 0.0
     tried: str = ""
     threads: bool = False
     slow: bool = False

@@ -19,9 +19,10 @@ their number. The table holds for up to 64 steps; for T steps, both terms are sq
 
 The scale is included because an element near zero may be the difference of large ones; its floor is 0.1
 because gate values are of order one whatever the inputs are. If a recurrent node computes in a coarser type
-than the output's, the coarser type's row applies. A larger difference is checked against :mod:`.conditioning`
-before it counts. A tolerance given by the caller is used as it is, unscaled, and is final; if only one of
-the two is given, the other is 0.
+than the output's, the coarser type's row applies. On a runtime whose activations are less exact than those
+of others, their error times the largest number that was fed is allowed on top. A larger difference is checked
+against :mod:`.conditioning` before it counts. A tolerance given by the caller is used as it is, unscaled, and
+is final; if only one of the two is given, the other is 0.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ _STEPS_OF_TABLE = 64
 
 @dataclass(frozen=True)
 class Tolerance:
-    """``|a - b| <= atol * (scale if scaled else 1) + rtol * |reference|``."""
+    """``|a - b| <= atol * (scale if scaled else 1) + rtol * |reference| + leak``."""
 
     atol: float
     rtol: float
     scaled: bool
+    leak: float = 0.0
 
     def allowed(self, reference: Array, differs: Array) -> Array:
         """Return the allowed absolute difference, element by element; ``reference`` is float64.
@@ -69,7 +71,7 @@ class Tolerance:
         magnitude = np.abs(reference)
         finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
         scale = max(float(finite.max(initial=0.0, where=differs)), _SCALE_FLOOR) if self.scaled else 1.0
-        return np.asarray(self.atol * scale + self.rtol * finite)
+        return np.asarray(self.atol * scale + self.rtol * finite + self.leak)
 
 
 def tolerance_for(
@@ -78,13 +80,17 @@ def tolerance_for(
     atol: float | None = None,
     rtol: float | None = None,
     steps: int = 1,
+    leak: float = 0.0,
 ) -> Tolerance:
-    """Return the tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times."""
+    """Return the tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times.
+
+    ``leak`` is what a gate that should be closed lets through of the inputs.
+    """
     wanted = (dtype, *coarse_dtypes)
     row = next((r for r in _DEFAULTS if r[0] in wanted), (None, 0.0, 0.0))
     if atol is None and rtol is None:
         growth = math.sqrt(max(1.0, steps / _STEPS_OF_TABLE))
-        return Tolerance(growth * row[1], growth * row[2], scaled=True)
+        return Tolerance(growth * row[1], growth * row[2], scaled=True, leak=leak)
     return Tolerance(atol or 0.0, rtol or 0.0, scaled=False)
 
 

@@ -61,7 +61,17 @@ class Judge:
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
         """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
-        return tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
+        steps, leak = self._steps(feeds), self._leak(feeds)
+        return tolerance_for(dtype, self._coarse, self.atol, self.rtol, steps, leak)
+
+    def _leak(self, feeds: Mapping[str, Array]) -> float:
+        """Return what a closed gate of the runtime lets through of the largest number that is fed."""
+        runtime = self._runner.runtime
+        if runtime is None or not runtime.activation_error:
+            return 0.0
+        fed = [array.astype(np.float64) for array in feeds.values() if is_inexact(array.dtype)]
+        sizes = [float(np.abs(array).max(initial=0.0, where=np.isfinite(array))) for array in fed]
+        return runtime.activation_error * max(sizes, default=0.0)
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
         """Return the time steps of the longest recurrent node, as far as the inputs determine them."""
