@@ -198,7 +198,7 @@ def main() -> None:
         _prepare(package, options.folder, models / f"{package.slug}.onnx")
     cells = options.folder / "cells.jsonl"
     whole_models.main([str(models), "--on", *targets, "--cells", str(cells)])
-    PAGE.write_text(INTRODUCTION + "\n".join(_page(whole_models.read(cells))) + "\n", encoding="utf-8")
+    PAGE.write_text(INTRODUCTION + "\n".join(_page(whole_models.read_cells(cells))) + "\n", encoding="utf-8")
 
 
 def _prepare(package: Package, folder: pathlib.Path, path: pathlib.Path) -> None:

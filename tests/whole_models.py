@@ -74,9 +74,9 @@ def _generated(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
         if value.name in initialized:
             continue
         if dtype.kind == "f":
-            inputs[value.name] = rng.random(shape).astype(dtype)
+            inputs[value.name] = np.asarray(rng.random(shape), dtype)
         elif dtype.kind == "b":
-            inputs[value.name] = rng.random(shape) < 0.5
+            inputs[value.name] = np.asarray(rng.random(shape) < 0.5)
         else:
             # Packed sequences want lengths that fall.
             inputs[value.name] = np.array(np.flip(np.sort(rng.integers(1, 5, shape), axis=None)), dtype)
