@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import keyword
 import re
 import string
 from collections.abc import Iterable, Iterator
@@ -46,7 +47,8 @@ class NameSource:
         """A name of letters alone for what has thousands of readers: the letter, one behind it, or more."""
         position = _LETTERS.index(letter.lower()) + 1
         names = itertools.chain([letter], _LETTERS[position:], _letters())
-        return self.fresh(next(name for name in names if _normal(name) not in self._taken))
+        free = (name for name in names if _normal(name) not in self._taken)
+        return self.fresh(next(name for name in free if not keyword.iskeyword(name)))
 
     def is_free(self, *names: str) -> bool:
         """Return whether all of the names are unused."""

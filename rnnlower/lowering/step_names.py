@@ -28,15 +28,12 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, Scope
 
-__all__ = ["BYTES_OF_STEP", "StepNames", "StepScope", "StepSize", "size_of_step"]
+__all__ = ["BYTES_OF_STEP", "StepNames", "StepScope", "StepSize", "base36", "size_of_step"]
 
 BYTES_OF_STEP = 400
 """A step adds fewer bytes to the file, where names can see to it."""
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_LONG = 1000
-"""Steps beyond which numbers are as wide as those of 46,656: then no step more makes all others longer."""
-
 _LENGTH = 2
 """Bytes that say what follows in a protobuf, and how long it is."""
 
@@ -127,7 +124,7 @@ class StepNames:
     def _value(self, form: _Form, position: int, what: str) -> str:
         if form.alike:
             return self._node_name(form, position, what)
-        number = _base36(position, self._steps) if form.base36 else str(position)
+        number = base36(position, self._steps) if form.base36 else str(position)
         return f"{self._lane}{what}{number}"
 
     def _node_name(self, form: _Form, position: int, what: str) -> str:
@@ -208,11 +205,13 @@ def _stems(name: str) -> Iterator[str]:
     yield from (last[:length] for length in range(len(last) - 1, _LEAST - 1, -1))
 
 
-def _base36(number: int, steps: int) -> str:
-    """The number in base 36, as wide as the last step's."""
-    width = next(width for width in itertools.count(1) if steps <= 36**width)
-    if steps > _LONG:
-        width = max(width, 3)
+def base36(number: int, steps: int) -> str:
+    """The number in base 36, as wide as the last step's.
+
+    It begins with a decimal digit: letters alone could make a keyword of a language that a compiler writes,
+    such as ``and``, ``if`` or ``for``.
+    """
+    width = next(width for width in itertools.count(1) if steps <= 10 * 36 ** (width - 1))
     return "".join(_DIGITS[number // 36**place % 36] for place in reversed(range(width)))
 
 

@@ -12,6 +12,7 @@ from support.judge import all_nodes
 from support.small_models import recurrent_model, weights
 
 import rnnlower
+from rnnlower.lowering.step_names import base36
 
 FLOAT = onnx.TensorProto.FLOAT
 BOTH = {"direction": "bidirectional"}
@@ -169,3 +170,11 @@ def test_two_nodes_do_not_share_a_short_name() -> None:
 def test_same_model_same_bytes(strategy: str) -> None:
     one, two = (lowered(source_of("GRU", **BOTH), strategy).SerializeToString() for _ in range(2))
     assert one == two
+
+
+@pytest.mark.parametrize("steps", [3, 16, 36, 100, 360, 361, 1000, 1296, 12_960, 20_000])
+def test_a_number_in_base_36_makes_no_keyword(steps: int) -> None:
+    numbers = [base36(number, steps) for number in range(steps)]
+    assert len(set(numbers)) == steps
+    assert len({len(number) for number in numbers}) == 1
+    assert all(number[0].isdecimal() for number in numbers)
