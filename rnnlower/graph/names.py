@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import keyword
 import re
@@ -17,6 +18,8 @@ __all__ = ["NameSource", "Scope", "names_in"]
 _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
 _OF_A_STEP = re.compile("([a-z]*)[a-z][0-9][0-9a-z]*")
+_FEW = 8
+"""Names of the model, such as ``h0`` and ``c0``, that are no reason to make thousands of others longer."""
 
 
 class NameSource:
@@ -36,11 +39,13 @@ class NameSource:
     def lane(self) -> str:
         """Yield the beginnings of thousands of short names: nothing, then letters.
 
-        No name consists of it, a letter, a digit and more of both.
+        At most a few names consist of it, a letter, a digit and more of both.
         """
         if self._lanes is None:
-            found = {match[1] for name in self._taken if (match := _OF_A_STEP.fullmatch(name))}
-            self._lanes = (lane for lane in itertools.chain([""], _letters()) if lane not in found)
+            found = collections.Counter(
+                match[1] for name in self._taken if (match := _OF_A_STEP.fullmatch(name))
+            )
+            self._lanes = (lane for lane in itertools.chain([""], _letters()) if found[lane] <= _FEW)
         return next(self._lanes)
 
     def alias(self, letter: str) -> str:

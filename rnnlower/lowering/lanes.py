@@ -82,10 +82,7 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
             lanes.append(
                 Lane(
                     cell_parameters(e, node, weights, form, direction, step_weights),
-                    {
-                        name: series.named(names, "xw"[i : i + 1] or "x")
-                        for i, (name, series) in enumerate(inputs.items())
-                    },
+                    {name: series.named(names, "xwuv"[i]) for i, (name, series) in enumerate(inputs.items())},
                     [initial_state(e, node, axes, name, direction) for name in node.state_names],
                     axes,
                     reverse,

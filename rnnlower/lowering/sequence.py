@@ -150,7 +150,7 @@ class _Joined:
         for lane in self.lanes:
             inputs += lane.inputs.values()
             if self.mask is not None:
-                inputs.append(self.mask.within.reversed(lane.reverse).named(lane.names, "mask"))
+                inputs.append(self.mask.within.reversed(lane.reverse).named(lane.names, "k"))
         per_lane = 0 if not self.node.used("Y") else 1 if self.last_op is None else 2
         reverse = [lane.reverse for lane in self.lanes for _ in range(per_lane)]
         return Recurrence(
@@ -173,12 +173,19 @@ class _Joined:
                 None if lane.axes.time == 1 and state.initial is None else ir.Value(name="h")
                 for state in lane.states
             ]
+            within = self._run_time_mask()
             with apart.naming(StepScope(NameSource(), lane.names, 0)):
-                lane.step(apart, x, old)
+                _masked_step(apart, lane, x, within, old)
             is_part = isinstance(lane.axes.time, int) and lane.axes.time > FAN_OUT
-            size = size_of_step(apart.nodes, x.values(), old, rows, is_part=is_part)
+            inputs = [*x.values()] if within is None else [*x.values(), within]
+            size = size_of_step(apart.nodes, inputs, old, rows, is_part=is_part)
             lane.names.fit(size, e.names.source)
             detach(apart.nodes)
+
+    def _run_time_mask(self) -> ir.Value | None:
+        """Return a stand-in for the mask of a step; a known one takes next to no bytes."""
+        is_input = self.mask is not None and self.mask.within.known is None
+        return ir.Value(name="k") if is_input else None
 
     def outputs(self, e: Emitter, outputs: Sequence[TimeSeries]) -> Sequence[TimeSeries]:
         """Return H of each lane over time."""

@@ -13,8 +13,9 @@ node             value    where it fits
 ===============  =======  ========================================================================
 
 ``t47`` is the position in time, ``r47`` that of the reverse direction. The letter is that of a gate
-(``i o f c``, ``z r h``), ``y`` for H, ``m`` for C (the memory), ``x`` and ``w`` for products of X, any other
-for what lies between. Every direction but the first of a model has a letter in front: ``ai47``.
+(``i o f c``, ``z r h``), ``y`` for H, ``m`` for C (the memory), ``x w u v`` for products of X, ``k`` for the
+mask that keeps the state, any other for what lies between. Every direction but the first of a model has a
+letter in front: ``ai47``.
 """
 
 from __future__ import annotations
@@ -217,5 +218,5 @@ def base36(number: int, steps: int) -> str:
 
 def _letters() -> Iterator[str]:
     for length in itertools.count(1):
-        for letters in itertools.product("abdegjlnpqstuv", repeat=length):
+        for letters in itertools.product("abdegjlnpqst", repeat=length):
             yield "".join(letters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -12,6 +13,7 @@ from support.judge import all_nodes
 from support.small_models import recurrent_model, weights
 
 import rnnlower
+from rnnlower.graph.names import NameSource
 from rnnlower.lowering.step_names import base36
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -143,6 +145,54 @@ def test_a_step_takes_less_than_400_bytes(
     op_type: str, steps: tuple[int, int], attributes: dict[str, Any], name: str, opset: int
 ) -> None:
     assert bytes_of_a_step(op_type, steps, name, opset, **attributes) < 400
+
+
+MORE = {
+    "lengths": {"inputs": {"sequence_lens": (onnx.TensorProto.INT32, ["N"])}},
+    "peepholes": {"constants": {"P": np.ones((1, 12), np.float32)}},
+}
+
+
+def growth(
+    op_type: str, rows: Any = 2, inputs: Any = None, constants: Any = None, **more: Any
+) -> list[float]:
+    """Bytes and nodes that a step of 4 units adds between 1,100 and 1,400 of them."""
+    short, long = (
+        lowered(
+            recurrent_model(
+                op_type,
+                inputs={"X": (FLOAT, [steps, rows, 3]), **(inputs or {})},
+                constants=weights(op_type) | (constants or {}),
+                **more,
+            ),
+            "unroll",
+        )
+        for steps in (1100, 1400)
+    )
+    sizes = [(long.ByteSize(), short.ByteSize()), (len(long.graph.node), len(short.graph.node))]
+    return [(of_long - of_short) / 300 for of_long, of_short in sizes]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "more"),
+    [("LSTM", {"rows": "batch"}), ("GRU", MORE["lengths"])],
+    ids=["symbol", "lengths"],
+)
+def test_a_step_with_a_symbol_or_a_node_more_takes_less_than_400_bytes(
+    op_type: str, more: dict[str, Any]
+) -> None:
+    assert growth(op_type, **more)[0] < 400
+
+
+@pytest.mark.parametrize("more", [*MORE.values()], ids=[*MORE])
+def test_a_larger_step_of_an_lstm_takes_less_than_40_bytes_a_node(more: dict[str, Any]) -> None:
+    size, nodes = growth("LSTM", **more)
+    assert size < 40 * nodes
+
+
+def test_a_few_names_that_look_like_those_of_steps_make_no_other_longer() -> None:
+    assert NameSource(["h0", "c0"]).lane() == ""
+    assert NameSource(f"h{number}" for number in range(50)).lane() == "a"
 
 
 def test_long_names_are_shortened_to_what_tells_the_node() -> None:
