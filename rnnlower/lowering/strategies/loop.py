@@ -30,6 +30,9 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     condition = ir.Value(
         name=body.names.fresh("go_on"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL)
     )
+    # In front: behind the step, OpenCV puts it where the number's low byte is, which is 0 after 256 steps.
+    kept = body.op("Identity", condition)
+    kept.type, kept.shape = condition.type, condition.shape
     states = [body_value(body, "state", body.dtype, dims) for dims in recurrence.state_dims()]
     backwards = None if last is None else body.op("Sub", last, number)
     inputs = [
@@ -37,8 +40,6 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
         for value, series in zip(stacked, recurrence.inputs, strict=True)
     ]
     new_states, outputs = recurrence.step(body, inputs, states, None)
-    kept = body.op("Identity", condition)
-    kept.type, kept.shape = condition.type, condition.shape
     dims = [*recurrence.state_dims(), *recurrence.output_dims()]
     graph = body_graph(body, [number, condition, *states], [*new_states, *outputs], dims)
     graph.outputs.insert(0, kept)
