@@ -27,6 +27,7 @@ class Dialect:
         fused: Activations that the runtime fuses with a preceding Gemm.
         apart: Whether each direction gets its own Scan or Loop, if that needs no If around it.
         nearby_weights: Whether weights that only a nested body reads are moved into that body.
+        keeps_gathered_axis: Whether Gather by the number of a Loop's iteration keeps the axis.
         empty_scan: Whether a Scan over no steps runs, so that it needs no If around it.
         split_outputs: Maximum number of outputs of a Split; ``None``: no limit.
     """
@@ -42,6 +43,7 @@ class Dialect:
     apart: bool = False
     nearby_weights: bool = False
     empty_scan: bool = False
+    keeps_gathered_axis: bool = False
     split_outputs: int | None = None
 
     def prices(self, kind: str) -> Mapping[str, float]:

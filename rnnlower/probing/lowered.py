@@ -43,12 +43,12 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
     """
     source = {"source": "a probe"}
     draft: dict[str, Any] = {**tables, "recurrent": [], "shapes": {"static": not dynamic} | source}
+    found: dict[str, bool] = {}
 
-    def right(
-        form: str, apart: bool, node: Node, more: Sequence[str] = (), *, empty_scan: bool = False
-    ) -> bool:
-        flow = {"ops": [form, *more], "apart": apart, "empty_scan": empty_scan} | source
-        words = f"{form}{', apart' if apart else ''}{', no If' if empty_scan else ''}"
+    def right(form: str, apart: bool, node: Node, more: Sequence[str] = (), key: str = "") -> bool:
+        keys = found | ({key: True} if key else {})
+        flow = {"ops": [form, *more], "apart": apart} | keys | source
+        words = ", ".join([form, *(["apart"] if apart else []), *keys])
         return _lowered_right(asker, node, _target(draft | {"control_flow": flow}), "lower", words)
 
     ops = ["If"] if asker.right("If", _if) else []
@@ -56,12 +56,15 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
     apart = False
     for form in ("Loop", "Scan"):
         if not all(right(form, False, node) for node in many["forward"]):
-            continue
+            key = "keeps_gathered_axis"
+            if form != "Loop" or not all(right(form, False, node, key=key) for node in many["forward"]):
+                continue
+            found[key] = True
         ops.append(form)
         apart = apart or not all(right(form, False, node) for node in many["bidirectional"])
         if apart and not all(right(form, True, node) for node in many["bidirectional"]):
             ops.remove(form)
-    table: dict[str, Any] = {"ops": ops}
+    table: dict[str, Any] = {"ops": ops} | found
     if apart:
         table["apart"] = True
     if dynamic:
@@ -85,7 +88,7 @@ def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[s
     if {"Loop", "Scan"} <= {*ops} and not all(right("Scan", apart, node, guard) for node in steps):
         table["dynamic"] = "Loop"
     none = [dataclasses.replace(node, sizes=(0, 2, 8, 16)) for node in steps]
-    if "Scan" in ops and all(right("Scan", apart, node, empty_scan=True) for node in (*steps, *none)):
+    if "Scan" in ops and all(right("Scan", apart, node, key="empty_scan") for node in (*steps, *none)):
         table["empty_scan"] = True
     rows = [Node("LSTM", d, open=frozenset({"batch"})) for d in ("forward", "bidirectional")]
     loops = [form for form in ("Loop", "Scan") if form in ops]

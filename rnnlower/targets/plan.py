@@ -46,6 +46,7 @@ def dialect(target: Target) -> Dialect:
         apart=target.control_flow.apart,
         nearby_weights=target.control_flow.nearby_weights,
         empty_scan=target.control_flow.empty_scan,
+        keeps_gathered_axis=target.control_flow.keeps_gathered_axis,
         split_outputs=min(
             (limit.max_outputs for limit in target.limits if limit.max_outputs and "Split" in limit.ops),
             default=None,

@@ -16,6 +16,7 @@ version) or, if there is no source, ``guess = true``::
     dynamic = "Loop"              # the one to use for a dynamic number of steps, if both work
     nearby_weights = false        # whether weights that only a nested body reads move into that body
     unroll_batch = false          # whether few steps are unrolled only if the batch size is static
+    keeps_gathered_axis = false   # whether Gather by a Loop's number keeps the axis, which a Reshape removes
     empty_scan = false            # whether a Scan over no steps runs, so that it needs no If around it
     source = "..."
 
@@ -164,6 +165,7 @@ class ControlFlow(Claim):
     nearby_weights: bool = False
     unroll_batch: bool = False
     empty_scan: bool = False
+    keeps_gathered_axis: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

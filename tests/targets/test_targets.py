@@ -382,3 +382,15 @@ def test_onnxruntime_gets_its_own_operator_adapted(fields: dict[str, object]) ->
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     assert attributes["hidden_size"] == 20
     assert not attributes.get("layout")
+
+
+def test_opencv_gets_a_loop_as_it_takes_it() -> None:
+    """It keeps the axis of what Gather takes by the number, and ends too soon if the condition comes last."""
+    config = Config(op_type="GRU", seq_length=300, hidden_size=20, linear_before_reset=1)
+    model = rnnlower.lower(config.build(), target="opencv", native="lower")
+    assert isinstance(model, onnx.ModelProto)
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    first, *step = loop.attribute[0].g.node
+    assert [first.output[0]] == [value.name for value in loop.attribute[0].g.output[:1]]
+    gathered = [node.output[0] for node in step if node.op_type == "Gather"]
+    assert gathered == [node.input[0] for node in step if node.op_type == "Reshape"]

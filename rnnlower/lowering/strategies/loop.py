@@ -39,6 +39,11 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
         body.op("Gather", value, backwards if series.reverse else number)
         for value, series in zip(stacked, recurrence.inputs, strict=True)
     ]
+    if e.dialect is not None and e.dialect.keeps_gathered_axis:
+        inputs = [
+            body.reshape(value, recurrence.axes.value(series.width))
+            for value, series in zip(inputs, recurrence.inputs, strict=True)
+        ]
     new_states, outputs = recurrence.step(body, inputs, states, None)
     dims = [*recurrence.state_dims(), *recurrence.output_dims()]
     graph = body_graph(body, [number, condition, *states], [*new_states, *outputs], dims)
