@@ -116,10 +116,8 @@ def _least(sizes: OpenSizes, located: Located, model: ir.Model) -> OpenSizes:
 
 def _settles(sizes: OpenSizes, located: Located, model: ir.Model) -> bool | None:
     """Return whether these sizes make the length static; ``None`` if the model is invalid with them."""
-    shapes = {
-        name: [size if isinstance(size, int) else _EXAMPLES[0] for size in shape]
-        for name, shape in sizes.input_shapes.items()
-    }
+    dims = {name: _example(size) for name, size in sizes.dims.items()}
+    shapes = {name: [*map(_example, shape)] for name, shape in sizes.input_shapes.items()}
     copy = model.clone()
     twin = next(
         same
@@ -128,9 +126,13 @@ def _settles(sizes: OpenSizes, located: Located, model: ir.Model) -> bool | None
     )
     fixed = dataclasses.replace(located, node=twin)
     try:
-        FreezeDimsPass(sizes.dims, shapes)(copy)
+        FreezeDimsPass(dims, shapes)(copy)
         analysis = StaticShapesPass([fixed])
         analysis(copy)
         return fixed in analysis.unreachable or parse_recurrent(fixed).seq_length is not None
     except (InvalidModelError, OptionError):
         return None
+
+
+def _example(size: int | str) -> int:
+    return size if isinstance(size, int) else _EXAMPLES[0]

@@ -26,7 +26,7 @@ def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
     ]
     for each in inputs:
         if each in sizes and is_open(each):
-            parts.append(f"the sizes of input {each.name!r} decide it: {open_sizes([each])}")
+            parts.append(f"the sizes of input {each.name!r} decide it: {open_sizes([each], 'N')}")
     return "; ".join(parts)
 
 

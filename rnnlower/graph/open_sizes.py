@@ -20,11 +20,11 @@ class OpenSizes:
     """The options that fix the sizes of inputs.
 
     Attributes:
-        dims: Example sizes for named dimensions.
-        input_shapes: Shapes of inputs with an unnamed dynamic size; `N` stands for a size to fill in.
+        dims: Sizes for named dimensions; `N` stands for a size to fill in.
+        input_shapes: Shapes of inputs with an unnamed dynamic size, where `N` stands for the same.
     """
 
-    dims: Mapping[str, int]
+    dims: Mapping[str, int | str]
     input_shapes: Mapping[str, Sequence[int | str]]
 
     def __str__(self) -> str:
@@ -41,9 +41,9 @@ def is_open(value: ir.Value) -> bool:
     return value.shape is None or any(not isinstance(dim, int) or dim < 0 for dim in value.shape)
 
 
-def open_sizes(inputs: Iterable[ir.Value], example: int = _EXAMPLE) -> OpenSizes:
+def open_sizes(inputs: Iterable[ir.Value], example: int | str = _EXAMPLE) -> OpenSizes:
     """Return the options that fix the dynamic sizes of these inputs; an unknown rank is taken as 3."""
-    dims: dict[str, int] = {}
+    dims: dict[str, int | str] = {}
     shapes: dict[str, Sequence[int | str]] = {}
     for value in inputs:
         if not is_open(value):
@@ -59,7 +59,7 @@ def open_sizes(inputs: Iterable[ir.Value], example: int = _EXAMPLE) -> OpenSizes
     return OpenSizes(dims, shapes)
 
 
-def _size(dim: int | ir.SymbolicDim, example: int) -> int | str:
+def _size(dim: int | ir.SymbolicDim, example: int | str) -> int | str:
     if isinstance(dim, int):
         return dim if dim >= 0 else "N"
     return example if dim_name(dim) else "N"

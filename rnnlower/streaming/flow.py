@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from rnnlower.graph.constants import constant_of
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.streaming.contents import LARGEST, compute, held
@@ -250,7 +251,10 @@ class Flow:
         captured = [self.fact(value) for value in _captured(node)]
         facts = [*captured, *(self.fact(value) for value in node.inputs if value is not None)]
         if any(fact.track is not None or fact.is_sized for fact in captured):
-            raise CoupledError("has a body that reads values over time; only the main graph is streamed")
+            remedy = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
+            raise CoupledError(
+                "has a body that reads values over time; only the main graph is streamed", remedy
+            )
         if any(fact.track is not None or fact.is_sized for fact in facts):
             self._apply(node)
         elif any(fact.latest for fact in facts):

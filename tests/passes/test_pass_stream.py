@@ -254,6 +254,30 @@ def test_what_couples_time_steps_is_refused_by_name(nodes: str, words: str) -> N
     assert "node '" in message
 
 
+def test_sizes_that_decide_a_branch_are_asked_for() -> None:
+    """No example number: it would decide the branch at random."""
+    branches = """
+        <then_branch = yes () => (float[T, 1, B, 8] y) { y = GRU <hidden_size = 8> (X, W, R, , , h) },
+         else_branch = no () => (float[T, 1, B, 8] z) { z = GRU <hidden_size = 8> (X, W, R) }>
+    """
+    text = f"""
+        main (float[T, B, 4] X, float[1, B, 8] h) => (float[T, 1, B, 8] Y) <int64 one = {{1}}>
+        {{
+            sizes = Shape (h) rows = Gather (sizes, one) single = Equal (rows, one)
+            Y = If (single) {branches}
+        }}
+    """
+    assert "the sizes of input 'h' decide it: dims={\"B\": N}" in refusal(text)
+    other = """
+        x = If (single) <then_branch = yes () => (float[T, B, 4] y) { y = Relu (X) },
+                         else_branch = no () => (float[T, B, 4] z) { z = Tanh (X) }>
+        Y = GRU <hidden_size = 8> (x, W, R)
+    """
+    before = refusal(text.replace(f"Y = If (single) {branches}", other))
+    assert "has a body that reads values over time" in before
+    assert "the sizes of input 'h' decide it: dims={\"B\": N}" in before
+
+
 def test_the_chunk_must_fit_the_model() -> None:
     text = "main (float[6, 1, 4] X) => (float[6, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }"
     assert "longer than the model's 6 time steps" in refusal(text, 7)
