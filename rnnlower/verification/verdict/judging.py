@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from rnnlower.verification.verdict.compare import (
 )
 from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
+from rnnlower.verification.verdict.quantizers import Quantizers
 
 __all__ = ["Judge", "Judged"]
 
@@ -129,6 +131,8 @@ class Judge:
                 opinion = self._runner.second_opinion(one.trial.feeds) or {}
                 doubt = Doubt(run, one.trial.feeds, one.trial.outputs, opinion, seed)
                 second = self.compare(one.trial, one.outputs, doubt.noise)
+                tolerances = partial(self.tolerance, feeds=one.trial.feeds)
+                settled = Quantizers.settle(self._runner, one.trial.feeds, tolerances)
                 for name in doubtful:
                     within = self._within_range(name, one, doubt, masks)
                     if within is not None:
@@ -136,6 +140,12 @@ class Judge:
                         self._runner.note(
                             f"trial {one.trial.number}, output {name!r}: equal in float64 or within range; "
                             "in its own type it overflows, or rounding decides it"
+                        )
+                    elif settled is not None and settled.explain(name, one.trial.outputs[name]):
+                        kept[name] = replace(kept[name], equal=True, note="", allowed=None, used=None)
+                        self._runner.note(
+                            f"trial {one.trial.number}, output {name!r}: differs by "
+                            f"{kept[name].max_abs:.2g}, from steps of 8 bits alone: {settled.edge}"
                         )
                     elif doubt.is_open(name) or self._is_overflow(name, one, doubt, masks):
                         undetermined.append((kept, kept.pop(name)))
