@@ -60,8 +60,8 @@ INTRODUCTION = """\
 <!-- Written by benchmarks/peers.py. -->
 
 None of the other tools that write ONNX replaces LSTM, GRU or RNN nodes by primitive operators. They simplify
-graphs, fold constants or convert opsets, and go well with rnnlower: run them before or after. Converters to
-other formats have recurrent layers of their own, and take some of the nodes.
+graphs, fold constants or convert opsets, and combine well with rnnlower: run them before or after. Converters
+to other formats have recurrent layers of their own, and support some of the nodes.
 
 Measured on {date}, by `benchmarks/peers.py`.
 
@@ -70,7 +70,7 @@ Measured on {date}, by `benchmarks/peers.py`.
 Each tool ran, without options, on the {count} models of `models/` that have a recurrent node: small ones of
 every version, attribute and place, from opset 1 on, many of them unusual on purpose.
 
-- *without recurrent nodes*: how many results have none left; those that are *different*, too, have lost them.
+- *without recurrent nodes*: the number of results that have none left, including *different* ones.
 - *equal*: the result computes the same as the source, by `rnnlower verify`.
 - *different*: it computes something else, or no engine runs it.
 - *fails*: the tool ends with an error, crashes, or takes over {seconds} seconds. `rnnlower unroll` refuses

@@ -175,14 +175,14 @@ INTRODUCTION = """\
 
 <!-- Written by docs/models.py. -->
 
-Published models with recurrent nodes, each in a package of PyPI with a free licence, on runtimes of PyPI:
-what becomes of the file as it is → of what `rnnlower lower --target` makes of it.
+Published models with recurrent nodes, each from a PyPI package with a free licence, on runtimes from PyPI:
+the original file → the result of `rnnlower lower --target`.
 
-- *right*: the numbers are those of onnxruntime on the file, within 2e-4 of the largest;
-- *refuses*: the runtime says that it cannot;
-- *wrong*: it gives other numbers, and says nothing.
+- *right*: the numbers equal those of onnxruntime on the original file, within 2e-4 of the largest;
+- *refuses*: the runtime reports an error;
+- *wrong*: it gives other numbers, without an error.
 
-Below, a command for each model; `--target` takes the other runtimes as well.
+The command for each model is below; `--target` accepts the other runtimes as well.
 
 """
 

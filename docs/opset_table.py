@@ -21,17 +21,17 @@ INTRODUCTION = """\
 
 <!-- Written by docs/opset_table.py. -->
 
-What `rnnlower convert` does with every operator of the default domain at every version step, on the way
-up and on the way down. A node has to cross every step between the opset it comes from and the one asked for.
+The treatment of every operator of the default domain by `rnnlower convert`, at every version step, up and
+down. A node has to cross every step between its own opset and the requested one.
 
-- **compatible**: the node crosses as it is. On the way down that holds for a node that the older version
-  allows: no attribute that came later (unless it has its default), no later input or output, and no element
-  type that came later; such a node is refused, with its name, the step and the reason.
+- **compatible**: the node crosses unchanged. Downward, the older version has to allow the node: a node with a
+  later attribute (other than its default), a later input or output, or a later element type is refused,
+  with its name, the step and the reason.
 - **adapted**: the node is rewritten. Some of these rewritings need a constant, a rank or an element type;
-  where it is not known the node is refused as well.
-- **refused**: there is no way.
+  if that is unknown, the node is refused as well.
+- **refused**: the other version cannot express the node.
 
-A step of an operator that is not in this table, of an onnx that is newer than the table, is refused.
+Steps that are not in this table, from a newer onnx, are refused.
 """
 
 

@@ -27,13 +27,13 @@ INTRODUCTION = """\
 
 <!-- Written by docs/quantization.py with {versions}. -->
 
-onnxruntime's tools quantize products with constant weights. `quantize_static` (QDQ) has nothing for LSTM,
-GRU and RNN and leaves them in float32; `quantize_dynamic` knows LSTM only, as an operator of onnxruntime's
-own (`com.microsoft.DynamicQuantizeLSTM`). A lowered model consists of products, which both of them find. From
-top to bottom: lower, quantize one way or the other, compare. A test runs what stands here, for LSTM and GRU.
+onnxruntime's tools quantize products with constant weights. `quantize_static` (QDQ) leaves LSTM,
+GRU and RNN in float32; `quantize_dynamic` supports only LSTM, as an operator of onnxruntime's
+own (`com.microsoft.DynamicQuantizeLSTM`). A lowered model consists of products, which both of them quantize.
+The steps below: lower, quantize one way or the other, compare. A test runs them, for LSTM and GRU.
 
-You need `model.onnx`, a float32 model whose input is called `X`; `samples.npz`, whose array `X` holds some
-inputs as they occur, one behind the other; and `sample.npz`, whose array `X` is another one.
+You need `model.onnx`, a float32 model with an input `X`; `samples.npz`, whose array `X` holds some
+typical inputs, stacked; and `sample.npz`, whose array `X` is another input.
 
 ## 1. Lower
 
@@ -42,13 +42,13 @@ rnnlower lower model.onnx -o lowered.onnx --target ort-quantization
 ```
 
 writes MatMul and Add instead of Gemm: `quantize_dynamic` rewrites a Gemm by transposing its weight in place,
-which goes wrong where two Gemms share one, as the time steps of an unrolled graph do. Few steps become a
-straight line, more of them or a dynamic length a Scan. `quantize_static` does not look into bodies: of a Scan
-it quantizes the products in front and behind, and the recurrent ones stay in float32 (5 of 9 products in the
-table below). For all of them the graph has to be free of Scans: give a length (`--dim T=16`), or `unroll`.
+which goes wrong if two Gemms share one, as the time steps of an unrolled graph do. A few steps become a
+straight line; many steps, or a dynamic length, become a Scan. `quantize_static` ignores bodies: it quantizes
+the products before and after a Scan, and the recurrent ones stay in float32 (5 of 9 products in the
+table below). To quantize all of them, avoid the Scan: fix the length (`--dim T=16`), or use `unroll`.
 `--gates separate` gives each gate a product, and so a range, of its own.
 
-## 2. Dynamic: weights in 8 bits, values as they come
+## 2. Dynamic: 8-bit weights, ranges at run time
 
 ```python
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -89,8 +89,8 @@ quantize_static(
 )
 ```
 
-With `MatMul` alone, sums and activations stay in float32, which costs few bytes and saves accuracy. For an
-NPU that wants all of it in integers, leave `op_types_to_quantize` out.
+With `MatMul` alone, sums and activations stay in float32, which costs few bytes and preserves accuracy. For
+an NPU that needs integers throughout, leave out `op_types_to_quantize`.
 
 ## 4. Compare
 
@@ -99,16 +99,16 @@ rnnlower verify model.onnx dynamic.onnx --inputs sample.npz --atol 0.1
 rnnlower verify model.onnx static.onnx --inputs sample.npz --atol 0.1
 ```
 
-Compare on inputs as they occur: generated ones leave the ranges of the samples. Expect an error of some
-percent of the spread of an output, more where it integrates over many steps, and take for `--atol` what the
-model's task allows; the table shows the error beside the standard deviation of the scores.
+Compare on typical inputs: generated ones exceed the ranges of the samples. Expect an error of a few
+percent of an output's spread, and more if it integrates over many steps. Set `--atol` to what the
+model's task allows; the table shows the error next to the standard deviation of the scores.
 
 ## Accuracy and size of each step
 
 Two layers of 128 units, {steps} steps of 40 features, a linear layer of 12 classes; weights drawn at
 random as PyTorch does; calibrated on 8 inputs, judged on 16 others. The error is that of the scores against
-the float32 model, beside their standard deviation. *Products* counts the nodes that multiply by weights of
-integers, of all that multiply by weights.
+the float32 model, next to their standard deviation. *Products* counts the nodes that multiply by integer
+weights, of all that multiply by weights.
 
 | model | form | quantized by | products | bytes before | bytes after | largest error | mean error | std |
 |---|---|---|---|---|---|---|---|---|
@@ -116,20 +116,20 @@ integers, of all that multiply by weights.
 QUANTIZED = """
 ## Models that are quantized already
 
-- **DynamicQuantizeLSTM**, what `quantize_dynamic` makes of an LSTM: `unroll`, `scan`, `loop` and `lower`
+- **DynamicQuantizeLSTM**, which `quantize_dynamic` makes from an LSTM: `unroll`, `scan`, `loop` and `lower`
   rewrite it into DynamicQuantizeLinear, MatMulInteger and the float cell, with the same bits as onnxruntime's
-  kernel on one thread. (With several, the kernel rounds the rows of each thread by themselves; the
+  kernel on one thread. (With several, the kernel rounds the rows of each thread separately; the
   verification runs the source with one. Peepholes are added in another order: within 1e-6, unless a value is
-  then rounded to another step.) A target without these operators is told by name.
-- `--dequantize` makes it a float LSTM first: weights are what the integers stand for, int8 in the file and
-  behind DequantizeLinear, or float32 where the target lacks that operator. X and H are no longer rounded, so
+  then rounded to another step.) For a target without these operators, the error names them.
+- `--dequantize` makes it a float LSTM first: its weights are the dequantized integers, int8 in the file and
+  before a DequantizeLinear, or float32 if the target lacks that operator. X and H are no longer rounded, so
   the numbers are not the source's: the verification reads the source the same way, and so does
   `rnnlower verify model.onnx lowered.onnx --dequantize`.
-  A DynamicQuantizeLinear that follows, as before a quantized linear layer, may round a float to the step
-  beside the source's (60, not 59), since the floats differ by rounding. The output is then off by more than
-  rounding, and the verification shows that it is this alone ([verification.md](verification.md)). With
-  `--atol` nothing is excused: give what the task allows.
-- **Weights behind DequantizeLinear** (one scale, one for each row or column, blocks; int8, int4): each group
+  A DynamicQuantizeLinear that follows, for example before a quantized linear layer, may round a float to the
+  step next to the source's (60, not 59), since the floats differ by rounding. The output then differs by more
+  than rounding, and the verification shows that this is the only cause ([verification.md](verification.md)).
+  `--atol` excuses nothing: set it to what the task allows.
+- **Weights from a DequantizeLinear** (one scale, one for each row or column, blocks; int8, int4): each group
   of gates keeps its integers, with a DequantizeLinear in front of its product.
 
 Two layers as above, by `quantize_dynamic`, then lowered to a Scan; the difference is that of the scores from
@@ -142,9 +142,9 @@ HALF = """
 ## float16
 
 onnxruntime's native kernels compute float16 in float32 and round at the end. Lowered, each operator rounds;
-`--compute-type float32` puts Casts around the recurrence, and weights stay float16 in the file. Where a
+`--compute-type float32` puts Casts around the recurrence, and weights stay float16 in the file. If a
 result differs by more than rounding explains, the message names the option; for a runtime that sums products
-of float16 in float16 `lower` takes it by itself. A layer of
+of float16 in float16, `lower` sets it automatically. A layer of
 128 units over 50 steps, with weights 4 times as large as above, so that errors grow; the difference of the
 scores from those of the native kernel, the largest and the mean:
 

@@ -35,9 +35,9 @@ INTRODUCTION = """\
 
 <!-- Written by docs/refusals.py with {versions}. -->
 
-What is not handled is refused before anything is written: one message on stderr, and an exit code. Each
-message below comes from running the command on a model made for it. What `convert` does with each operator at
-each version step stands in [opsets.md](opsets.md).
+Anything that is not supported is refused before a file is written, with one message on stderr and an exit
+code. Each message below comes from running the command on a model made for it. For each operator and version step of
+`convert`, see [opsets.md](opsets.md).
 
 | exit code | meaning |
 |---|---|

@@ -22,17 +22,17 @@ INTRODUCTION = """\
 <!-- Written by docs/targets.py. -->
 
 What `rnnlower check MODEL --target NAME` and `rnnlower lower MODEL -o OUT --target NAME` know of each
-runtime. It stands in one TOML file a runtime in `rnnlower/targets/data/`. **Guess** marks what rests on no
-text that was read and on no trial.
+runtime: one TOML file per runtime in `rnnlower/targets/data/`. **Guess** marks claims without a source or a
+trial.
 
-`--target FILE.toml` takes a file of your own; its tables are explained in `rnnlower/targets/target.py`.
+`--target FILE.toml` takes a file of your own; `rnnlower/targets/target.py` describes the format.
 `rnnlower targets --schema > target.schema.json` writes a JSON Schema of such files: with the line
 `#:schema target.schema.json` at the top, editors complete and check them.
 
-`lower` keeps a recurrent node that the runtime runs soundly as it is, and lowers the others: unrolled where
-the runtime has no Scan and no Loop or the steps are few, else in a Scan, else in a Loop. What it emits
-consists of the runtime's operators, in an opset of the runtime's range; where an operator is missing another
-form is written, and where there is none the node is refused by name.
+`lower` keeps a recurrent node that the runtime computes correctly, and lowers the others: unrolled if
+the runtime has no Scan and no Loop or the steps are few, else in a Scan, else in a Loop. It emits only
+operators of the runtime, in an opset that the runtime accepts. A missing operator is expressed by
+others; if that is impossible, the node is refused by name.
 
 - Split: Slices. Gemm: MatMul and Add, also where the runtime wants a constant matrix and it is none. Squeeze
   and Unsqueeze: Reshape.
@@ -45,8 +45,8 @@ form is written, and where there is none the node is refused by name.
 - Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
   Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Tanh, Identity: `rnnlower/lowering/fallbacks.py`.
 
-The provider targets of onnxruntime (CoreML, NNAPI, QNN, WebNN, WebGPU) say what runs on the provider; what
-does not falls back to the CPU and is right there.
+The provider targets of onnxruntime (CoreML, NNAPI, QNN, WebNN, WebGPU) describe what runs on the provider;
+everything else falls back to the CPU and is correct there.
 """
 
 
