@@ -36,8 +36,8 @@ INTRODUCTION = """\
 <!-- Written by docs/refusals.py with {versions}. -->
 
 Anything that is not supported is refused before a file is written, with one message on stderr and an exit
-code. Each message below comes from running the command on a model made for it. For each operator and version step of
-`convert`, see [opsets.md](opsets.md).
+code. Each message below comes from running the command on a model made for it. For the operators and version
+steps of `convert`, see [opsets.md](opsets.md).
 
 | exit code | meaning |
 |---|---|
