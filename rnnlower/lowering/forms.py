@@ -47,11 +47,17 @@ MOST_JOINED = 2 * 2**20
 """Bytes of W and R beyond which a step that reads both waits for memory."""
 
 LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
-"""Elements of H in a step from which copying X next to H costs less than copying the input products."""
+"""Elements of H in a step from which copying X next to H costs less than copying the input products.
+
+A cell without a row was not measured, and its products are not joined.
+"""
 
 _REVERSE_SEQUENCE = 10
-_TOGETHER: Mapping[str, tuple[str, ...]] = {"LSTM": ("iofc",), "GRU": ("zr", "h"), "RNN": ("i",)}
 _BY_ACTIVATION: Mapping[str, tuple[str, ...]] = {"LSTM": ("iof", "c"), "GRU": ("zr", "h"), "RNN": ("i",)}
+"""The gates of each cell that share an activation."""
+
+_TOGETHER: Mapping[str, tuple[str, ...]] = {**_BY_ACTIVATION, "LSTM": ("iofc",)}
+"""The gates that can share a product."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +236,7 @@ class JoinedForm(Form):
         node, batch = case.node, case.axes.batch
         if not isinstance(batch, int) or batch < LARGE_BATCH or node.input_size is None:
             return False
-        if batch * node.hidden_size < LEAST_JOINED[node.op_type]:
+        if batch * node.hidden_size < LEAST_JOINED.get(node.op_type, math.inf):
             return False
         rows = len(node.cell.gates) * node.hidden_size
         size = rows * (node.input_size + node.hidden_size) * case.e.dtype.itemsize
