@@ -40,7 +40,7 @@ from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import Gates, LoweredNode, Plan, replace_node
 from rnnlower.lowering.sequence import fail_like_node, lower_node
-from rnnlower.lowering.sketching import Task, Wishes, candidates, cheapest
+from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic, private_weights
 from rnnlower.passes.base import Pass
@@ -219,9 +219,9 @@ class LowerRecurrentPass(Pass):
             return self._strategy[located.node]
         node = self._parse(located)
         weights = Weights(private, dtype_of(node, located))
-        wishes = Wishes(self._unroll_factor, self._gates, self._compute_type)
+        preferences = Preferences(self._unroll_factor, self._gates, self._compute_type)
         try:
-            task = Task(node, weights, opset, self._dialect, wishes)
+            task = Task(node, weights, opset, self._dialect, preferences)
             best = cheapest(candidates(task, [self._strategy]))
         except MissingOperatorError as error:
             raise error.at(located) from None

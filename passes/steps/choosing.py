@@ -116,7 +116,7 @@ def _chooser(work: Work) -> Chooser:
         private_weights([located.node for located in work.nodes], trained),
         work.options.semantics,
         work.options.native,
-        work.wishes,
+        work.preferences,
         work.sketches,
     )
 
@@ -149,7 +149,7 @@ def plan_nodes(work: Work) -> None:
 
 def _look_at_types(work: Work, nodes: Sequence[ResolvedNode]) -> None:
     narrow = [node for node in nodes if node.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
-    work.rounds = bool(narrow) and work.wishes.compute_type is None
+    work.rounds = bool(narrow) and work.preferences.compute_type is None
     if narrow and work.options.compute_type is None and not work.rounds:
         work.notes.append(
             f"target {work.target.name} sums products of float16 in float16: {len(narrow)} recurrent node(s) "

@@ -51,8 +51,8 @@ def lower_nodes(work: Work) -> None:
         semantics=work.options.semantics,
         impossible=work.impossible,
         dialect=None if target is None else dialect(target),
-        compute_type=work.wishes.compute_type,
-        gates=work.wishes.gates,
+        compute_type=work.preferences.compute_type,
+        gates=work.preferences.gates,
         tell=work.tell,
     )
     lowering(work.model)

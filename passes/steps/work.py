@@ -14,7 +14,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.lowering.replacing import EMITTED, Gates, LoweredNode, Plan
-from rnnlower.lowering.sketching import Sketches, Wishes
+from rnnlower.lowering.sketching import Preferences, Sketches
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets import Target
@@ -83,14 +83,14 @@ class Work:
         return self.options.target
 
     @property
-    def wishes(self) -> Wishes:
-        """The wishes of the user, or else of the target."""
+    def preferences(self) -> Preferences:
+        """The preferences of the user, or else of the target."""
         options, arithmetic = self.options, None if self.options.target is None else self.target.arithmetic
         gates, compute_type = options.gates, options.compute_type
         if arithmetic is not None:
             gates = cast(Gates, arithmetic.gates) if gates == "auto" else gates
             compute_type = "float32" if arithmetic.accumulates == "float16" else compute_type
-        return Wishes(options.unroll_factor, gates, None if compute_type is None else ir.DataType.FLOAT)
+        return Preferences(options.unroll_factor, gates, None if compute_type is None else ir.DataType.FLOAT)
 
     def find_nodes(self) -> None:
         """Locate the selected nodes in the current model, under their names and paths in the source."""

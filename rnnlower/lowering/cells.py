@@ -103,7 +103,7 @@ class Products:
         """Emit ``h R^T + addend`` for a group."""
         if group in self.p.weights.R:
             return self.p.form.multiply(self, group, h, addend)
-        shared = _holder(group, self.p.weights.R)
+        shared = _enclosing_group(group, self.p.weights.R)
         if group not in self._pieces:
             self._cut(shared, self.p.form.multiply(self, shared, h, None))
         piece = self._pieces[group]
@@ -123,7 +123,7 @@ class Products:
         if letters[0] in names:
             return {letter: self.sum(letter, self.h, more) for letter in letters}
         if letters not in self._pieces:
-            shared = _holder(letters, names)
+            shared = _enclosing_group(letters, names)
             self._cut(shared, self.sum(shared, self.h))
         return {letters: self._pieces[letters]}
 
@@ -133,7 +133,7 @@ class Products:
         self._pieces |= dict(zip(parts, self.e.split(total, sizes, len(form.lead) + 1), strict=True))
 
 
-def _holder(group: str, names: Mapping[str, ir.Value]) -> str:
+def _enclosing_group(group: str, names: Mapping[str, ir.Value]) -> str:
     """Return the larger group that contains a group."""
     return next(name for name in names if name in _SHARED and group in _SHARED[name])
 

@@ -77,13 +77,13 @@ class StepWeights:
         R: The factor of the state, in the layout of the form.
         W: The factor of X, if the step has a separate product for it.
         bias: The bias, if the step multiplies X.
-        turned: Whether the layout of R is ``[hidden_size, units]``.
+        transposed: Whether the layout of R is ``[hidden_size, units]``.
     """
 
     R: Mapping[str, ir.Value]
     W: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
     bias: Mapping[str, ir.Value] = dataclasses.field(default_factory=dict)
-    turned: bool = False
+    transposed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Form:
     def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         """Emit ``h R^T + addend`` for a group of gates."""
         weights = products.p.weights
-        return products.e.gemm(h, weights.R[group], addend, transposed=not weights.turned)
+        return products.e.gemm(h, weights.R[group], addend, transposed=not weights.transposed)
 
     def reset(self, products: Products, r: ir.Value, h: ir.Value) -> ir.Value:
         """``r (h R^T + Rbh)``, GRU's reset gate behind the product."""
@@ -176,8 +176,10 @@ class StraightForm(Form):
         if not weights.in_memory(R):
             return super().step_weights(e, node, weights, direction)
         groups = self.state_groups(node)
-        turned = {group.gates: weights.transposed(e, R, direction, *rows_of(node, group)) for group in groups}
-        return StepWeights(turned, turned=True)
+        transposed = {
+            group.gates: weights.transposed(e, R, direction, *rows_of(node, group)) for group in groups
+        }
+        return StepWeights(transposed, transposed=True)
 
 
 class LongForm(StraightForm):

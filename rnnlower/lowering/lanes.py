@@ -11,7 +11,7 @@ from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, CellParameters, NewState
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import Form, GateGroup, StepWeights, bias_of, rows_of
-from rnnlower.lowering.masks import turned
+from rnnlower.lowering.masks import reverse_second_direction
 from rnnlower.lowering.step_names import StepNames, StepScope
 from rnnlower.lowering.strategies import State
 from rnnlower.lowering.timeseries import Axes, TimeSeries
@@ -21,10 +21,10 @@ from rnnlower.recurrent.node import ResolvedNode
 __all__ = [
     "Lane",
     "cell_parameters",
+    "direction_scope",
     "from_arithmetic",
     "initial_state",
     "make_lanes",
-    "side",
     "step_names",
     "to_arithmetic",
 ]
@@ -62,7 +62,7 @@ class Lane:
     def scope(self, e: Emitter, number: int | None) -> Scope:
         """The names of a step, which has a number in a straight line."""
         if number is None:
-            return side(e.names, self.reverse)
+            return direction_scope(e.names, self.reverse)
         return StepScope(e.names.source, self.names, self.position(number))
 
 
@@ -73,7 +73,7 @@ def make_lanes(e: Emitter, node: ResolvedNode, weights: Weights, form: Form, X: 
     for direction in form.directions(node):
         reverse = direction is not None and node.reversed_directions[direction]
         names = step_names(e, axes, reverse=reverse)
-        with e.naming(side(e.names, reverse)):
+        with e.naming(direction_scope(e.names, reverse)):
             inputs = {
                 name: series.reversed(reverse)
                 for name, series in _inputs(e, node, weights, form, X, axes, direction).items()
@@ -141,7 +141,9 @@ def _inputs(
         group.gates: _input_product(e, node, weights, X, axes, group, direction)
         for group in form.groups(node)
     }
-    return products if direction is not None else {name: turned(e, each) for name, each in products.items()}
+    if direction is not None:
+        return products
+    return {name: reverse_second_direction(e, product) for name, product in products.items()}
 
 
 def _input_product(
@@ -192,7 +194,7 @@ def step_names(e: Emitter, axes: Axes, *, reverse: bool) -> StepNames:
     return StepNames(e.names.source.lane(), e.names.prefix.rstrip("/"), steps, reverse=reverse)
 
 
-def side(names: Scope, reverse: bool) -> Scope:
+def direction_scope(names: Scope, reverse: bool) -> Scope:
     """Return the scope for the names of one direction."""
     return Scope(names.source, f"{names.prefix}reverse/") if reverse else names
 

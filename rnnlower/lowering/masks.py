@@ -14,7 +14,16 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["Mask", "condition_type", "is_never", "less", "mask_of", "turned", "where", "where_else_zero"]
+__all__ = [
+    "Mask",
+    "condition_type",
+    "is_never",
+    "less",
+    "mask_of",
+    "reverse_second_direction",
+    "where",
+    "where_else_zero",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +61,7 @@ def mask_of(e: Emitter, node: ResolvedNode, axes: Axes) -> Mask | None:
     for count in axes.lead:
         within = e.reshape(e.concat([within] * count, axis=1), [axes.time, *axes.value(1)])
     series = TimeSeries(e, axes, 1, stacked=within, dtype=condition_type(e))
-    return Mask(turned(e, series) if axes.lead else series, nonempty)
+    return Mask(reverse_second_direction(e, series) if axes.lead else series, nonempty)
 
 
 def _known_mask(e: Emitter, axes: Axes, time: int, lens: np.ndarray) -> Mask:
@@ -64,7 +73,7 @@ def _known_mask(e: Emitter, axes: Axes, time: int, lens: np.ndarray) -> Mask:
     return Mask(series, e.constant((lens[:, np.newaxis] > 0).astype(dtype.numpy())))
 
 
-def turned(e: Emitter, series: TimeSeries) -> TimeSeries:
+def reverse_second_direction(e: Emitter, series: TimeSeries) -> TimeSeries:
     """Emit a series with both directions in front of its rows, the second direction's steps from the end.
 
     ReverseSequence reverses the first `length` steps: 0 leaves the first direction unchanged.

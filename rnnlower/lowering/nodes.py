@@ -64,8 +64,8 @@ class NodeEmitter:
         other._transposed = dict(self._transposed)
         return other
 
-    def apart(self) -> Self:
-        """An emitter of nodes that are only looked at."""
+    def scratch(self) -> Self:
+        """Return an emitter of nodes that do not become part of the model."""
         return type(self)(self.opset, self.names, self.dtype, self._initializers, self.dialect)
 
     def with_dtype(self, dtype: ir.DataType) -> Self:

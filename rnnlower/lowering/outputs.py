@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.lanes import Lane, from_arithmetic
-from rnnlower.lowering.masks import Mask, less, turned, where_else_zero
+from rnnlower.lowering.masks import Mask, less, reverse_second_direction, where_else_zero
 from rnnlower.lowering.strategies import Results, State
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
@@ -75,7 +75,9 @@ def _sequence_output(
             within = mask.within.flat() if flat else mask.within.stacked()
             value = where_else_zero(e, within, value)
         if axes.lead:
-            value = turned(e, TimeSeries(e, axes, node.hidden_size, stacked=value)).stacked()
+            value = reverse_second_direction(
+                e, TimeSeries(e, axes, node.hidden_size, stacked=value)
+            ).stacked()
         dims = [axes.time, *(axes.lead or (1,)), axes.batch, node.hidden_size]
         sizes = [axes.time, *axes.value(node.hidden_size)]
         lanes.append(e.reshape(value, dims) if flat else _with_directions(e, value, sizes, dims, 1))

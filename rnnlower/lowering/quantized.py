@@ -19,13 +19,13 @@ from rnnlower.graph.names import Scope
 from rnnlower.lowering.cells import CELLS, NewState
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, StepWeights
-from rnnlower.lowering.lanes import Lane, cell_parameters, initial_state, side, step_names
+from rnnlower.lowering.lanes import Lane, cell_parameters, direction_scope, initial_state, step_names
 from rnnlower.lowering.masks import condition_type, less, where_else_zero
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["FIRST_OPSET", "quantized_lanes", "turned_back"]
+__all__ = ["FIRST_OPSET", "quantized_lanes", "restore_order"]
 
 FIRST_OPSET = 11
 """The first opset with DynamicQuantizeLinear."""
@@ -62,7 +62,7 @@ class QuantizedLane(Lane):
 
     def scope(self, e: Emitter, number: int | None) -> Scope:
         """Those of the direction, in whose order the steps need not be taken."""
-        return super().scope(e, number) if number is not None else side(e.names, self.backwards)
+        return super().scope(e, number) if number is not None else direction_scope(e.names, self.backwards)
 
     def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:
         h, c = state
@@ -96,11 +96,11 @@ def _lane(
 ) -> QuantizedLane:
     backwards = node.reversed_directions[direction]
     names = step_names(e, axes, reverse=backwards)
-    with e.naming(side(e.names, backwards)):
+    with e.naming(direction_scope(e.names, backwards)):
         W, R = (_integers(e, node, weights, name, direction) for name in "WR")
         product, reverse = _product(e, X, W), backwards
         if reverse and "sequence_lens" in node.inputs:
-            product, reverse = _turned(e, node, product), False
+            product, reverse = _reverse_rows(e, node, product), False
         rows = 4 * node.hidden_size
         inputs = {_IOFC: TimeSeries(e, axes, rows, stacked=product, reverse=reverse).named(names, "x")}
         if "sequence_lens" in node.inputs and "Y" in node.outputs:
@@ -119,19 +119,19 @@ def _lane(
         )
 
 
-def turned_back(e: Emitter, node: ResolvedNode, outputs: Sequence[TimeSeries]) -> list[TimeSeries]:
+def restore_order(e: Emitter, node: ResolvedNode, outputs: Sequence[TimeSeries]) -> list[TimeSeries]:
     """Emit H of each direction over time in the order of X; the lanes took each row from its own end."""
     if "sequence_lens" not in node.inputs:
         return list(outputs)
     return [
-        TimeSeries(e, series.axes, series.width, stacked=_turned(e, node, series.stacked()))
+        TimeSeries(e, series.axes, series.width, stacked=_reverse_rows(e, node, series.stacked()))
         if reverse
         else series
         for series, reverse in zip(outputs, node.reversed_directions, strict=False)
     ]
 
 
-def _turned(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
+def _reverse_rows(e: Emitter, node: ResolvedNode, value: ir.Value) -> ir.Value:
     """Emit each row's sequence in reverse, so that all rows start together, as the kernel rounds them."""
     lens = node.inputs["sequence_lens"]
     tensor = _constant(lens)

@@ -20,7 +20,7 @@ from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
 from rnnlower.lowering.masks import Mask, is_never, mask_of, where
 from rnnlower.lowering.outputs import output_shape, outputs_of, outputs_without_steps
-from rnnlower.lowering.quantized import quantized_lanes, turned_back
+from rnnlower.lowering.quantized import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, size_of_step
 from rnnlower.lowering.strategies import FAN_OUT, STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries
@@ -57,7 +57,7 @@ def lower_node(
     mask = mask_of(e, node, lanes[0].axes)
     results = _run(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)
     if node.is_quantized:
-        results = dataclasses.replace(results, outputs=turned_back(e, node, results.outputs))
+        results = dataclasses.replace(results, outputs=restore_order(e, node, results.outputs))
     outputs = outputs_of(e, node, lanes, mask, results)
     if strategy == "loop":
         # Shape inference, which knew the shapes after the node, does not see through a Loop. If the
@@ -165,22 +165,22 @@ class _Joined:
         )
 
     def _fit_names(self, e: Emitter, rows: str | None) -> None:
-        """Fits the names of each lane to the size of its step."""
+        """Fit the names of each lane to the size of its step."""
         for lane in self.lanes:
-            apart = e.apart()
+            scratch = e.scratch()
             x = {name: ir.Value(name="x") for name in lane.inputs}
             old = [
                 None if lane.axes.time == 1 and state.initial is None else ir.Value(name="h")
                 for state in lane.states
             ]
             within = self._run_time_mask()
-            with apart.naming(StepScope(NameSource(), lane.names, 0)):
-                _masked_step(apart, lane, x, within, old)
+            with scratch.naming(StepScope(NameSource(), lane.names, 0)):
+                _masked_step(scratch, lane, x, within, old)
             is_part = isinstance(lane.axes.time, int) and lane.axes.time > FAN_OUT
             inputs = [*x.values()] if within is None else [*x.values(), within]
-            size = size_of_step(apart.nodes, inputs, old, rows, is_part=is_part)
+            size = size_of_step(scratch.nodes, inputs, old, rows, is_part=is_part)
             lane.names.fit(size, e.names.source)
-            detach(apart.nodes)
+            detach(scratch.nodes)
 
     def _run_time_mask(self) -> ir.Value | None:
         """Return a stand-in for the mask of a step; a known one takes next to no bytes."""

@@ -31,9 +31,9 @@ from rnnlower.recurrent.operators import OUTPUT_NAMES
 
 __all__ = [
     "Candidate",
+    "Preferences",
     "Sketches",
     "Task",
-    "Wishes",
     "candidates",
     "cheapest",
     "native_candidate",
@@ -73,7 +73,7 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wishes:
+class Preferences:
     """The requested properties of a lowering other than the strategy.
 
     Attributes:
@@ -96,19 +96,19 @@ class Task:
         weights: Cuts the node's weights.
         opset: The opset to write in, where that has all operators.
         dialect: The operators that may be emitted.
-        wishes: The requested properties of the lowering.
+        preferences: The requested properties of the lowering.
     """
 
     node: ResolvedNode
     weights: Weights
     opset: int
     dialect: Dialect
-    wishes: Wishes = Wishes()
+    preferences: Preferences = Preferences()
 
     def key(self) -> Iterator[Hashable]:
         """Yield all that the candidates depend on; of values that may be looked at, the values."""
         node, weights = self.node, self.weights
-        yield from (self.opset, self.dialect.name, self.wishes)
+        yield from (self.opset, self.dialect.name, self.preferences)
         for field in dataclasses.fields(node):
             if field.name not in ("node", "inputs", "outputs"):
                 yield getattr(node, field.name)
@@ -120,7 +120,7 @@ class Task:
 
     def emitter(self, opset: int) -> Emitter:
         """Return an emitter for a sketch, at an opset."""
-        return sketch_emitter(self.node, opset, self.dialect, self.wishes)
+        return sketch_emitter(self.node, opset, self.dialect, self.preferences)
 
 
 Sketches = dict[Hashable, list[Candidate]]
@@ -174,7 +174,7 @@ def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy:
 
 def _forms(task: Task, strategy: str) -> Sequence[Form]:
     """Return the forms of the strategy that are allowed."""
-    node, gates = task.node, task.wishes.gates
+    node, gates = task.node, task.preferences.gates
     if gates in GATE_FORMS:
         return [GATE_FORMS[gates]]
     forms = [form for form in STRATEGIES[strategy].forms if form.name in task.dialect.forms]
@@ -209,7 +209,7 @@ def _emitted(task: Task, strategy: str, form: Form, needs: dict[str, int]) -> It
     while True:
         e = task.emitter(max([task.opset, *needs.values()]))
         try:
-            lower_node(e, task.node, task.weights, strategy, form, task.wishes.unroll_factor)
+            lower_node(e, task.node, task.weights, strategy, form, task.preferences.unroll_factor)
             yield e
             return
         except OpsetError as error:
@@ -220,11 +220,13 @@ def _emitted(task: Task, strategy: str, form: Form, needs: dict[str, int]) -> It
             detach(e.everything)
 
 
-def sketch_emitter(node: ResolvedNode, opset: int, dialect: Dialect, wishes: Wishes | None = None) -> Emitter:
+def sketch_emitter(
+    node: ResolvedNode, opset: int, dialect: Dialect, preferences: Preferences | None = None
+) -> Emitter:
     """Return an emitter that writes where no model sees it."""
     assert node.dtype is not None
     names = NameSource(str(value.name) for value in node.inputs.values())
-    dtype = node.dtype if wishes is None else arithmetic(node.dtype, wishes.compute_type)
+    dtype = node.dtype if preferences is None else arithmetic(node.dtype, preferences.compute_type)
     return Emitter(opset, Scope(names, "sketch/"), dtype, ScratchPool(names), dialect)
 
 

@@ -125,7 +125,7 @@ def _not_turned_back(model: ir.Model, located: Located) -> Iterator[Suspicion]:
     if behind and not any(node.op_type in ("ReverseSequence", "Slice", "Gather") for node in behind):
         yield Suspicion(
             located.label,
-            "it is reverse, and its sequence is not turned",
+            "it is reverse, and its sequence is not reversed",
             "with go_backwards, Keras gives the last step first, and keras2onnx left the turn out "
             "(onnx/keras-onnx#523, fixed by onnx/keras-onnx#583)",
             "if the layer has return_sequences, the model is wrong: compare it with Keras",

@@ -83,7 +83,7 @@ class AdaptedNode:
         self.recurrent: list[ir.Node] = []
         self._node = node
         self._changes = changes
-        self._turned = bool(node.layout) and "layout" in changes
+        self._batch_first = bool(node.layout) and "layout" in changes
         own = all(
             [each.name for each in functions] == [*node.cell.activations] for functions in node.activations
         )
@@ -108,7 +108,7 @@ class AdaptedNode:
             for name in lanes[0]
             if node.used(name)
         }
-        if self._turned:
+        if self._batch_first:
             results = {name: self.e.transpose(value, _TURN_BACK[name]) for name, value in results.items()}
         return results
 
@@ -116,7 +116,7 @@ class AdaptedNode:
         """Return the node's inputs, with what is to be written out."""
         node, e = self._node, self.e
         given = dict(node.inputs)
-        if self._turned:
+        if self._batch_first:
             for name in ("X", *node.state_names):
                 if name in given:
                     given[name] = self._transposed(given[name])
@@ -190,7 +190,7 @@ class AdaptedNode:
 
     def _attributes(self, direction: str) -> list[ir.Attr]:
         node = self._node
-        dropped = {"direction", "hidden_size", *(("layout",) if self._turned else ())}
+        dropped = {"direction", "hidden_size", *(("layout",) if self._batch_first else ())}
         if self._own_activations:
             dropped |= {"activations", "activation_alpha", "activation_beta"}
         kept = [attribute for name, attribute in node.node.attributes.items() if name not in dropped]
@@ -215,7 +215,7 @@ class AdaptedNode:
             value = ir.Value(name=self.e.names.fresh(name) if want else "")
             if want and node.dtype is not None:
                 value.type = ir.TensorType(node.dtype)
-                if self._turned or not node.layout:
+                if self._batch_first or not node.layout:
                     lane = [directions, rows, node.hidden_size]
                     value.shape = ir.Shape([steps, *lane] if name == "Y" else lane)
             made.append(value)

@@ -19,9 +19,9 @@ from rnnlower.lowering.pricing import Counts
 from rnnlower.lowering.replacing import Plan
 from rnnlower.lowering.sketching import (
     Candidate,
+    Preferences,
     Sketches,
     Task,
-    Wishes,
     candidates,
     cheapest,
     native_candidate,
@@ -88,7 +88,7 @@ class Chooser:
         semantics: Which reading wins where the text and the runtime differ.
         native: Whether the target's own operator stays where it is right, never does, or where it is the
             cheapest.
-        wishes: The requested properties of lowered nodes.
+        preferences: The requested properties of lowered nodes.
         sketches: Known candidates; new ones are added.
     """
 
@@ -96,7 +96,7 @@ class Chooser:
     private: Container[ir.Value]
     semantics: Semantics = "ort"
     native: Native = "auto"
-    wishes: Wishes = dataclasses.field(default_factory=Wishes)
+    preferences: Preferences = dataclasses.field(default_factory=Preferences)
     sketches: Sketches = dataclasses.field(default_factory=dict)
 
     def choose(self, located: Located) -> Choice:
@@ -151,7 +151,7 @@ class Chooser:
         prices = {**(native or {}), **_prices(found)}
         if strategy is None and self.target.costs is None and (rule := _faster_unrolled(self.target, node)):
             reason += f"; {rule.measured}" if rule.measured else ""
-        factor = 1 if best.strategy == "unroll" and strategy is None else self.wishes.unroll_factor
+        factor = 1 if best.strategy == "unroll" and strategy is None else self.preferences.unroll_factor
         assert best.form is not None
         return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
 
@@ -188,7 +188,7 @@ class Chooser:
     def _lowered(
         self, node: ResolvedNode, weights: Weights, opset: int, strategies: Sequence[str]
     ) -> list[Candidate]:
-        task = Task(node, weights, opset, dialect(self.target), self.wishes)
+        task = Task(node, weights, opset, dialect(self.target), self.preferences)
         return candidates(task, strategies, self.sketches)
 
     def _parse(self, located: Located) -> ResolvedNode:

@@ -122,7 +122,7 @@ RECURRENT_BIAS = np.array([[0] * 6 + [1] * 6], np.float32)
         ),
         (
             model("LSTM", "keras2onnx", behind=[transpose(2, 0, 1, 3)], direction="reverse"),
-            "it is reverse, and its sequence is not turned",
+            "it is reverse, and its sequence is not reversed",
             "onnx/keras-onnx#523",
         ),
         (
