@@ -156,7 +156,9 @@ class Runner:
         except (LoadError, RunError):
             return None
 
-    def in_float64(self, model: HeldModel, feeds: dict[str, Array]) -> dict[str, Any] | None:
+    def in_float64(
+        self, model: HeldModel, feeds: dict[str, Array], semantics: Semantics | None = None
+    ) -> dict[str, Any] | None:
         """Return the model's outputs in float64 by NumPy; ``None`` if that fails, or the model is large."""
         if len(model.proto.graph.node) > _LARGE_GRAPH or not model.fits_memory:
             return None
@@ -165,7 +167,7 @@ class Runner:
             for name, value in feeds.items()
         }
         try:
-            return NumpyEngine(widened(model), self._semantics).run(wide)
+            return NumpyEngine(widened(model), semantics or self._semantics).run(wide)
         except (LoadError, RunError):
             return None
 

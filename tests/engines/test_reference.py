@@ -144,6 +144,16 @@ def test_softplus_overflows_in_the_kernels_only() -> None:
     assert np.isfinite(evaluate(model, feeds, semantics="spec")["Y"]).all()
 
 
+def test_softplus_of_float64_overflows_later() -> None:
+    constants = weights("RNN", dtype=np.float64)
+    inputs = {"X": (onnx.TensorProto.DOUBLE, [1, 1, 3])}
+    model = recurrent_model("RNN", constants=constants, inputs=inputs, elem_type=11, activations=["Softplus"])
+    direction = np.sign(constants["W"][0, 0])[np.newaxis, np.newaxis]
+    size = np.abs(constants["W"][0, 0]).sum()
+    assert np.isfinite(evaluate(model, {"X": direction * 500 / size})["Y"][0, 0, 0, 0])
+    assert np.isinf(evaluate(model, {"X": direction * 1000 / size})["Y"][0, 0, 0, 0])
+
+
 def test_scaled_tanh_has_no_default_in_the_text() -> None:
     model = recurrent_model("RNN", activations=["ScaledTanh"])
     assert not evaluate(model, {"X": _x(2, 2, 3)})["Y"].any()

@@ -176,3 +176,53 @@ def test_being_right_in_float64_alone_is_not_enough() -> None:
     plain = softplus("Z = Softplus (X)")
     assert verify(plain, plain)
     assert not verify(plain, softplus("e = Exp (X)  s = Add (e, one)  Z = Log (s)"))
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+@pytest.mark.parametrize(
+    ("elem_type", "dtype", "opset"),
+    [
+        (onnx.TensorProto.DOUBLE, np.float64, 14),
+        (onnx.TensorProto.BFLOAT16, ml_dtypes.bfloat16, 22),
+        (FLOAT, np.float32, 14),
+    ],
+    ids=["float64", "bfloat16", "float32"],
+)
+def test_a_softplus_that_overflows_at_a_state_of_zero_is_not_a_difference(
+    op_type: str, elem_type: int, dtype: Any, opset: int
+) -> None:
+    """0 times infinity is NaN in the source; what is emitted has no product with a state of zero."""
+    constants = {name: (40 * value).astype(dtype) for name, value in weights(op_type).items()}
+    softplus = ["Softplus", "Tanh", "Tanh"][: 3 if op_type == "LSTM" else 2]
+    source, faulty = (
+        recurrent_model(
+            op_type,
+            constants=given,
+            inputs={"X": (elem_type, [4, 2, 3])},
+            elem_type=elem_type,
+            opset=opset,
+            activations=softplus,
+        )
+        for given in (constants, constants | {"W": -constants["W"]})
+    )
+    assert verify(source, rnnlower.unroll(source))
+    assert not verify(source, rnnlower.unroll(faulty))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_first_steps_of_what_explodes_are_compared(seed: int) -> None:
+    constants = {name: 6 * value for name, value in weights("GRU", seed=seed).items()}
+    moved = constants["W"].copy()
+    moved.flat[int(np.argmax(np.abs(moved)))] *= 1.05
+    source, faulty = (
+        recurrent_model(
+            "GRU",
+            constants=constants | {"W": W},
+            inputs={"X": (FLOAT, [40, 2, 3])},
+            outputs=["Y"],
+            activations=["Relu", "Relu"],
+        )
+        for W in (constants["W"], moved)
+    )
+    assert verify(source, rnnlower.unroll(source))
+    assert not verify(source, rnnlower.unroll(faulty))

@@ -20,8 +20,6 @@ Array = NDArray[Any]
 Semantics = Literal["ort", "spec"]
 Bound = Callable[[Array], Array]
 
-_EXP_OVERFLOWS = float(np.log(np.finfo(np.float32).max))
-
 
 def _sigmoid(x: Array, alpha: float, beta: float) -> Array:
     # tanh instead of exp, because exp(-x) overflows for large negative x.
@@ -65,9 +63,10 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def _overflowing_softplus(x: Array, alpha: float, beta: float) -> Array:
-    # The kernels compute log(1 + exp(x)), in float32 at most unless the type is float64.
-    return np.where(x > _EXP_OVERFLOWS, np.inf, _softplus(x, alpha, beta))
+def _overflowing_softplus(dtype: np.dtype[Any]) -> Callable[[Array, float, float], Array]:
+    """Return Softplus as kernels compute it for data of a type: ``log(1 + exp(x))``, in float32 or wider."""
+    largest = np.log(np.finfo(np.float64 if dtype == np.float64 else np.float32).max)
+    return lambda x, alpha, beta: np.where(x > largest, np.inf, _softplus(x, alpha, beta))
 
 
 def _thresholded_relu_of_the_text(x: Array, alpha: float, beta: float) -> Array:
@@ -114,8 +113,9 @@ def resolve_activations(
     semantics: Semantics,
     ignore_case: bool,
     where: str,
+    dtype: np.dtype[Any],
 ) -> list[Bound]:
-    """Return the functions of ``names`` with their parameters bound.
+    """Return the functions of ``names`` with their parameters bound, for data of a type.
 
     ``alphas`` and ``betas`` are consumed in order, only by functions that take the parameter; entries
     left over are ignored. ``where`` names the node in error messages.
@@ -138,6 +138,6 @@ def resolve_activations(
         if known == "ThresholdedRelu" and semantics == "spec":
             function = _thresholded_relu_of_the_text
         if known == "Softplus" and semantics == "ort":
-            function = _overflowing_softplus
+            function = _overflowing_softplus(dtype)
         resolved.append(_bind(function, alpha, beta))
     return resolved

@@ -97,7 +97,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         lengths = self._lengths(sequence_lens, X.shape[0], X.shape[1])
         X, W, R = (a.astype(compute) for a in (X, W, R))
         directions = self._directions(attributes.get("direction"))
-        activations = self._activations(attributes, len(directions))
+        activations = self._activations(attributes, len(directions), dtype)
         clip = self._clip(attributes.get("clip"))
         ys, finals = [], []
         for d, reverse in enumerate(directions):
@@ -166,7 +166,9 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             raise UnsupportedModelError(f"{self.where}: unknown direction {direction!r}")
         return known[direction]
 
-    def _activations(self, attributes: dict[str, Any], num_directions: int) -> list[list[Bound]]:
+    def _activations(
+        self, attributes: dict[str, Any], num_directions: int, dtype: np.dtype[Any]
+    ) -> list[list[Bound]]:
         per_direction = len(self.default_activations)
         names = attributes.get("activations") or list(self.default_activations) * num_directions
         # The default of RNN's schema has two names, whatever the direction.
@@ -183,6 +185,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             semantics=self.semantics,
             ignore_case=self.ignore_case and self.semantics == "ort",
             where=self.where,
+            dtype=dtype,
         )
         return [resolved[d * per_direction : (d + 1) * per_direction] for d in range(num_directions)]
 

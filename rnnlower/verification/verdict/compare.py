@@ -63,14 +63,20 @@ class Tolerance:
     scaled: bool
     leak: float = 0.0
 
-    def allowed(self, reference: Array, differs: Array) -> Array:
+    def allowed(self, reference: Array, differs: Array, axis: int | None = None) -> Array:
         """Return the allowed absolute difference, element by element; ``reference`` is float64.
 
-        The scale is that of the elements that differ: a mask of -1e38 next to them must not hide them.
+        The scale is that of the elements that differ: a mask of -1e38 next to them must not hide them. Given
+        an `axis`, that of time, the scale of a step is that of the steps up to it: the last steps of what
+        explodes must not hide the first.
         """
         magnitude = np.abs(reference)
         finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
-        scale = max(float(finite.max(initial=0.0, where=differs)), _SCALE_FLOOR) if self.scaled else 1.0
+        others = None if axis is None else tuple(each for each in range(finite.ndim) if each != axis)
+        largest = finite.max(initial=_SCALE_FLOOR, where=differs, axis=others, keepdims=True)
+        if axis is not None:
+            largest = np.maximum.accumulate(largest, axis)
+        scale = largest if self.scaled else 1.0
         return np.asarray(self.atol * scale + self.rtol * finite + self.leak)
 
 

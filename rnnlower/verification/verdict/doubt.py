@@ -25,8 +25,9 @@ class Doubt:
     """A second look at the reference's outputs on one trial's inputs.
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``, ``opinion`` those of an evaluation
-    in another precision. ``noise`` is, for each float output, the difference that rounding explains, element
-    by element; ``None`` if it explains any.
+    in another precision; ``run_wide`` runs it in float64 throughout, with the semantics of the spec.
+    ``noise`` is, for each float output, the difference that rounding explains, element by element; ``None``
+    if it explains any.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class Doubt:
         outputs: Mapping[str, Any],
         opinion: Mapping[str, Any],
         seed: int,
+        run_wide: RunModel,
     ) -> None:
         self._run, self._feeds, self._outputs = run, feeds, outputs
-        self._opinion, self._seed = opinion, seed
+        self._opinion, self._seed, self._run_wide = opinion, seed, run_wide
         self.noise = rounding_noise(run, feeds, outputs, seed, opinion)
 
     def is_open(self, name: str) -> bool:
@@ -61,7 +63,8 @@ class Doubt:
             # A NaN or infinity is the model's result there, as of a root or a mask. Only which of the two it
             # is may be undetermined, if a value inside a node exceeded every range.
             either = ~_is_number(expected) & ~_is_number(found)
-            places &= (either & self._is_number_for_less(name)) | ~self._is_meant(name)
+            is_number = self._is_number_for_less(name) | self._is_number_in_float64(name)
+            places &= (either & is_number) | ~self._is_meant(name)
         return places
 
     def reference_overflows(self, name: str) -> Array:
@@ -108,7 +111,26 @@ class Doubt:
         )
 
     def _is_meant(self, name: str) -> Array:
-        """Return where the reference has the same NaN or infinity in another precision, if there is one."""
+        """Return where the reference has the same NaN or infinity in another precision, if there is one.
+
+        A NaN that is a number in float64 is not meant: an overflow inside, such as that of Softplus in the
+        kernels, met a state of 0 or another overflow.
+        """
+        is_nan = np.isnan(self._outputs[name].astype(np.float64))
+        is_overflow = is_nan & self._is_number_in_float64(name)
+        return np.asarray(self._is_in_another_precision(name) & ~is_overflow)
+
+    @cached_property
+    def _wide(self) -> dict[str, Any]:
+        return self._run_wide(self._feeds)
+
+    def _is_number_in_float64(self, name: str) -> Array:
+        expected, wide = self._outputs[name], self._wide.get(name)
+        if wide is None or wide.shape != expected.shape:
+            return np.zeros(expected.shape, bool)
+        return np.asarray(np.isfinite(wide))
+
+    def _is_in_another_precision(self, name: str) -> Array:
         expected, other = self._outputs[name], self._opinion.get(name)
         if other is None or other.shape != expected.shape:
             return ~_is_number(expected)

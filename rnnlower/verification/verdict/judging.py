@@ -129,7 +129,7 @@ class Judge:
                 if not doubtful:
                     continue
                 opinion = self._runner.second_opinion(one.trial.feeds) or {}
-                doubt = Doubt(run, one.trial.feeds, one.trial.outputs, opinion, seed)
+                doubt = Doubt(run, one.trial.feeds, one.trial.outputs, opinion, seed, self._run_wide)
                 second = self.compare(one.trial, one.outputs, doubt.noise)
                 tolerances = partial(self.tolerance, feeds=one.trial.feeds)
                 settled = Quantizers.settle(self._runner, one.trial.feeds, tolerances)
@@ -178,15 +178,19 @@ class Judge:
         wide, other = (values.get(name) for values in self._in_float64(one))
         settled = beyond
         if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
+            axis = self._runner.reference_facts.time_axes.get(name)
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(wide - other)
-                settled = beyond | (gap <= tolerance.allowed(wide, gap > 0))
+                settled = beyond | (gap <= tolerance.allowed(wide, gap > 0, axis))
         if beyond.all():
             return None
         zero = np.zeros((), expected.dtype)
         expected, found = np.where(settled, zero, expected), np.where(settled, zero, found)
         comparison = compare_values(name, expected, found, tolerance, doubt.noise[name])
         return replace(comparison, note="") if comparison.equal else None
+
+    def _run_wide(self, feeds: dict[str, Array]) -> dict[str, Any]:
+        return self._runner.in_float64(self._runner.reference, feeds, "spec") or {}
 
     def _in_float64(self, one: Judged) -> list[dict[str, Any]]:
         """Return what the two models compute in float64; empty if that is not possible."""
