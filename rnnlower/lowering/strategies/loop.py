@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -22,14 +24,22 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     last = None
     if any(series.reverse for series in recurrence.inputs):
         last = e.op("Sub", steps, e.constant(np.array(1, np.int64)))
+    body = _body(e, recurrence, stacked, last)
+    results = e.ops(
+        "Loop", steps, e.constant(np.array(True)), *initial, outputs=len(body.outputs) - 1, body=body
+    )
+    states = len(recurrence.states)
+    return Results(_outputs(e, recurrence, results[states:]), list(results[:states]))
 
+
+def _body(e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last: ir.Value | None) -> ir.Graph:
+    """Return the body: one step of the stacked inputs.
+
+    `last` is the index of the last step, if an input runs from the end.
+    """
     body = e.body("step")
-    number = ir.Value(
-        name=body.names.fresh("number"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64)
-    )
-    condition = ir.Value(
-        name=body.names.fresh("go_on"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL)
-    )
+    number = body_value(body, "number", ir.DataType.INT64, [])
+    condition = body_value(body, "go_on", ir.DataType.BOOL, [])
     # In front: behind the step, OpenCV puts it where the number's low byte is, which is 0 after 256 steps.
     kept = body.op("Identity", condition)
     kept.type, kept.shape = condition.type, condition.shape
@@ -48,25 +58,19 @@ def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     dims = [*recurrence.state_dims(), *recurrence.output_dims()]
     graph = body_graph(body, [number, condition, *states], [*new_states, *outputs], dims)
     graph.outputs.insert(0, kept)
-    results = e.ops(
-        "Loop",
-        steps,
-        e.constant(np.array(True)),
-        *initial,
-        outputs=len(states) + len(outputs),
-        body=graph,
-    )
-    outputs = list(results[len(states) :])
-    if not isinstance(time, int) and not isinstance(recurrence.axes.batch, int):
+    return graph
+
+
+def _outputs(e: Emitter, recurrence: Recurrence, values: Sequence[ir.Value]) -> list[TimeSeries]:
+    """Return the outputs over time, in the order of the inputs' time steps."""
+    axes = recurrence.axes
+    if not isinstance(axes.time, int) and not isinstance(axes.batch, int):
         # A Loop of no iterations does not know the size of its outputs.
-        outputs = [
-            e.reshape(value, [time, *dims])
-            for value, dims in zip(outputs, recurrence.output_dims(), strict=True)
-        ]
-    series = [
-        TimeSeries(e, recurrence.axes, width, stacked=e.flip(value, 0) if reverse else value)
+        sizes = [[axes.time, *dims] for dims in recurrence.output_dims()]
+        values = [e.reshape(value, dims) for value, dims in zip(values, sizes, strict=True)]
+    return [
+        TimeSeries(e, axes, width, stacked=e.flip(value, 0) if reverse else value)
         for value, width, reverse in zip(
-            outputs, recurrence.output_widths, recurrence.output_reverse, strict=True
+            values, recurrence.output_widths, recurrence.output_reverse, strict=True
         )
     ]
-    return Results(series, list(results[: len(states)]))
