@@ -137,5 +137,6 @@ def forget_marks(model: ir.Model) -> None:
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for graph in graphs:
         for node, _ in walk(graph):
-            for mark in {EMITTED, _ORIGIN} & node.meta.keys():
-                del node.meta[mark]
+            for mark in (EMITTED, _ORIGIN):
+                if mark in node.meta:
+                    del node.meta[mark]

@@ -66,7 +66,8 @@ class Session:
     """An onnxruntime session on the CPU, without log output, with few threads.
 
     ``source`` is a path or serialized bytes; ``optimize=False`` runs the graph as it is written. Values then
-    do not share memory: planning that takes minutes for a large graph.
+    do not share memory: planning that takes minutes for a large graph. Nor are constant weights packed, which
+    every node would do for itself.
     ``one_thread`` is for models whose numbers depend on the threads.
 
     Raises:
@@ -90,6 +91,7 @@ class Session:
         levels = onnxruntime.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         options.enable_mem_reuse = options.enable_mem_pattern = optimize
+        options.add_session_config_entry("session.disable_prepacking", "0" if optimize else "1")
         try:
             self._session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"], disabled_optimizers=_UNSOUND_OPTIMIZERS
