@@ -127,6 +127,7 @@ def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
         if any(
             node.op_type in caution.ops
             and (not caution.open or None in [sizes[name] for name in caution.open])
+            and (caution.above_steps is None or (node.seq_length or 0) > caution.above_steps)
             for node in nodes
             for sizes in ({"batch": node.batch_size, "time": node.seq_length},)
         )

@@ -87,6 +87,7 @@ version) or, if there is no source, ``guess = true``::
     [[cautions]]                  # warnings about lowered nodes
     ops = ["GRU"]
     open = ["batch"]              # only if one of these sizes of X is dynamic
+    above_steps = 200             # only if the node is a straight line of more steps than these
     text = "..."
     source = "..."
 
@@ -221,6 +222,7 @@ class Caution(Claim):
     ops: Sequence[str]
     text: str
     open: Sequence[str] = ()
+    above_steps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

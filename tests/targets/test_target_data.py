@@ -226,3 +226,10 @@ def test_tract_wants_the_axes_of_an_old_squeeze(opset: int, squeeze: str, reason
     misfits = rnnlower.check(model, target="tract")
     assert [misfit.reason for misfit in misfits] == reasons
     assert all("opset 13" in misfit.remedy for misfit in misfits)
+
+
+@pytest.mark.parametrize(("steps", "told"), [(200, False), (201, True)])
+def test_a_line_that_takes_long_to_compile_is_noted(steps: int, told: bool) -> None:
+    config = Config(seq_length=steps, input_size=1, hidden_size=1)
+    _, report = rnnlower.lower.with_report(config.build(), target="tinygrad")
+    assert any("compiles a long straight line" in note for note in report.notes) == told
