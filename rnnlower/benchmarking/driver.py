@@ -262,9 +262,12 @@ def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
 
 
 def _steps(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the time steps of all recurrent nodes, as far as shapes are known."""
+    """Return the time steps of all recurrent nodes; ``None`` if a shape is unknown, or there is no node."""
+    recurrent = gather_facts(source.proto, shapes).recurrent
+    if not recurrent:
+        return None
     total = 0
-    for node in gather_facts(source.proto, shapes).recurrent:
+    for node in recurrent:
         length = node.x_dims[1 if node.layout else 0] if node.x_dims else None
         if not isinstance(length, int):
             return None

@@ -27,7 +27,7 @@ from rnnlower.targets.target import (
     Tried,
     Types,
 )
-from rnnlower.targets.validation import known_word, validate
+from rnnlower.targets.validation import did_you_mean, known_word, validate
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,6 +67,10 @@ def find_target(name: str | os.PathLike[str]) -> Target:
     return _built_in(str(name)) if str(name) in target_names() else _read(pathlib.Path(name), name)
 
 
+_ALIKE = 0.7
+"""What a misspelt target has in common with the one that was meant; TensorFlow has less with TensorRT."""
+
+
 @functools.cache
 def _built_in(name: str) -> Target:
     """Return a built-in target, cached because every lowering uses it."""
@@ -75,10 +79,9 @@ def _built_in(name: str) -> Target:
 
 def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
     if path.suffix != ".toml" or not path.is_file():
-        raise OptionError(
-            f"there is no target {str(name)!r}; it must be one of {', '.join(target_names())}, "
-            "or the path of a .toml file that describes one"
-        )
+        names = target_names()
+        listed = f"; it must be one of {', '.join(names)}, or the path of a .toml file that describes one"
+        raise OptionError(f"there is no target {str(name)!r}" + (did_you_mean(name, names, _ALIKE) or listed))
     try:
         return parse_target(path.stem, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:

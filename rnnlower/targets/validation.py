@@ -26,7 +26,7 @@ from rnnlower.recurrent.operators import (
 if TYPE_CHECKING:
     from rnnlower.targets.target import Target
 
-__all__ = ["ADAPTABLE", "CONTROL_FLOW", "known_word", "validate", "words"]
+__all__ = ["ADAPTABLE", "CONTROL_FLOW", "did_you_mean", "known_word", "validate", "words"]
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
 _MOST_LISTED = 24
@@ -77,10 +77,14 @@ def known_word(given: Any, known: Collection[str], problem: str) -> None:
     """
     if given in known:
         return
-    near = difflib.get_close_matches(str(given), known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = f"; known are {', '.join(known)}" if len(known) <= _MOST_LISTED else ""
-    raise ValueError(problem + (hint or listed))
+    raise ValueError(problem + (did_you_mean(given, known) or listed))
+
+
+def did_you_mean(given: Any, known: Collection[str], alike: float = 0.6) -> str:
+    """Return the question whether the nearest known word was meant; empty if none has that much in common."""
+    near = difflib.get_close_matches(str(given), known, n=1, cutoff=alike)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def validate(target: Target) -> None:

@@ -165,6 +165,7 @@ def test_a_model_without_recurrent_nodes_says_so(tmp_path):
     model = model_of([node], [info("x", 1, [2, 3])], [info("y", 1, [2, 3])])
     run = cli("bench", save(model, tmp_path), "--runs", 2)
     assert "no recurrent node" in run.stderr
+    assert "time steps" not in run.stdout
     assert [line.split()[0] for line in run.stdout.splitlines()[1:2]] == ["native"]
 
 

@@ -148,8 +148,10 @@ def test_a_target_file_without_a_table_is_refused(tmp_path: Path, missing: str) 
 
 
 def test_an_unknown_target_is_refused():
-    with pytest.raises(rnnlower.OptionError, match=r"there is no target 'tinygrat'.*tinygrad"):
+    with pytest.raises(rnnlower.OptionError, match=r"no target 'tinygrat'; did you mean 'tinygrad'\?"):
         find_target("tinygrat")
+    with pytest.raises(rnnlower.OptionError, match="no target 'tensorflow'; it must be one of"):
+        find_target("tensorflow")
 
 
 MODEL = """
