@@ -155,7 +155,7 @@ def test_own_target_file(tmp_path: Path) -> None:
     ("target", "config", "said"),
     [
         ("tinygrad", Config(), "is unrolled"),
-        ("onnxruntime", Config(layout=1, batch_size=1), "is unrolled"),
+        ("onnxruntime", Config(layout=1, batch_size=1), "is kept"),
         ("onnxruntime", Config(), "is kept"),
         ("sonnx", Config(), "is kept"),
         ("tract", Config(x_dims="time", clip=0.3), ""),
