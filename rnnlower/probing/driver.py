@@ -86,7 +86,7 @@ def _tables(asker: Asker) -> dict[str, Any]:
         "shapes": {"static": not dynamic} | source,
         "dtypes": {"allowed": operators.dtypes(asker)} | source,
         "ops": {"allowed": ops, "source": f"{source['source']}: ONNX's node tests of each operator"},
-        "limits": [limit | source for limit in operators.limits(asker, ops, opsets)],
+        "limits": [limit | source for limit in operators.limits(asker, ops, opsets, dynamic)],
     }
     flow = control_flow(asker, tables, dynamic)
     tables["control_flow"] = flow | source

@@ -11,9 +11,10 @@ import onnx
 import onnx.parser
 from onnx import helper
 
+from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Question, question
 
-__all__ = ["FORMS", "Form", "opset_question", "rank_question", "split_question"]
+__all__ = ["FORMS", "SIZED", "Form", "opset_question", "rank_question", "sized_question", "split_question"]
 
 Values = Mapping[str, Any]
 
@@ -26,7 +27,7 @@ class Form:
 
     Attributes:
         op_type: The operator.
-        node: The node in ONNX's textual syntax.
+        node: The node in ONNX's textual syntax, and those that read its output, a line each.
         inputs: The inputs: a tuple is the shape of random numbers.
         limit: The key of the target's limit, and the value to exclude.
         opset: The version of the default domain.
@@ -42,11 +43,11 @@ class Form:
 
     def question(self) -> Question:
         """Return the question whether the form is computed correctly."""
-        node = onnx.parser.parse_node(self.node)
-        return question([node], _arrays(self.inputs), list(node.output), self.opset, self.constant)
+        nodes = [onnx.parser.parse_node(line) for line in self.node.splitlines()]
+        return question(nodes, _arrays(self.inputs), list(nodes[-1].output), self.opset, self.constant)
 
     def __str__(self) -> str:
-        return f"{self.node} at opset {self.opset}, {self.limit[0]} {self.limit[1]}"
+        return f"{'; '.join(self.node.splitlines())} at opset {self.opset}, {self.limit[0]} {self.limit[1]}"
 
 
 def _arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
@@ -115,6 +116,11 @@ def _forms() -> Iterator[Form]:
     yield Form("Cast", "Y = Cast <to = 6> (X)", {"X": (2, 4)}, ("versions", 13))
     matrix = {"X": (5, 4), "s": [[3, 1], [0, 2]]}
     yield Form("Gather", "Y = Gather (X, s)", matrix, ("vector", 1), constant=frozenset("s"))
+    # A model of constants alone would have no input.
+    filled = "Z = ConstantOfShape (s)\nY = Add (X, Z)"
+    for constants in (frozenset("s"), frozenset[str]()):
+        values = {"s": [2, 4], "X": (2, 4)}
+        yield Form("ConstantOfShape", filled, values, ("constant", 0), constant=constants)
     squeezed = {"X": (1, 4, 1)}
     yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
 
@@ -124,6 +130,33 @@ def _but_first(inputs: Values) -> frozenset[str]:
 
 
 FORMS = tuple(_forms())
+
+
+SIZED = {
+    "ConstantOfShape": "z = ConstantOfShape (s) Y = Add (X, z)",
+    "Expand": "Y = Expand (row, s)",
+    "Reshape": "r = Reshape (X, s) Y = Sigmoid (r)",
+    "Slice": "z = Concat <axis = 0> (X, X) Y = Slice (z, n, m, first)",
+    "Tile": "Y = Tile (row, t)",
+}
+"""Operators with an input that is often computed from a dynamic size: ``n`` rows of four features."""
+
+
+def sized_question(op_type: str) -> Question:
+    """Ask whether an operator's input may be computed from the sizes of X."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : {_OPSET}]>
+        question (float[rows, 4] X) => (float[rows, 4] Y)
+        <float[1, 4] row = {{1, 2, 3, 4}}, int64[1] first = {{0}},
+         int64[1] one = {{1}}, int64[1] four = {{4}}>
+        {{
+            sizes = Shape (X) n = Gather <axis = 0> (sizes, first) m = Add (n, n)
+            s = Concat <axis = 0> (n, four) t = Concat <axis = 0> (n, one)
+            {SIZED[op_type]}
+        }}
+    """)
+    fed = [_arrays({"X": (rows, 4)}) for rows in (3, 5)]
+    return Question(model, [(feeds, evaluate(model, feeds)) for feeds in fed])
 
 
 def split_question(outputs: int) -> Question:

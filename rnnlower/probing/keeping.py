@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rnnlower.recurrent.operators import RECURRENT_OPS
+from rnnlower.targets.target import standard_operators
+
 __all__ = ["PROBED", "kept"]
 
 PROBED = "rnnlower probe"
 """The text in the source of a probed claim."""
+_UNTRIED = "; what they do not test is taken over from what was known before"
 _OF_A_LIMIT = ("written", "alone_behind", "vector", "constant", "attributes", "versions", "max_outputs")
 
 
@@ -25,8 +29,13 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     result = dict(tables) | {"title": before.get("title", tables["title"])}
     ops = before.get("ops", {})
     result["ops"] = tables["ops"] | {name: ops[name] for name in ("domains", "functions") if name in ops}
-    others = [name for name in ops.get("allowed", ()) if name not in tried]
+    earlier = (
+        {*ops["allowed"]} if "allowed" in ops else standard_operators() if "absent" in ops else frozenset()
+    )
+    others = earlier - {*ops.get("absent", ()), *tried, *RECURRENT_OPS}
     names = {*tables["ops"]["allowed"], *others}
+    if others:
+        result["ops"]["source"] += _UNTRIED
     # Those of other domains last.
     result["ops"]["allowed"] = sorted(names, key=lambda name: ("." in name, name))
     result["limits"] = [_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]]

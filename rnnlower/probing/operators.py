@@ -19,7 +19,15 @@ from onnx import helper, numpy_helper
 
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Asker, Question, question
-from rnnlower.probing.forms import FORMS, RANKED, opset_question, rank_question, split_question
+from rnnlower.probing.forms import (
+    FORMS,
+    RANKED,
+    SIZED,
+    opset_question,
+    rank_question,
+    sized_question,
+    split_question,
+)
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.target import CONTROL_FLOW
 
@@ -147,14 +155,19 @@ def _case_question(case: Any, opset: int, constant: bool = False) -> Question:
     return question([node], inputs, list(outputs), opset, others, outputs)
 
 
-def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the limits of single operators, without their sources."""
+def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: bool) -> list[dict[str, Any]]:
+    """Return the limits of single operators, without their sources.
+
+    An input that may be computed from dynamic sizes counts as free, where sizes may be dynamic.
+    """
     found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
     for form in FORMS:
         fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
         if not fits or asker.right(str(form), form.question):
             continue
         key, what = form.limit
+        if key == "constant" and dynamic and _is_sized(asker, form.op_type):
+            continue
         limit = found[form.op_type]
         if key == "attributes":
             limit.setdefault("attributes", {})[what[0]] = [what[1]]
@@ -196,6 +209,10 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int]) -> list[dict
     return [
         {"ops": [op_type], **limit} for op_type, limit in sorted(found.items()) if limit.get("versions", 1)
     ]
+
+
+def _is_sized(asker: Asker, op_type: str) -> bool:
+    return op_type in SIZED and asker.right(f"{op_type} of sizes of X", sized_question, op_type)
 
 
 def _behind(repeating: str, product: str) -> Question:

@@ -301,12 +301,15 @@ class _Tries:
     def _least_and_most(self, inputs: Sequence[str]) -> dict[str, Any]:
         """Return the smallest accepted sizes and the largest number of inputs."""
         rule: dict[str, Any] = {}
-        if not self._right(lambda node: dataclasses.replace(node, sizes=(3, 2, 1, 16)), "input_size"):
+        narrow = [(3, 2, 1, 16)] if self._asker.engine.slow else [(3, 2, 1, 16), (50, 16, 1, 64)]
+        if not all(
+            self._right(lambda node, s=s: dataclasses.replace(node, sizes=s), "input_size") for s in narrow
+        ):
             rule["min_input_size"] = 2
         states = frozenset(STATES[self._base.op_type]) & {*inputs}
 
         def small(units: int) -> bool:
-            more = {"inputs": self._base.inputs | states, "full": states, "sizes": (3, 1, 8, units)}
+            more = {"inputs": self._base.inputs | states, "full": states, "sizes": (3, 2, 8, units)}
             return self._right(lambda node: dataclasses.replace(node, **more), "")
 
         least = next((units * 2 for units in _UNITS if not small(units)), 1)

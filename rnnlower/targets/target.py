@@ -139,7 +139,16 @@ __all__ = [
     "Target",
     "Tried",
     "Types",
+    "standard_operators",
 ]
+
+
+@functools.cache
+def standard_operators() -> frozenset[str]:
+    """Return the operators of the default domain, except control flow."""
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+    return frozenset(names - {*CONTROL_FLOW})
+
 
 OPTIONAL = ("arithmetic", "costs", "tried")
 """The optional tables of a file."""
@@ -290,11 +299,10 @@ class Target:
     def op_types(self) -> frozenset[str]:
         """The operators of the default domain that it runs, except the recurrent ones."""
         if self.ops.allowed is not None:
-            ops = {op_type for op_type in self.ops.allowed if "." not in op_type}
+            ops = frozenset(op_type for op_type in self.ops.allowed if "." not in op_type)
         else:
-            standard = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
-            ops = standard - {*(self.ops.absent or ()), *CONTROL_FLOW}
-        return frozenset((ops - {*RECURRENT_OPS}) | {*self.control_flow.ops})
+            ops = standard_operators() - {*(self.ops.absent or ())}
+        return (ops - {*RECURRENT_OPS}) | {*self.control_flow.ops}
 
     @functools.cached_property
     def domains(self) -> frozenset[str]:
