@@ -73,7 +73,12 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
 
 
 def open_sizes(asker: Asker, tables: Tables) -> bool:
-    """Return whether a node lowered for the tables is correct with a symbolic batch size."""
+    """Return whether a node lowered for the tables is correct with a symbolic batch size.
+
+    Without a loop, the length must be static, and so all sizes.
+    """
+    if not {"Loop", "Scan"} & {*tables["control_flow"]["ops"]}:
+        return False
     target = _target({**tables, "recurrent": []})
     return all(
         _lowered_right(asker, Node("LSTM", each, open=frozenset({"batch"})), target, "lower", "open")
