@@ -117,10 +117,16 @@ def _forms() -> Iterator[Form]:
     matrix = {"X": (5, 4), "s": [[3, 1], [0, 2]]}
     yield Form("Gather", "Y = Gather (X, s)", matrix, ("vector", 1), constant=frozenset("s"))
     # A model of constants alone would have no input.
-    filled = "Z = ConstantOfShape (s)\nY = Add (X, Z)"
-    for constants in (frozenset("s"), frozenset[str]()):
-        values = {"s": [2, 4], "X": (2, 4)}
-        yield Form("ConstantOfShape", filled, values, ("constant", 0), constant=constants)
+    bare, full = (
+        f"Z = ConstantOfShape {value}(s)\nY = Add (X, Z)" for value in ("", "<value = float[1] {0}> ")
+    )
+    values = {"s": [2, 4], "X": (2, 4)}
+    for node, limit, constants in (
+        (bare, ("written", "value"), "s"),
+        (full, ("constant", 0), ""),
+        (full, ("versions", 9), "s"),
+    ):
+        yield Form("ConstantOfShape", node, values, limit, constant=frozenset(constants))
     squeezed = {"X": (1, 4, 1)}
     yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
 
@@ -133,7 +139,7 @@ FORMS = tuple(_forms())
 
 
 SIZED = {
-    "ConstantOfShape": "z = ConstantOfShape (s) Y = Add (X, z)",
+    "ConstantOfShape": "z = ConstantOfShape <value = float[1] {0}> (s) Y = Add (X, z)",
     "Expand": "Y = Expand (row, s)",
     "Reshape": "r = Reshape (X, s) Y = Sigmoid (r)",
     "Slice": "z = Concat <axis = 0> (X, X) Y = Slice (z, n, m, first)",
