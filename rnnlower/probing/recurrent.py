@@ -141,8 +141,11 @@ class _Tries:
             "needs": [*self._states, *self._needs],
         }
         rule |= self._weights() | self._least_and_most(inputs)
+        rule["nested"] = all(
+            self._right(lambda node, p=place: dataclasses.replace(node, place=p), "nested") for place in loops
+        )
         if dynamic:
-            rule |= self._open_sizes(inputs, loops)
+            rule |= self._open_sizes(inputs, loops if rule["nested"] else ())
         rule["not_behind"] = [
             op_type
             for op_type in ("Expand", "Tile")
@@ -150,9 +153,6 @@ class _Tries:
         ]
         # The semantics differ in clipping.
         rule["semantics"] = ["ort"] if "clip" in self._taken else []
-        rule["nested"] = all(
-            self._right(lambda node, p=place: dataclasses.replace(node, place=p), "nested") for place in loops
-        )
         rule["wrong"] = sorted(self._wrong - {*self._directions})
         rule["tried"] = _tried(_sizes(self._asker))
         kept = ("attributes", "inputs")

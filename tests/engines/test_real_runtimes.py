@@ -27,6 +27,23 @@ NODES = {
     "GRU": Config(op_type="GRU", seq_length=3, Y_h="graph"),
     "GRU, linear_before_reset": Config(op_type="GRU", seq_length=3, linear_before_reset=1, Y_h="graph"),
 }
+GRID = {
+    "sequence_lens": Config(seq_length=3, sequence_lens="input", Y_h="graph", Y_c="graph"),
+    "states and P": Config(
+        seq_length=3, direction="reverse", initial_h="input", initial_c="input", P="initializer", Y_h="graph"
+    ),
+    "clip, 16 rows": Config(op_type="GRU", seq_length=3, batch_size=16, clip=0.3, Y_h="graph"),
+    "layout = 1, 50 steps": Config(op_type="RNN", seq_length=50, layout=1, initial_h="input"),
+    "activations": Config(
+        op_type="GRU", seq_length=3, direction="bidirectional", activations=("HardSigmoid", "Softsign") * 2
+    ),
+    "one of everything": Config(op_type="RNN", seq_length=1, batch_size=1, input_size=1, direction="reverse"),
+}
+WHOLE = {
+    "gru_two_layers_dynamic": {"tokens": (3, 2, 6), "lengths": (2,)},
+    "ocr_conv_bilstm_gemm": {"image": (2, 1, 8, 16)},
+    "streaming_lstm_stack": {"features": (1, 4, 8)},
+}
 REFUSED = {("ort-qnn", "GRU"): "MEM_ALLOC", ("ort-qnn", "GRU, linear_before_reset"): "MEM_ALLOC"}
 """What the simulator of QNN does not finalize, although each operator of it does."""
 
@@ -74,6 +91,33 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     verdict = rnnlower.verify(model, result, on=runtime, trials=1)
     assert verdict, str(verdict)
     assert verdict.engines["candidate"] == runtime
+
+
+@pytest.mark.parametrize("row", GRID)
+def test_the_grid_in_short_is_right_there(runtime: str, row: str) -> None:
+    if installed(runtime).slow and GRID[row].seq_length > 3:
+        pytest.skip("it compiles so many steps for minutes")
+    model = GRID[row].build()
+    try:
+        verdict = rnnlower.verify(model, lowered_for_engine(model, runtime), on=runtime, trials=1)
+    except rnnlower.UnverifiableError as error:
+        assert runtime == "ort-qnn", error
+        return
+    assert verdict, str(verdict)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_models_are_equal_there(runtime: str, name: str) -> None:
+    model = onnx.load(MODELS / f"{name}.onnx")
+    shapes = WHOLE[name]
+    targets = [name for name in target_names() if find_target(name).engine == runtime]
+    result = (
+        rnnlower.lower(model, target=targets[0], input_shapes=shapes)
+        if targets
+        else rnnlower.unroll(model, input_shapes=shapes)
+    )
+    verdict = rnnlower.verify(model, result, on=runtime, trials=1)
+    assert verdict, str(verdict)
 
 
 def test_a_streamed_denoiser_frame_by_frame(runtime: str) -> None:
