@@ -5,8 +5,10 @@ onnxruntime and the NumPy reference are left to the tests of verification.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import generate
 import numpy as np
@@ -26,8 +28,6 @@ NODES = {
     "bidirectional LSTM": Config(direction="bidirectional", seq_length=3, Y_h="graph", Y_c="graph"),
     "GRU": Config(op_type="GRU", seq_length=3, Y_h="graph"),
     "GRU, linear_before_reset": Config(op_type="GRU", seq_length=3, linear_before_reset=1, Y_h="graph"),
-}
-GRID = {
     "sequence_lens": Config(seq_length=3, sequence_lens="input", Y_h="graph", Y_c="graph"),
     "states and P": Config(
         seq_length=3, direction="reverse", initial_h="input", initial_c="input", P="initializer", Y_h="graph"
@@ -61,10 +61,12 @@ def runtime(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def lowered_for_engine(model: onnx.ModelProto, runtime: str) -> onnx.ModelProto:
+def lowered_for_engine(model: onnx.ModelProto, runtime: str, **options: Any) -> onnx.ModelProto:
     """For the runtime's target; of straight-line primitive ops where it has none, or is not to keep nodes."""
     targets = [name for name in target_names() if find_target(name).engine == runtime]
-    result = rnnlower.lower(model, target=targets[0]) if targets else rnnlower.unroll(model)
+    result = (
+        rnnlower.lower(model, target=targets[0], **options) if targets else rnnlower.unroll(model, **options)
+    )
     assert isinstance(result, onnx.ModelProto)
     return result
 
@@ -82,7 +84,11 @@ def test_large_states_behind_closed_gates() -> None:
 
 @pytest.mark.parametrize("node", NODES)
 def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
-    model = NODES[node].build()
+    config = NODES[node]
+    if installed(runtime).slow:
+        # It compiles many steps for minutes.
+        config = dataclasses.replace(config, seq_length=min(config.seq_length, 3))
+    model = config.build()
     result = rnnlower.unroll(model) if runtime == "ort-qnn" else lowered_for_engine(model, runtime)
     if (runtime, node) in REFUSED:
         with pytest.raises(rnnlower.UnverifiableError, match=REFUSED[runtime, node]):
@@ -93,29 +99,10 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     assert verdict.engines["candidate"] == runtime
 
 
-@pytest.mark.parametrize("row", GRID)
-def test_the_grid_in_short_is_right_there(runtime: str, row: str) -> None:
-    if installed(runtime).slow and GRID[row].seq_length > 3:
-        pytest.skip("it compiles so many steps for minutes")
-    model = GRID[row].build()
-    try:
-        verdict = rnnlower.verify(model, lowered_for_engine(model, runtime), on=runtime, trials=1)
-    except rnnlower.UnverifiableError as error:
-        assert runtime == "ort-qnn", error
-        return
-    assert verdict, str(verdict)
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_models_are_equal_there(runtime: str, name: str) -> None:
     model = onnx.load(MODELS / f"{name}.onnx")
-    shapes = WHOLE[name]
-    targets = [name for name in target_names() if find_target(name).engine == runtime]
-    result = (
-        rnnlower.lower(model, target=targets[0], input_shapes=shapes)
-        if targets
-        else rnnlower.unroll(model, input_shapes=shapes)
-    )
+    result = lowered_for_engine(model, runtime, input_shapes=WHOLE[name])
     verdict = rnnlower.verify(model, result, on=runtime, trials=1)
     assert verdict, str(verdict)
 
