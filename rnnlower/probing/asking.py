@@ -177,13 +177,15 @@ class Asker:
         self._partial = None
 
     def _answer(self, asked: Question) -> list[str]:
+        # A recurrent node may keep its state from one run to the next.
+        trials = (*asked.trials, asked.trials[0])
         try:
-            answers = self._attempts.run(asked.model, *(feeds for feeds, _ in asked.trials))
+            answers = self._attempts.run(asked.model, *(feeds for feeds, _ in trials))
         except EngineError as error:
             return [error.how, str(error)]
         size = _TOLERANCES.get(self.engine.precision, _TOLERANCES["float32"])
         tolerance = Tolerance(size, size, scaled=True)
-        for outputs, (_, expected) in zip(answers, asked.trials, strict=True):
+        for outputs, (_, expected) in zip(answers, trials, strict=True):
             for name, array in expected.items():
                 if name not in outputs or not compare_values(name, array, outputs[name], tolerance).equal:
                     return ["wrong", ""]
