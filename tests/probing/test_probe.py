@@ -12,10 +12,11 @@ import onnx
 import pytest
 from support.cli_helpers import rnnlower
 
+from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing import asking, driver, lowered, operators, probe, recurrent
-from rnnlower.probing.forms import FORMS, split_question
+from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.keeping import kept
 from rnnlower.probing.nodes import SIZES, Node, node_question
 from rnnlower.probing.writing import changes, toml_text
@@ -85,7 +86,7 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert {"Cast", "Gemm", "Relu", "Split"} <= set(target.ops.allowed or ())
     assert "Erf" not in (target.ops.allowed or ())
     assert target.control_flow.ops == ["If"]
-    assert not target.shapes.static
+    assert target.shapes.static  # There is no loop for a dynamic length.
     limits = {limit.ops[0]: limit for limit in target.limits}
     assert limits["Split"].max_outputs == 9
     assert limits["Gemm"].attributes == {"alpha": [1.0]}
@@ -161,6 +162,39 @@ def test_open_sizes_are_asked_at_two_of_them() -> None:
     assert [right["Y"].shape[2] for _, right in asked.trials] == [2, 4]
 
 
+def test_an_operator_may_take_a_size_of_x() -> None:
+    for op_type in SIZED:
+        assert [feeds["X"].shape[0] for feeds, _ in sized_question(op_type).trials] == [3, 5]
+
+
+class Forgetful(Runtime):
+    """A runtime whose second run begins with the state of the first."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        first, *more = super().run(model, *trials)
+        return [first, *({name: array + 1 for name, array in each.items()} for each in more)]
+
+
+class Slow(Runtime):
+    """A runtime that another program holds up once."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        Runtime.asked += 1
+        if Runtime.asked == 1:
+            raise EngineError("it was still running after 60 s", "hangs")
+        return super().run(model, *trials)
+
+
+@pytest.mark.parametrize(("one", "answer"), [(Runtime, "right"), (Forgetful, "wrong"), (Slow, "right")])
+def test_a_second_run_counts_and_a_hang_is_asked_again(
+    one: type[Runtime], answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Runtime.asked = 0
+    monkeypatch.setattr(asking, "Attempts", one)
+    with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
+        assert asker.ask("a node", node_question, Node("LSTM")) == answer
+
+
 def test_changes_name_table_and_words() -> None:
     table = {"source": "a test 1.0"}
     data: dict[str, Any] = {
@@ -213,6 +247,10 @@ def test_what_cannot_be_found_out_is_kept() -> None:
     assert [caution["text"] for caution in made["cautions"]] == ["new", "x"]
     assert made["costs"] == before["costs"]
     assert kept(found, {}) == found
+    absent = kept(found, {"ops": {"absent": ["Bernoulli"]}}, tried=["Add", "Erf", "Relu"])["ops"]
+    assert "what they do not test" in absent["source"]
+    assert "RandomNormal" in absent["allowed"]
+    assert not {"Bernoulli", "Erf", "LSTM", "Loop"} & {*absent["allowed"]}
 
 
 def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -> None:
