@@ -44,8 +44,15 @@ WHOLE = {
     "ocr_conv_bilstm_gemm": {"image": (2, 1, 8, 16)},
     "streaming_lstm_stack": {"features": (1, 4, 8)},
 }
-REFUSED = {("ort-qnn", "GRU"): "MEM_ALLOC", ("ort-qnn", "GRU, linear_before_reset"): "MEM_ALLOC"}
-"""What the simulator of QNN does not finalize, although each operator of it does."""
+_NO_MEMORY = "MEM_ALLOC"
+REFUSED = {
+    **{
+        ("ort-qnn", node): _NO_MEMORY
+        for node in ("GRU", "GRU, linear_before_reset", "sequence_lens", "clip, 16 rows", "activations")
+    },
+    ("iree", "activations"): "Softsign",
+}
+"""The words of runtimes without a target: QNN's simulator does not finalize what it takes one by one."""
 
 
 @functools.cache
