@@ -82,6 +82,13 @@ _BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
     ("Gemm", "alpha", 1.0, "Y = Gemm <alpha = 0.5> (X, W)", {"X": (2, 4), "W": (4, 3)}),
     ("Gemm", "beta", 1.0, "Y = Gemm <beta = 0.5> (X, W, C)", {"X": (2, 4), "W": (4, 3), "C": (3,)}),
     ("Pad", "mode", "constant", 'Y = Pad <mode = "reflect"> (X, p)', {"X": (2, 4), "p": [0, 1, 0, 1]}),
+    (
+        "Pad",
+        "mode",
+        "constant",
+        'Z = Pad <mode = "reflect"> (X, p)\nY = Neg (Z)',
+        {"X": (1, 2, 6), "p": [0, 0, 2, 0, 0, 2]},
+    ),
 )
 _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
     ("Split", 11, "A, C = Split <axis = 0, split = [2, 3]> (X)", {"X": (5, 4)}),
