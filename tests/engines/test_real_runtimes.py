@@ -48,7 +48,14 @@ _NO_MEMORY = "MEM_ALLOC"
 REFUSED = {
     **{
         ("ort-qnn", node): _NO_MEMORY
-        for node in ("GRU", "GRU, linear_before_reset", "sequence_lens", "clip, 16 rows", "activations")
+        for node in (
+            "GRU",
+            "GRU, linear_before_reset",
+            "sequence_lens",
+            "clip, 16 rows",
+            "activations",
+            "gru_two_layers_dynamic",
+        )
     },
     ("iree", "activations"): "Softsign",
 }
@@ -89,6 +96,17 @@ def test_large_states_behind_closed_gates() -> None:
         assert max(output.max_abs for output in result.outputs) > 2e-5
 
 
+def verdict_there(
+    runtime: str, name: str, model: onnx.ModelProto, result: onnx.ModelProto
+) -> rnnlower.VerificationResult | None:
+    """Return the verdict, or ``None`` if the runtime refuses the result in the known words."""
+    if (runtime, name) not in REFUSED:
+        return rnnlower.verify(model, result, on=runtime, trials=1)
+    with pytest.raises(rnnlower.UnverifiableError, match=REFUSED[runtime, name]):
+        rnnlower.verify(model, result, on=runtime, trials=1)
+    return None
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     config = NODES[node]
@@ -97,11 +115,9 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
         config = dataclasses.replace(config, seq_length=min(config.seq_length, 3))
     model = config.build()
     result = rnnlower.unroll(model) if runtime == "ort-qnn" else lowered_for_engine(model, runtime)
-    if (runtime, node) in REFUSED:
-        with pytest.raises(rnnlower.UnverifiableError, match=REFUSED[runtime, node]):
-            rnnlower.verify(model, result, on=runtime, trials=1)
+    verdict = verdict_there(runtime, node, model, result)
+    if verdict is None:
         return
-    verdict = rnnlower.verify(model, result, on=runtime, trials=1)
     assert verdict, str(verdict)
     assert verdict.engines["candidate"] == runtime
 
@@ -110,8 +126,8 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
 def test_whole_models_are_equal_there(runtime: str, name: str) -> None:
     model = onnx.load(MODELS / f"{name}.onnx")
     result = lowered_for_engine(model, runtime, input_shapes=WHOLE[name])
-    verdict = rnnlower.verify(model, result, on=runtime, trials=1)
-    assert verdict, str(verdict)
+    verdict = verdict_there(runtime, name, model, result)
+    assert verdict is None or verdict, str(verdict)
 
 
 def test_a_streamed_denoiser_frame_by_frame(runtime: str) -> None:
