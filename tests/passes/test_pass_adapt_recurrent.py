@@ -67,7 +67,7 @@ CONFIGS = {
     "nothing written": Config(B="omitted", hidden_size_given=False),
     "reverse at opset 7": Config(opset=7, direction="reverse", Y_h="graph", op_type="GRU"),
     "both directions": Config(direction="bidirectional", Y_h="both", Y_c="graph", initial_h="input"),
-    "open length": Config(op_type="RNN", direction="reverse", x_dims="symbolic"),
+    "open length": Config(op_type="RNN", direction="forward", x_dims="symbolic"),
     "layout 1": Config(direction="bidirectional", initial_h="initializer", initial_c="input", P="input"),
     "full lengths": Config(op_type="GRU", direction="reverse", sequence_lens="omitted", place="if"),
     "default activations": Config(direction="bidirectional", activations=("Sigmoid", "Tanh", "Tanh") * 2),
@@ -142,6 +142,7 @@ LEFT = {
     "lengths": Config(sequence_lens="input", direction="reverse"),
     "activations": Config(activations=("Relu", "Tanh", "Tanh")),
     "input_forget": Config(input_forget=1),
+    "reverse of an open length": Config(op_type="RNN", direction="reverse", x_dims="symbolic"),
 }
 
 
