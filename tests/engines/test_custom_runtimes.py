@@ -59,4 +59,4 @@ def test_the_examples_run(folder: Path, program: str) -> None:
 def test_the_page_names_what_there_is() -> None:
     names = {engine.name for engine in engines() if not engine.tried}
     assert names == {"ncnn", "rknn", "litert"}
-    assert "ncnn, rknn and litert were written after" in PAGE
+    assert "The adapters of ncnn, rknn and litert follow the documentation" in PAGE

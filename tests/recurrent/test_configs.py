@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import Config, configs, is_native, random_config
+from support.judge import differences
 
 
 def _run_native(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -32,12 +33,8 @@ def _check(config: Config, rng: np.random.Generator) -> None:
     assert list(expected) == [info.name for info in model.graph.output]
     if not is_native(config):
         return
-    tolerance = 2e-4 if config.dtype == "float32" else 4e-3
-    for name, native in zip(expected, _run_native(model, feeds), strict=True):
-        assert native.dtype == expected[name].dtype
-        np.testing.assert_allclose(
-            native, expected[name], rtol=tolerance, atol=tolerance / 10, err_msg=f"{name} of {config}"
-        )
+    native = dict(zip(expected, _run_native(model, feeds), strict=True))
+    assert not differences(expected, native, config.dtype), f"{config}"
 
 
 @pytest.mark.parametrize("block", range(6))
