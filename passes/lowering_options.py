@@ -116,6 +116,11 @@ class LoweringOptions:
         return self.native != "lower"
 
     @property
+    def shares_constants(self) -> bool:
+        """True if the target would copy a constant for each node that reads it."""
+        return self.target is not None and self.target.ops.copies_constants
+
+    @property
     def has_factor(self) -> bool:
         """True if a Scan or Loop takes several steps per iteration."""
         return self.unroll_factor != 1

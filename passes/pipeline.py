@@ -183,6 +183,11 @@ PIPELINE: Sequence[Step] = (
     Step(
         emitting.require_fit, "The emitted ops must agree with the target's data.", when=("target", "emits")
     ),
+    Step(
+        emitting.share_constants,
+        "Only what reads the constants in the end counts.",
+        when=("emits", "shares_constants"),
+    ),
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target", "has_factor")),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),

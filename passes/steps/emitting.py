@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass
@@ -81,6 +84,22 @@ def return_to_asked(work: Work) -> None:
 @contract(requires=[nodes_are_replaced, opset_is_asked], ensures=[emitted_nodes_fit])
 def require_fit(work: Work) -> None:
     require_emitted_fit(work.model, work.target)
+
+
+def share_constants(work: Work) -> None:
+    """Let products that read the same constant read it through one Identity."""
+    graph, names = work.model.graph, NameSource(names_in(work.model))
+    for value in list(graph.initializers.values()):
+        uses = [(node, index) for node, index in value.uses() if node.op_type in ("Gemm", "MatMul")]
+        if len(uses) < 2:
+            continue
+        name = names.fresh(f"{value.name}/shared")
+        identity = ir.node("Identity", [value], name=name)
+        identity.outputs[0].name = name
+        identity.outputs[0].type, identity.outputs[0].shape = value.type, value.shape
+        graph.insert_before(graph[0], identity)
+        for node, index in uses:
+            node.replace_input_with(index, identity.outputs[0])
 
 
 def declare_outputs(work: Work) -> None:

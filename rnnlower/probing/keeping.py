@@ -13,6 +13,7 @@ __all__ = ["PROBED", "kept"]
 PROBED = "rnnlower probe"
 """The text in the source of a probed claim."""
 _UNTRIED = "; what they do not test is taken over from what was known before"
+_OF_OPS = ("domains", "functions", "copies_constants")
 _OF_A_LIMIT = ("written", "alone_behind", "vector", "constant", "attributes", "versions", "max_outputs")
 
 
@@ -28,7 +29,7 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     """
     result = dict(tables) | {"title": before.get("title", tables["title"])}
     ops = before.get("ops", {})
-    result["ops"] = tables["ops"] | {name: ops[name] for name in ("domains", "functions") if name in ops}
+    result["ops"] = tables["ops"] | {name: ops[name] for name in _OF_OPS if name in ops}
     earlier = (
         {*ops["allowed"]} if "allowed" in ops else standard_operators() if "absent" in ops else frozenset()
     )

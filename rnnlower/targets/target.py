@@ -33,6 +33,7 @@ version) or, if there is no source, ``guess = true``::
                                   # "com.microsoft.Gelu": an operator of another domain
     domains = ["com.microsoft"]   # domains of which it has all operators that are not absent
     functions = false             # whether it supports model-local functions
+    copies_constants = false      # whether each node that reads a constant gets a copy; an Identity shares it
     source = "..."
 
     [[limits]]                    # of single operators; all keys but ops are optional
@@ -194,6 +195,7 @@ class Ops(Claim):
     absent: Sequence[str] | None = None
     domains: Sequence[str] = ()
     functions: bool = False
+    copies_constants: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

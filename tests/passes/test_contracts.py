@@ -31,6 +31,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"strategy": "scan", "dequantize": True, "assume_linear_before_reset": True},
     {"strategy": "target", "target": "tinygrad", "dims": {"T": 3, "N": 2}},
     {"strategy": "target", "target": "opencv", "control_flow": "unroll"},
+    {"strategy": "target", "target": "onnx2torch", "dims": {"T": 3, "N": 2}},
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from pathlib import Path
 
 import onnx
@@ -396,3 +397,16 @@ def test_opencv_gets_a_loop_as_it_takes_it() -> None:
     assert [first.output[0]] == [value.name for value in loop.attribute[0].g.output[:1]]
     gathered = [node.output[0] for node in step if node.op_type == "Gather"]
     assert gathered == [node.input[0] for node in step if node.op_type == "Reshape"]
+
+
+def test_a_target_that_copies_constants_reads_them_through_an_identity() -> None:
+    """onnx2torch makes a buffer for every use of an initializer."""
+    config = Config(op_type="LSTM", seq_length=20, hidden_size=16, direction="bidirectional", x_dims="static")
+    model = rnnlower.lower(config.build(), target="onnx2torch")
+    assert isinstance(model, onnx.ModelProto)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
+    read = collections.Counter(name for node in products for name in node.input if name in weights)
+    assert len(products) > 20
+    assert not [name for name, count in read.items() if count > 1]
+    assert rnnlower.verify(config.build(), model)
