@@ -85,6 +85,15 @@ def lowered_for_engine(model: onnx.ModelProto, runtime: str, **options: Any) -> 
     return result
 
 
+def lowered_node(model: onnx.ModelProto, runtime: str) -> onnx.ModelProto:
+    """As for the runtime's target; of primitive ops for QNN, whose target is that of the device."""
+    if runtime != "ort-qnn":
+        return lowered_for_engine(model, runtime)
+    result = rnnlower.unroll(model)
+    assert isinstance(result, onnx.ModelProto)
+    return result
+
+
 def test_large_states_behind_closed_gates() -> None:
     if installed("tract").missing:
         pytest.skip(installed("tract").missing)
@@ -114,8 +123,7 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
         # It compiles many steps for minutes.
         config = dataclasses.replace(config, seq_length=min(config.seq_length, 3))
     model = config.build()
-    result = rnnlower.unroll(model) if runtime == "ort-qnn" else lowered_for_engine(model, runtime)
-    verdict = verdict_there(runtime, node, model, result)
+    verdict = verdict_there(runtime, node, model, lowered_node(model, runtime))
     if verdict is None:
         return
     assert verdict, str(verdict)
@@ -146,7 +154,11 @@ def test_a_planted_fault_shows_there(runtime: str, fault: str) -> None:
     model = NODES["LSTM"].build()
     wrong = onnx.ModelProto.FromString(model.SerializeToString())
     assert SOURCE_FAULTS[fault](wrong, np.random.default_rng(0))
-    verdict = rnnlower.verify(model, rnnlower.unroll(wrong, opset=17), on=runtime, trials=1)
+    control, verdict = (
+        rnnlower.verify(model, lowered_node(source, runtime), on=runtime, trials=1)
+        for source in (model, wrong)
+    )
+    assert control, str(control)
     assert verdict.on is not None
     assert verdict.on.ran
     assert not verdict, str(verdict)
