@@ -83,7 +83,8 @@ class AdaptedNode:
         self.recurrent: list[ir.Node] = []
         self._node = node
         self._changes = changes
-        self._batch_first = bool(node.layout) and "layout" in changes
+        # The other changes are written for time first.
+        self._batch_first = bool(node.layout)
         own = all(
             [each.name for each in functions] == [*node.cell.activations] for functions in node.activations
         )
@@ -190,7 +191,7 @@ class AdaptedNode:
 
     def _attributes(self, direction: str) -> list[ir.Attr]:
         node = self._node
-        dropped = {"direction", "hidden_size", *(("layout",) if self._batch_first else ())}
+        dropped = {"direction", "hidden_size", "layout"}
         if self._own_activations:
             dropped |= {"activations", "activation_alpha", "activation_beta"}
         kept = [attribute for name, attribute in node.node.attributes.items() if name not in dropped]
@@ -215,8 +216,7 @@ class AdaptedNode:
             value = ir.Value(name=self.e.names.fresh(name) if want else "")
             if want and node.dtype is not None:
                 value.type = ir.TensorType(node.dtype)
-                if self._batch_first or not node.layout:
-                    lane = [directions, rows, node.hidden_size]
-                    value.shape = ir.Shape([steps, *lane] if name == "Y" else lane)
+                lane = [directions, rows, node.hidden_size]
+                value.shape = ir.Shape([steps, *lane] if name == "Y" else lane)
             made.append(value)
         return made
