@@ -58,5 +58,5 @@ def test_the_examples_run(folder: Path, program: str) -> None:
 
 def test_the_page_names_what_there_is() -> None:
     names = {engine.name for engine in engines() if not engine.tried}
-    assert names == {"ncnn", "rknn", "litert"}
-    assert "The adapters of ncnn, rknn and litert follow the documentation" in PAGE
+    assert names == {"ncnn", "rknn"}
+    assert "that of rknn follows its documentation" in PAGE

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 ABOUT = {
     "title": "LiteRT through onnx2tf",
     "packages": ("ai-edge-litert", "onnx2tf", "tensorflow"),
+    "tried": "2.1.0",
     "install": "pip install onnx2tf ai-edge-litert tensorflow tf_keras",
 }
 
