@@ -178,3 +178,17 @@ def test_batch_normalization_infers(runtime: str) -> None:
     """)
     verdict = rnnlower.verify(model, model, on=runtime, trials=1)
     assert verdict, str(verdict)
+
+
+@pytest.mark.parametrize("runtime", ["mnn"], indirect=True)
+def test_a_condition_is_fed_as_a_bool(runtime: str) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[2, 4] x, bool c) => (float[2, 4] y)
+        {
+            y = If (c) <then_branch = plus () => (float[2, 4] p) { p = Add (x, x) },
+                        else_branch = minus () => (float[2, 4] m) { m = Neg (x) }>
+        }
+    """)
+    verdict = rnnlower.verify(model, model, on=runtime, trials=4)
+    assert verdict, str(verdict)

@@ -37,6 +37,8 @@ def load(model: Model) -> Run:
         values = []
         for name in inputs:
             array = np.ascontiguousarray(feeds[name])
+            # MNN has no bool: its conditions are integers.
+            array = array.astype(np.int32) if array.dtype.kind == "b" else array
             values.append(MNN.expr.const(array, list(array.shape), MNN.expr.NCHW, kinds[array.dtype.kind]))
         return {name: value.read().copy() for name, value in zip(outputs, net.forward(values), strict=True)}
 
