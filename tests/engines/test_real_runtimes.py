@@ -180,7 +180,7 @@ def test_batch_normalization_infers(runtime: str) -> None:
     assert verdict, str(verdict)
 
 
-@pytest.mark.parametrize("runtime", ["mnn"], indirect=True)
+@pytest.mark.parametrize("runtime", ["iree", "mnn", "tvm"], indirect=True)
 def test_a_condition_is_fed_as_a_bool(runtime: str) -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>

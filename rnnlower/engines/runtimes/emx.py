@@ -41,7 +41,7 @@ def load(model: Model) -> Run:
 
     def run(feeds: Arrays) -> Arrays:
         results = {name: np.empty(sizes, model.dtypes[name]) for name, sizes in model.outputs.items()}
-        arrays = [*(np.ascontiguousarray(feeds[name]) for name in model.inputs), *results.values()]
+        arrays = [*(np.asarray(feeds[name], order="C") for name in model.inputs), *results.values()]
         function(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
         return results
 

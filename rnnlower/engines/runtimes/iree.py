@@ -33,7 +33,7 @@ def load(model: Model) -> Run:
     inputs, outputs = list(model.inputs), list(model.outputs)
 
     def run(feeds: Arrays) -> Arrays:
-        results = function(*(np.ascontiguousarray(feeds[name]) for name in inputs))
+        results = function(*(np.asarray(feeds[name], order="C") for name in inputs))
         results = results if isinstance(results, (list, tuple)) else [results]
         return {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
 

@@ -36,7 +36,7 @@ def load(model: Model) -> Run:
     def run(feeds: Arrays) -> Arrays:
         values = []
         for name in inputs:
-            array = np.ascontiguousarray(feeds[name])
+            array = np.asarray(feeds[name], order="C")
             # MNN has no bool: its conditions are integers.
             array = array.astype(np.int32) if array.dtype.kind == "b" else array
             values.append(MNN.expr.const(array, list(array.shape), MNN.expr.NCHW, kinds[array.dtype.kind]))

@@ -23,7 +23,7 @@ def load(model: Model) -> Run:
     inputs, outputs = list(model.inputs), list(model.outputs)
 
     def run(feeds: Arrays) -> Arrays:
-        values = [tvm.runtime.tensor(np.ascontiguousarray(feeds[name]), device) for name in inputs]
+        values = [tvm.runtime.tensor(np.asarray(feeds[name], order="C"), device) for name in inputs]
         results = machine["main"](*values)
         results = [results] if hasattr(results, "numpy") else results
         return {name: result.numpy() for name, result in zip(outputs, results, strict=True)}
