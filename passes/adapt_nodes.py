@@ -43,10 +43,10 @@ def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
 class AdaptNodesPass(Pass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
-    Flatten, Squeeze and Unsqueeze become a Reshape, a Split becomes Slices; a Pad that repeats elements
-    becomes Gathers; a Gather by a constant of several axes becomes one by a vector, and a Reshape; a Tanh
-    becomes a scaled Sigmoid of twice its input. A ScatterND into a constant box becomes Slices and Concats
-    around the box.
+    Flatten, Squeeze, Unsqueeze and a Reshape with ``allowzero`` become a plain Reshape, a Split becomes
+    Slices; a Pad that repeats elements becomes Gathers; a Gather by a constant of several axes becomes one
+    by a vector, and a Reshape; a Tanh becomes a scaled Sigmoid of twice its input. A ScatterND into a
+    constant box becomes Slices and Concats around the box.
 
     Args:
         refused: Whether a node must be replaced, and may not be emitted.
@@ -241,6 +241,7 @@ _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Flatten": _as_reshape,
     "Gather": _by_vector,
     "Pad": _as_gathers,
+    "Reshape": _as_reshape,
     "ScatterND": _around_box,
     "Split": _as_slices,
     "Squeeze": _as_reshape,

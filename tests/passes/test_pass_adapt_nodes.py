@@ -44,6 +44,17 @@ def test_shaping_becomes_a_reshape(node: str) -> None:
     assert adapted(text + "<keepdims = 0> (t) }", node.split()[0])[0] == "Reshape"
 
 
+def test_a_reshape_that_allows_zeros_and_has_none() -> None:
+    text = """main (float[4, 3] x) => (float[2, 6] y) <int64[2] s = {2, -1}>
+        { y = Reshape <allowzero = 1> (x, s) }"""
+    source = onnx.parser.parse_model(HEADER + text)
+    lowered = rnnlower.lower(source, target="onnx2torch")
+    assert [node.op_type for node in lowered.graph.node] == ["Reshape"]
+    assert not lowered.graph.node[0].attribute
+    assert rnnlower.verify(source, lowered)
+    assert rnnlower.check(source, target="onnx2torch")
+
+
 @pytest.mark.parametrize("axis", [1, -2])
 def test_a_gather_by_a_matrix(axis: int) -> None:
     text = f"""main (float[2, 4, 3] x) => (float[2, 2, 2, 3] y) <int64[2, 2] of = {{3, 0, 1, -1}}>
