@@ -77,6 +77,9 @@ def _tables(asker: Asker) -> dict[str, Any]:
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
     dynamic = operators.is_dynamic(asker)
     ops = operators.operators(asker, opsets[1])
+    types = operators.dtypes(asker)
+    limits = operators.limits(asker, ops, opsets, dynamic)
+    opsets[0] = operators.first_to_cut(opsets, limits)
     source = {"source": _source(engine)}
     tables: dict[str, Any] = {
         "title": engine.title,
@@ -84,9 +87,9 @@ def _tables(asker: Asker) -> dict[str, Any]:
         "opset": {"range": opsets} | source,
         "control_flow": {"ops": []} | source,
         "shapes": {"static": not dynamic} | source,
-        "dtypes": {"allowed": operators.dtypes(asker)} | source,
+        "dtypes": {"allowed": types} | source,
         "ops": {"allowed": ops, "source": f"{source['source']}: ONNX's node tests of each operator"},
-        "limits": [limit | source for limit in operators.limits(asker, ops, opsets, dynamic)],
+        "limits": [limit | source for limit in limits],
     }
     flow = control_flow(asker, tables, dynamic)
     tables["control_flow"] = flow | source
@@ -95,6 +98,8 @@ def _tables(asker: Asker) -> dict[str, Any]:
     tables["recurrent"] = [rule | source for rule in recurrent_rules(asker, dynamic, flow["ops"])]
     tables["recurrent"] = adaptations(asker, tables)
     tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
+    if sums := operators.arithmetic(asker, types):
+        tables["arithmetic"] = sums | source
     return tables | {"tried": {"version": engine.version or "unknown"} | source}
 
 

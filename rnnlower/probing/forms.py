@@ -73,6 +73,8 @@ _FED: tuple[tuple[str, Values], ...] = (
     ("Y = Gemm (X, s, C)", {"X": (2, 4), "s": (4, 3), "C": (3,)}),
     ("Y = Gemm (X, W, s)", {"X": (2, 4), "W": (4, 3), "s": (3,)}),
     ("Y = PRelu (X, s)", {"X": (2, 4), "s": (4,)}),
+    ("Y = OneHot (X, s, v)", {"X": [2, 0, 1], "s": 3, "v": [0.0, 1.0]}),
+    ("Y = OneHot (X, d, s)", {"X": [2, 0, 1], "d": 3, "s": [0.0, 1.0]}),
     ("Y = Slice (X, s, e, a)", {"X": (5, 4), "s": [1], "e": [4], "a": [0]}),
     ("Y = Slice (X, b, s, a)", {"X": (5, 4), "b": [1], "s": [4], "a": [0]}),
 )
@@ -90,6 +92,7 @@ _BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
         {"X": (1, 2, 6), "p": [0, 0, 2, 0, 0, 2]},
     ),
 )
+_RANGE = {name: np.float32(value) for name, value in (("b", 0), ("e", 4), ("d", 1))}
 _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
     ("Split", 11, "A, C = Split <axis = 0, split = [2, 3]> (X)", {"X": (5, 4)}),
     ("Split", 13, "A, C = Split <axis = 0> (X, s)", {"X": (5, 4), "s": [2, 3]}),
@@ -106,6 +109,15 @@ _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
     ("ReduceSum", 13, "Y = ReduceSum (X, a)", {"X": (5, 4), "a": [1]}),
     ("Pad", 10, "Y = Pad <pads = [0, 1, 0, 1]> (X)", {"X": (5, 4)}),
     ("Pad", 13, "Y = Pad (X, p)", {"X": (5, 4), "p": [0, 1, 0, 1]}),
+    # ONNX's tests of these have fed scalars, a depth with an axis, and further outputs.
+    ("Range", 11, "Z = Range (b, e, d)\nY = Add (X, Z)", {"X": (2, 4), **_RANGE}),
+    (
+        "OneHot",
+        11,
+        "Y = OneHot (X, d, v)",
+        {"X": [2, 0, 1], "d": np.int64(3), "v": np.array([0.0, 1.0], np.float32)},
+    ),
+    ("LayerNormalization", 17, "Y = LayerNormalization (X, w, b)", {"X": (2, 4), "w": (4,), "b": (4,)}),
 )
 
 

@@ -43,7 +43,11 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     result["recurrent"] = [_with_times(rule, before.get("recurrent", ())) for rule in tables["recurrent"]]
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
     result["cautions"] = [*tables["cautions"], *known]
-    return result | {name: table for name, table in before.items() if name not in result}
+    # How it sums is found out, or else not known.
+    gates = {name: value for name, value in before.get("arithmetic", {}).items() if name != "accumulates"}
+    if "gates" in gates:
+        result["arithmetic"] = gates | result.get("arithmetic", {})
+    return result | {name: before[name] for name in before if name not in (*result, "arithmetic")}
 
 
 def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

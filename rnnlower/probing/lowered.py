@@ -51,7 +51,10 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
         words = ", ".join([form, *(["apart"] if apart else []), *keys])
         return _lowered_right(asker, node, _target(draft | {"control_flow": flow}), "lower", words)
 
-    ops = ["If"] if asker.right("If", _if) else []
+    branches = [dataclasses.replace(node, place="If") for node in _FORMS]
+    ops = (
+        ["If"] if asker.right("two Ifs", _ifs) and all(right("If", False, node) for node in branches) else []
+    )
     many = {d: [dataclasses.replace(n, direction=d, sizes=_MANY) for n in _FORMS] for d in _DIRECTIONS}
     apart = False
     for form in ("Loop", "Scan"):
@@ -89,17 +92,24 @@ def open_sizes(asker: Asker, tables: Tables) -> bool:
 def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     guard = ["If"] if "If" in ops else []
-    steps = [Node("LSTM", d, open=frozenset({"time"})) for d in ("forward", "bidirectional")]
+    steps, none = _open_time()
     if {"Loop", "Scan"} <= {*ops} and not all(right("Scan", apart, node, guard) for node in steps):
         table["dynamic"] = "Loop"
-    none = [dataclasses.replace(node, sizes=(0, 2, 8, 16)) for node in steps]
-    if "Scan" in ops and all(right("Scan", apart, node, key="empty_scan") for node in (*steps, *none)):
+    # Without an If to put around it, no steps are not fed; `cautions` says so.
+    nodes = [*steps, *none] if guard else steps
+    if "Scan" in ops and all(right("Scan", apart, node, key="empty_scan") for node in nodes):
         table["empty_scan"] = True
     rows = [Node("LSTM", d, open=frozenset({"batch"})) for d in ("forward", "bidirectional")]
     loops = [form for form in ("Loop", "Scan") if form in ops]
     if loops and not all(right(loops[0], apart, node, guard) for node in rows):
         table["unroll_batch"] = True
     return table
+
+
+def _open_time() -> tuple[list[Node], list[Node]]:
+    """Nodes of a symbolic length, and the same with no steps."""
+    steps = [Node("LSTM", d, open=frozenset({"time"})) for d in ("forward", "bidirectional")]
+    return steps, [dataclasses.replace(node, sizes=(0, 2, 8, 16)) for node in steps]
 
 
 def _target(tables: Tables) -> Target:
@@ -188,21 +198,30 @@ def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
                 answer, words = _ask(asker, each, target, "lower", "lowered")
                 if answer != "right":
                     texts.setdefault(node.op_type, f"{each}: {answer}; {words}"[:_MOST_WORDS])
-    return [
+    found: list[dict[str, Any]] = [
         {"ops": [op_type], "text": f"a lowered {op_type} is not right there: {text}"}
         for op_type, text in texts.items()
     ]
+    if target.control_flow.empty_scan and "If" not in target.control_flow.ops:
+        answers = {_ask(asker, node, target, "lower", "no steps")[0] for node in _open_time()[1]}
+        if answers != {"right"}:
+            text = "without time steps, what is lowered is not right there: feed at least one"
+            found.append({"ops": ["LSTM", "GRU", "RNN"], "open": ["time"], "text": text})
+    return found
 
 
-def _if() -> Question:
+def _ifs() -> Question:
+    """Two Ifs, one after the other: some runtimes have room for one in a graph."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 13]>
         question (float[1] C, float[2, 4] X) => (float[2, 4] Y)
         <float[1] zero = {0}>
         {
             c = Greater (C, zero)
-            Y = If (c) <then_branch = plus () => (float[2, 4] p) { p = Add (X, X) },
+            Z = If (c) <then_branch = plus () => (float[2, 4] p) { p = Add (X, X) },
                         else_branch = minus () => (float[2, 4] m) { m = Neg (X) }>
+            Y = If (c) <then_branch = more () => (float[2, 4] q) { q = Mul (Z, Z) },
+                        else_branch = less () => (float[2, 4] l) { l = Sigmoid (Z) }>
         }
     """)
     x = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -243,8 +243,13 @@ def _body(node: onnx.NodeProto, outputs: list[str], prefix: str, x: str) -> tupl
     return inner, names
 
 
-def _values(names: list[str]) -> list[onnx.ValueInfoProto]:
-    return [helper.make_tensor_value_info(name, 1, None) for name in names]
+def _values(graph: onnx.GraphProto, outputs: list[str], names: list[str]) -> list[onnx.ValueInfoProto]:
+    """What a body returns, in the shapes of the graph's outputs; some runtimes refuse it without."""
+    shapes = {value.name: _shape(value) for value in graph.output}
+    return [
+        helper.make_tensor_value_info(name, 1, shapes[output])
+        for output, name in zip(outputs, names, strict=True)
+    ]
 
 
 def _constant(graph: onnx.GraphProto, name: str, value: Any) -> str:
@@ -256,7 +261,7 @@ def _if(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> lis
     branches = {}
     for branch in ("then_branch", "else_branch"):
         inner, names = _body(node, outputs, f"{branch}_", "X")
-        branches[branch] = helper.make_graph([inner], branch, [], _values(names))
+        branches[branch] = helper.make_graph([inner], branch, [], _values(graph, outputs, names))
     greater = helper.make_node(
         "Greater", ["on", _constant(graph, "zero", np.zeros(1, np.float32))], ["is_on"]
     )
@@ -271,7 +276,11 @@ def _loop(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> l
         helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []),
         *_typed_like(graph, "X", "x"),
     ]
-    made = [helper.make_tensor_value_info("on", onnx.TensorProto.BOOL, []), *_values(["x_next", *names])]
+    made = [
+        helper.make_tensor_value_info("on", onnx.TensorProto.BOOL, []),
+        *_typed_like(graph, "X", "x_next"),
+        *_values(graph, outputs, names),
+    ]
     body = helper.make_graph(nodes, "body", given, made)
     start = [_constant(graph, "most", np.int64(_ITERATIONS)), _constant(graph, "first", np.bool_(True)), "X"]
     return [helper.make_node("Loop", start, ["x_last", *outputs], body=body)]
@@ -279,7 +288,7 @@ def _loop(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> l
 
 def _scan(node: onnx.NodeProto, graph: onnx.GraphProto, outputs: list[str]) -> list[onnx.NodeProto]:
     inner, names = _body(node, outputs, "in_", "x")
-    body = helper.make_graph([inner], "body", _typed_like(graph, "X", "x"), _values(names))
+    body = helper.make_graph([inner], "body", _typed_like(graph, "X", "x"), _values(graph, outputs, names))
     several = [
         helper.make_node("Neg", ["X"], ["x_0"]),
         helper.make_node("Unsqueeze", ["x_0", _constant(graph, "first", [0])], ["x_1"]),

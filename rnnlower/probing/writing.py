@@ -87,6 +87,8 @@ def _said(target: Target) -> dict[str, dict[str, Any]]:
     """Return the claims of a target, by table or operator."""
     said = {"ops": {"allowed": sorted(target.op_types)}}
     said |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
+    if target.arithmetic is not None:
+        said["arithmetic"] = _fields(target.arithmetic)
     for limit in target.limits:
         for op_type in limit.ops:
             said.setdefault(f"limits of {op_type}", {}).update(_fields(limit))
