@@ -58,6 +58,7 @@ def _arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
+_OFF_ON = np.array([0.0, 1.0], np.float32)
 # The node, its inputs, and the one that is fed in the end: by default all but the first are constants.
 _FED: tuple[tuple[str, Values], ...] = (
     ("Y = Reshape (X, s)", {"X": (2, 6), "s": [3, 4]}),
@@ -73,8 +74,8 @@ _FED: tuple[tuple[str, Values], ...] = (
     ("Y = Gemm (X, s, C)", {"X": (2, 4), "s": (4, 3), "C": (3,)}),
     ("Y = Gemm (X, W, s)", {"X": (2, 4), "W": (4, 3), "s": (3,)}),
     ("Y = PRelu (X, s)", {"X": (2, 4), "s": (4,)}),
-    ("Y = OneHot (X, s, v)", {"X": [2, 0, 1], "s": 3, "v": [0.0, 1.0]}),
-    ("Y = OneHot (X, d, s)", {"X": [2, 0, 1], "d": 3, "s": [0.0, 1.0]}),
+    ("Y = OneHot (X, s, v)", {"X": [2, 0, 1], "s": 3, "v": _OFF_ON}),
+    ("Y = OneHot (X, d, s)", {"X": [2, 0, 1], "d": 3, "s": _OFF_ON}),
     ("Y = Slice (X, s, e, a)", {"X": (5, 4), "s": [1], "e": [4], "a": [0]}),
     ("Y = Slice (X, b, s, a)", {"X": (5, 4), "b": [1], "s": [4], "a": [0]}),
 )
@@ -111,12 +112,7 @@ _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
     ("Pad", 13, "Y = Pad (X, p)", {"X": (5, 4), "p": [0, 1, 0, 1]}),
     # ONNX's tests of these have fed scalars, a depth with an axis, and further outputs.
     ("Range", 11, "Z = Range (b, e, d)\nY = Add (X, Z)", {"X": (2, 4), **_RANGE}),
-    (
-        "OneHot",
-        11,
-        "Y = OneHot (X, d, v)",
-        {"X": [2, 0, 1], "d": np.int64(3), "v": np.array([0.0, 1.0], np.float32)},
-    ),
+    ("OneHot", 11, "Y = OneHot (X, d, v)", {"X": [2, 0, 1], "d": 3, "v": _OFF_ON}),
     ("LayerNormalization", 17, "Y = LayerNormalization (X, w, b)", {"X": (2, 4), "w": (4,), "b": (4,)}),
 )
 

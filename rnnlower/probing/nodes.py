@@ -244,7 +244,7 @@ def _body(node: onnx.NodeProto, outputs: list[str], prefix: str, x: str) -> tupl
 
 
 def _values(graph: onnx.GraphProto, outputs: list[str], names: list[str]) -> list[onnx.ValueInfoProto]:
-    """What a body returns, in the shapes of the graph's outputs; some runtimes refuse it without."""
+    """The values that a body returns, in the shapes of the graph's outputs; OpenCV refuses it without."""
     shapes = {value.name: _shape(value) for value in graph.output}
     return [
         helper.make_tensor_value_info(name, 1, shapes[output])
