@@ -7,14 +7,16 @@ python docs/runtimes.py opencv tract      # the sections of these, leaving the o
 from __future__ import annotations
 
 import collections
+import datetime
 import itertools
 import pathlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
-from runtime_grid import COLUMNS, FEATURES, Outcome, attempt, product, rows
+from runtime_grid import COLUMNS, FEATURES, Outcome, attempt, product, rows, sized
 from support.runtimes import RUNTIMES, Runtime
 
 from rnnlower.engines.opened import Attempts
@@ -37,8 +39,12 @@ operators' text:
 The table of a runtime gives a node one feature beside the defaults (float32, 3 steps, 2 rows, opset 14); what
 stands in it is the native attempt. Lowered, every node is right unless its cell says otherwise. The second
 line below the table counts all combinations of sequence_lens, clip, other activations, layout = 1, initial
-states and peepholes, for each cell and direction.
+states and peepholes, for each cell and direction. The third counts plain nodes at real sizes: 1, 3 and 50
+steps, 1 and 16 rows, 8 and 64 features, 16, 64 and 256 units, every other one with initial states. The list
+has the runtime's words for the nodes that it refuses or that end its process.
 """
+_LONG, _SHORT = 50, 3
+_MOST_WORDS = 150
 
 
 def main(targets: Sequence[str]) -> None:
@@ -59,7 +65,8 @@ def _sections() -> dict[str, str]:
 def _section(runtime: Runtime) -> Iterator[str]:
     yield f"## {runtime.target}"
     yield ""
-    yield f"{runtime.engine.label}, with onnx {metadata.version('onnx')}."
+    today = datetime.date.today().isoformat()
+    yield f"{runtime.engine.label}, {today}, with onnx {metadata.version('onnx')}."
     yield ""
     with Attempts(runtime.engine) as attempts:
         tried = itertools.islice(rows(), 0, None, runtime.every)
@@ -80,6 +87,24 @@ def _section(runtime: Runtime) -> Iterator[str]:
         combined = [attempt(attempts, runtime, config) for config in product(every=runtime.every)]
         yield ""
         yield f"Combinations{every}: {_counts(combined)}."
+        nodes = itertools.islice(sized(_SHORT if runtime.every > 1 else _LONG), 0, None, runtime.every)
+        large = [attempt(attempts, runtime, config) for config in nodes]
+        yield ""
+        yield f"Real sizes{every}: {_counts(large)}."
+        yield from _words([*cells.values(), *combined, *large])
+
+
+def _words(outcomes: Sequence[tuple[Outcome, Outcome]]) -> Iterator[str]:
+    """Yield a list of what the runtime says, each once, with the number of nodes."""
+    for index, how in enumerate(("native", "lowered")):
+        said: dict[str, list[str]] = collections.defaultdict(list)
+        for why in (pair[index].why for pair in outcomes if pair[index].verdict not in ("right", "wrong")):
+            # Alike but for names and numbers.
+            said[re.sub(r"[\d.]+|'[^']*'|\"[^\"]*\"|0x\w+", "", why)].append(why)
+        if said:
+            yield ""
+        for each in sorted(said.values(), key=len, reverse=True):
+            yield f"- {how}, {len(each)}: `{each[0][:_MOST_WORDS].replace('`', '')}`"
 
 
 def _cell(outcomes: tuple[Outcome, Outcome] | None) -> str:

@@ -21,8 +21,9 @@ from support.runtimes import RUNTIMES, Runtime
 
 import rnnlower
 from rnnlower.engines.opened import Attempts, EngineError
+from rnnlower.probing.nodes import SIZES
 
-__all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "attempt_lowered", "product", "rows"]
+__all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "attempt_lowered", "product", "rows", "sized"]
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 COLUMNS = tuple(itertools.product(("LSTM", "GRU", "RNN"), DIRECTIONS))
@@ -86,6 +87,24 @@ def rows() -> Iterator[tuple[str, tuple[str, str], Config]]:
             features = _one_feature(op_type, direction)
             if feature in features:
                 yield feature, (op_type, direction), _config(op_type, direction, **features[feature])
+
+
+def sized(steps: int) -> Iterator[Config]:
+    """Yield plain nodes of up to so many steps at real sizes, every other one with initial states."""
+    sizes = [
+        {"seq_length": each, "batch_size": batch, "input_size": features, "hidden_size": units}
+        for each, batch, features, units in SIZES[1:]
+        if each <= steps
+    ]
+    forms = [*COLUMNS, *(("GRU, linear_before_reset", direction) for direction in DIRECTIONS)]
+    for index, (size, (form, direction)) in enumerate(itertools.product(sizes, forms)):
+        op_type, _, more = form.partition(", ")
+        # As large as nodes are whose rounding errors do not grow from step to step.
+        fields: dict[str, Any] = size | {"weight_scale": 0.5 / size["hidden_size"] ** 0.5}
+        fields |= {more: 1} if more else {}
+        yield _config(
+            op_type, direction, **fields, **(_states(op_type) if (index + index // len(forms)) % 2 else {})
+        )
 
 
 def product(every: int = 1) -> Iterator[Config]:

@@ -156,12 +156,12 @@ def _arrays(node: Node) -> dict[str, Array]:
 def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
     """Nodes that make inputs of the node; what they read takes the place of what they make."""
     nodes = []
-    for name in sorted(node.computed - {*STATES[node.op_type]}):
+    for name in sorted((node.computed - {*STATES[node.op_type]}) & {*inputs}):
         halves = np.array_split(inputs.pop(name), 2, axis=1)
         parts = [f"{name}_{index}" for index in range(len(halves))]
         inputs |= dict(zip(parts, halves, strict=True))
         nodes.append(helper.make_node("Concat", parts, [name], axis=1))
-    states = sorted(node.computed & {*STATES[node.op_type]})
+    states = sorted(node.computed & {*STATES[node.op_type]} & {*inputs})
     if states:
         count = 2 if node.direction == "bidirectional" else 1
         inputs |= {name: np.array([value]) for name, value in (("d", count), ("i", 1), ("h", node.sizes[3]))}
