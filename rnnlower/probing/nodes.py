@@ -182,28 +182,31 @@ def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
 
 
 def _opened(asked: Question, node: Node) -> Question:
-    """The same with symbols for sizes of X, on which those of the outputs depend, and a second trial."""
+    """The same with symbols for sizes of X, on which others depend, and a second trial."""
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
-    axes = {"time": 0, "batch": 1}
-    for name in node.open:
-        model.graph.input[0].type.tensor_type.shape.dim[axes[name]].dim_param = name
-    # The plain form's other inputs are states, [directions, batch, units].
-    stateful = [value for value in model.graph.input[1:] if "batch" in node.open]
-    for value in stateful:
-        value.type.tensor_type.shape.dim[1].dim_param = "batch"
-    for value in model.graph.output:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            batch_axis = 2 if value.name == "Y" else 1
-            if "batch" in node.open and axis == batch_axis:
-                dim.dim_param = "batch"
-            if "time" in node.open and value.name == "Y" and axis == 0:
-                dim.dim_param = "time"
+    turned = bool(dict(node.attributes).get("layout"))
     trials = list(asked.trials)
     feeds = dict(trials[0][0])
-    for name in node.open:
-        feeds["X"] = np.concatenate([feeds["X"]] * 2, axis=axes[name])
-    feeds |= {value.name: np.concatenate([feeds[value.name]] * 2, axis=1) for value in stateful}
+    for value in (*model.graph.input, *model.graph.output):
+        axes = _open_axes(
+            value.name.removesuffix("_fed").removesuffix("_shown").removesuffix("_read"), turned
+        )
+        for name in node.open & {*axes}:
+            value.type.tensor_type.shape.dim[axes[name]].dim_param = name
+            if value.name in feeds:
+                feeds[value.name] = np.concatenate([feeds[value.name]] * 2, axis=axes[name])
     return Question(model, [*trials, (feeds, evaluate(model, feeds))])
+
+
+def _open_axes(name: str, turned: bool) -> dict[str, int]:
+    """Return the axes of the sizes of X in a value."""
+    if name == "X":
+        return {"time": 1, "batch": 0} if turned else {"time": 0, "batch": 1}
+    if name == "Y":
+        return {"time": 1, "batch": 0} if turned else {"time": 0, "batch": 2}
+    if name in ("initial_h", "initial_c", "Y_h", "Y_c"):
+        return {"batch": 0 if turned else 1}
+    return {"batch": 0} if name == "sequence_lens" else {}
 
 
 def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[str]) -> Question:

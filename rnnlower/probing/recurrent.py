@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnlower.probing.asking import Asker
+from rnnlower.probing.members import Claims, draw, smallest, with_parts
 from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
 
 __all__ = ["ask_node", "recurrent_rules"]
@@ -17,7 +18,8 @@ _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 _INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")
 _UNITS = (8, 4, 2, 1)
-_MEMBERS, _FEW_MEMBERS = 16, 4
+_MEMBERS, _FEW_MEMBERS = 40, 6
+_OPEN = ("batch", "time")
 _LONG = 3
 """Steps beyond which a runtime that compiles for long is not tried."""
 
@@ -106,54 +108,41 @@ class _Tries:
         self, asker: Asker, base: Node, sound: Sequence[str], needs: Sequence[str], wrong: set[str]
     ) -> None:
         self._asker = asker
-        self._base = base
-        self._directions = list(sound)
+        self._claims = Claims(base, list(sound))
         self._states = list(needs)
         self._wrong = wrong
-        self._taken: list[str] = []
-        self._functions: list[str] = []
-        self._needs: list[str] = []
-        self._not_empty: list[str] = []
 
     def rule(self, dynamic: bool, loops: Sequence[str]) -> dict[str, Any]:
         """The rule; nothing where random nodes show that not even the plain one is right."""
         self._try_features()
         self._try_outputs()
+        self._try_weights()
+        self._try_places(dynamic, loops)
         self._try_members()
-        if not self._directions:
+        if not self._claims.directions:
             return {}
-        base = self._base
+        base = self._claims.base
         attributes: dict[str, list[Any]] = {"layout": [0], "clip": []}
         if base.op_type == "LSTM":
             attributes["input_forget"] = [0]
-        attributes = {name: values for name, values in attributes.items() if name not in self._taken}
+        attributes = {name: values for name, values in attributes.items() if name not in self._claims.taken}
         if not self._right(lambda node: node.activated(), "activations"):
             attributes["activations"] = []
-        inputs = ["B", *self._states, *(name for name in self._taken if name in _INPUTS)]
+        inputs = ["B", *self._states, *(name for name in self._claims.taken if name in _INPUTS)]
         rule: dict[str, Any] = {
             "ops": [base.op_type],
             "dtypes": ["float32"],
-            "directions": list(self._directions),
+            "directions": list(self._claims.directions),
             "inputs": inputs,
             "attributes": attributes,
-            "activations": ["default", *self._functions],
-            "not_empty": self._not_empty,
-            "needs": [*self._states, *self._needs],
+            "activations": ["default", *self._claims.functions],
+            "not_empty": self._claims.not_empty,
+            "needs": [*self._states, *self._claims.needs],
         }
-        rule |= self._weights() | self._least_and_most(inputs)
-        rule["nested"] = all(
-            self._right(lambda node, p=place: dataclasses.replace(node, place=p), "nested") for place in loops
-        )
-        if dynamic:
-            rule |= self._open_sizes(inputs, loops if rule["nested"] else ())
-        rule["not_behind"] = [
-            op_type
-            for op_type in ("Expand", "Tile")
-            if not self._right(lambda node, o=op_type: self._bare(node, o), "repeated")
-        ]
+        rule |= self._limited(dynamic, loops, inputs) | self._least_and_most(inputs)
         # The semantics differ in clipping.
-        rule["semantics"] = ["ort"] if "clip" in self._taken else []
-        rule["wrong"] = sorted(self._wrong - {*self._directions})
+        rule["semantics"] = ["ort"] if "clip" in self._claims.taken else []
+        rule["wrong"] = sorted(self._wrong - {*self._claims.directions})
         rule["tried"] = _tried(_sizes(self._asker))
         kept = ("attributes", "inputs")
         return {key: value for key, value in rule.items() if (value or key in kept) and value is not True} | (
@@ -162,12 +151,15 @@ class _Tries:
 
     def _bare(self, node: Node, behind: str) -> Node:
         """Return the node behind an operator, with only the inputs that it needs."""
-        inputs = node.inputs if "B" in self._needs else node.inputs - {"B"}
+        inputs = node.inputs if "B" in self._claims.needs else node.inputs - {"B"}
         return dataclasses.replace(node, behind=behind, inputs=inputs)
 
     @property
     def _nodes(self) -> list[Node]:
-        return [dataclasses.replace(self._base, direction=direction) for direction in self._directions]
+        return [
+            dataclasses.replace(self._claims.base, direction=direction)
+            for direction in self._claims.directions
+        ]
 
     def _right(self, change: Any, key: str, nodes: Sequence[Node] | None = None) -> bool:
         """Return whether the changed nodes are all correct; note ``key`` if one is silently wrong."""
@@ -179,21 +171,21 @@ class _Tries:
 
     def _try_features(self) -> None:
         together = self._nodes
-        for name in _features(self._base):
+        for name in _features(self._claims.base):
             key = "activations" if name in _ACTIVATIONS else name
             if not self._right(lambda node, n=name: node.with_(n), key):
                 continue
             if name in _ACTIVATIONS:
-                self._functions.append(name)
+                self._claims.functions.append(name)
                 continue
             # A feature that is correct alone may fail together with others.
             joined = [node.with_(name) for node in together]
             if self._right(lambda node: node, name, joined):
                 together = joined
-                self._taken.append(name)
-        mixed = [*self._functions, "Sigmoid", "Tanh"]
-        if self._functions and not self._right(lambda node: node.activated(*mixed), "activations"):
-            self._functions = []
+                self._claims.taken.append(name)
+        mixed = [*self._claims.functions, "Sigmoid", "Tanh"]
+        if self._claims.functions and not self._right(lambda node: node.activated(*mixed), "activations"):
+            self._claims.functions = []
 
     def _try_outputs(self) -> None:
         """Find the outputs (and B) that are required, and those that may be absent but not empty."""
@@ -201,101 +193,104 @@ class _Tries:
         def without(*names: str) -> bool:
             return self._right(lambda node: dataclasses.replace(node, left_out=frozenset(names)), names[0])
 
-        last = "Y_c" if self._base.op_type == "LSTM" else "Y_h"
+        last = "Y_c" if self._claims.base.op_type == "LSTM" else "Y_h"
         if not without("hidden_size"):
-            self._needs.append("hidden_size")
+            self._claims.needs.append("hidden_size")
         for name in ("Y", "Y_h", "Y_c") if last == "Y_c" else ("Y", "Y_h"):
             ends = {"Y_h": ("Y_h", "Y_c")[: 2 if last == "Y_c" else 1], "Y_c": ("Y_c",)}.get(name, ())
             empty = name == last or without(name)
             absent = not ends or without(*ends)
             if not empty and name != last:
-                self._not_empty.append(name)
+                self._claims.not_empty.append(name)
             if not absent:
-                self._needs.append(name)
+                self._claims.needs.append(name)
         bare = [dataclasses.replace(node, inputs=node.inputs - {"B"}) for node in self._nodes]
         if not self._right(lambda node: node, "B", bare):
-            self._needs.append("B")
+            self._claims.needs.append("B")
         elif not self._right(lambda node: dataclasses.replace(node, written=4), "B", bare):
-            self._not_empty.append("B")
+            self._claims.not_empty.append("B")
 
     def _try_members(self) -> None:
         """Try random nodes of the rule, and take back the parts that fail."""
+        claims = self._claims
         rng = np.random.default_rng(0)
-        for _ in range(_FEW_MEMBERS if self._asker.engine.slow else _MEMBERS):
-            while self._directions:
-                member, parts = self._member(rng)
-                answer = ask_node(self._asker, member)
-                if answer == "right":
-                    break
-                self._take_back(member, parts, answer)
-
-    def _member(self, rng: np.random.Generator) -> tuple[Node, list[str]]:
-        """Return a random node of the rule, and its parts beyond the plain one."""
-        direction = self._directions[rng.integers(len(self._directions))]
         sizes = _sizes(self._asker)
-        size = sizes[rng.integers(len(sizes))]
-        node = dataclasses.replace(self._base, direction=direction, sizes=size, read=True)
-        leave = [name for name in ("Y", "Y_h", "Y_c", "hidden_size") if self._may_lack(name)]
-        parts = [name for name in [*self._taken, *leave] if rng.integers(2)]
-        if {"Y", "Y_h", "Y_c"} <= {*parts} or ({"Y", "Y_h"} <= {*parts} and node.op_type != "LSTM"):
-            parts.remove("Y")
-        if self._functions and rng.integers(2):
-            parts.append("activations")
-        return self._with(node, parts), parts
+        for _ in range(_FEW_MEMBERS if self._asker.engine.slow else _MEMBERS):
+            while claims.directions:
+                direction = claims.directions[rng.integers(len(claims.directions))]
+                size = sizes[rng.integers(len(sizes))]
+                plain = dataclasses.replace(claims.base, direction=direction, sizes=size, read=True)
 
-    def _may_lack(self, name: str) -> bool:
-        return name not in (*self._needs, *self._not_empty) and (
-            name != "Y_c" or self._base.op_type == "LSTM"
-        )
+                def answer(parts: Sequence[str], plain: Node = plain) -> str:
+                    return ask_node(self._asker, with_parts(plain, parts, claims.functions))
 
-    def _with(self, node: Node, parts: Sequence[str]) -> Node:
-        for name in parts:
-            if name in ("Y", "Y_h", "Y_c", "hidden_size"):
-                node = dataclasses.replace(node, left_out=node.left_out | {name})
-            elif name == "activations":
-                node = node.activated(*self._functions)
-            else:
-                node = node.with_(name)
-        return node
+                parts = draw(claims, rng)
+                if answer(parts) == "right":
+                    break
+                culprits = smallest(parts, lambda fewer, answer=answer: answer(fewer) != "right")  # type: ignore[misc]
+                is_wrong = answer(culprits) == "wrong"
+                key = claims.take_back(culprits) if culprits else direction
+                if not culprits:
+                    claims.directions.remove(direction)
+                if is_wrong:
+                    self._wrong.add(key)
 
-    def _take_back(self, member: Node, parts: list[str], answer: str) -> None:
-        """Take back the part that makes a node wrong, or the direction."""
-        plain = dataclasses.replace(self._base, direction=member.direction, sizes=member.sizes, read=True)
-        culprit = next(
-            (
-                name
-                for name in parts
-                if ask_node(self._asker, self._with(plain, [part for part in parts if part != name]))
-                == "right"
-            ),
-            parts[0] if parts else member.direction,
-        )
-        if culprit in self._taken:
-            self._taken.remove(culprit)
-        elif culprit == "activations":
-            self._functions = []
-        elif culprit in self._directions:
-            self._directions.remove(culprit)
-        else:
-            self._needs.append(culprit)
-            if culprit != "hidden_size":
-                self._not_empty.append(culprit)
-        if answer == "wrong":
-            self._wrong.add(culprit)
-
-    def _weights(self) -> dict[str, Any]:
-        """Return which weights must be constants, or computed from constants."""
-        rule: dict[str, Any] = {"constant": [], "fixed": []}
+    def _try_weights(self) -> None:
+        """Find the weights that may be graph inputs, or computed from constants."""
+        claims = self._claims
         nodes = self._nodes[:1]
         for name in ("W", "R", "B"):
-            if self._right(lambda node, n=name: dataclasses.replace(node, fed=frozenset({n})), name, nodes):
-                continue
-            computed = self._right(
-                lambda node, n=name: dataclasses.replace(node, computed=frozenset({n})),
-                name,
-                nodes,
-            )
-            rule["fixed" if computed else "constant"].append(name)
+            for how in ("fed", "computed"):
+                more: dict[str, Any] = {how: frozenset({name})}
+                if self._right(lambda node, m=more: dataclasses.replace(node, **m), name, nodes):
+                    getattr(claims, how).append(name)
+
+    def _try_places(self, dynamic: bool, loops: Sequence[str]) -> None:
+        """Find the bodies in which it may stand, what may be before it, and the sizes that may be symbols."""
+        claims = self._claims
+        if all(
+            self._right(lambda node, p=place: dataclasses.replace(node, place=p), "nested") for place in loops
+        ):
+            claims.places += loops
+        claims.behind += [
+            op_type
+            for op_type in ("Expand", "Tile")
+            if self._right(lambda node, o=op_type: self._bare(node, o), "repeated")
+        ]
+        if not dynamic:
+            return
+
+        def takes(nodes: Sequence[Node], name: str) -> bool:
+            return self._right(lambda node: dataclasses.replace(node, open=frozenset({name})), name, nodes)
+
+        claims.open += [name for name in _OPEN if takes(self._nodes, name)]
+        inner = [dataclasses.replace(node, place=place) for node in self._nodes for place in claims.places]
+        claims.open_nested += [name for name in claims.open if takes(inner, name)]
+        states = frozenset(STATES[claims.base.op_type])
+        if "batch" in claims.open and states <= {*claims.taken, *self._states}:
+            computed = [
+                dataclasses.replace(node, inputs=node.inputs | states, computed=states)
+                for node in self._nodes
+            ]
+            claims.open_with_states += ["batch"] if takes(computed, "batch") else []
+
+    def _limited(self, dynamic: bool, loops: Sequence[str], inputs: Sequence[str]) -> dict[str, Any]:
+        """Return the claims on weights, bodies and sizes."""
+        claims = self._claims
+        weights = [name for name in ("W", "R", "B") if name not in claims.fed]
+        rule: dict[str, Any] = {
+            "constant": [name for name in weights if name not in claims.computed],
+            "fixed": [name for name in weights if name in claims.computed],
+            "not_behind": [name for name in ("Expand", "Tile") if name not in claims.behind],
+            "nested": claims.places == [*loops],
+        }
+        if dynamic:
+            rule["static"] = [name for name in _OPEN if name not in claims.open]
+            if claims.places:
+                rule["static_nested"] = [name for name in claims.open if name not in claims.open_nested]
+            if {*STATES[claims.base.op_type]} <= {*inputs}:
+                names = [name for name in claims.open if name == "batch"]
+                rule["static_with_states"] = [name for name in names if name not in claims.open_with_states]
         return rule
 
     def _least_and_most(self, inputs: Sequence[str]) -> dict[str, Any]:
@@ -306,16 +301,16 @@ class _Tries:
             self._right(lambda node, s=s: dataclasses.replace(node, sizes=s), "input_size") for s in narrow
         ):
             rule["min_input_size"] = 2
-        states = frozenset(STATES[self._base.op_type]) & {*inputs}
+        states = frozenset(STATES[self._claims.base.op_type]) & {*inputs}
 
         def small(units: int) -> bool:
-            more = {"inputs": self._base.inputs | states, "full": states, "sizes": (3, 2, 8, units)}
+            more = {"inputs": self._claims.base.inputs | states, "full": states, "sizes": (3, 2, 8, units)}
             return self._right(lambda node: dataclasses.replace(node, **more), "")
 
         least = next((units * 2 for units in _UNITS if not small(units)), 1)
         if least > 1:
             rule["min_hidden_size"] = least
-        last = 8 if self._base.op_type == "LSTM" else 6
+        last = 8 if self._claims.base.op_type == "LSTM" else 6
         first = 4 if not self._states else 5 + len(self._states)
         written = (
             count - 1
@@ -325,25 +320,6 @@ class _Tries:
         most = next(written, last)
         if most < last:
             rule["most_inputs"] = most
-        return rule
-
-    def _open_sizes(self, inputs: Sequence[str], loops: Sequence[str]) -> dict[str, Any]:
-        """Return the sizes that must be static: anywhere, in bodies, and with computed states."""
-
-        def takes(nodes: Sequence[Node], name: str) -> bool:
-            return self._right(lambda node: dataclasses.replace(node, open=frozenset({name})), name, nodes)
-
-        rule: dict[str, Any] = {"static": [n for n in ("batch", "time") if not takes(self._nodes, n)]}
-        taken = [name for name in ("batch", "time") if name not in rule["static"]]
-        inner = [dataclasses.replace(node, place=place) for node in self._nodes for place in loops]
-        rule["static_nested"] = [name for name in taken if inner and not takes(inner, name)]
-        states = frozenset(STATES[self._base.op_type])
-        if "batch" in taken and states <= {*inputs}:
-            computed = [
-                dataclasses.replace(node, inputs=node.inputs | states, computed=states)
-                for node in self._nodes
-            ]
-            rule["static_with_states"] = [] if takes(computed, "batch") else ["batch"]
         return rule
 
 

@@ -18,6 +18,7 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.probing import asking, driver, lowered, operators, probe, recurrent
 from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.keeping import kept
+from rnnlower.probing.members import Claims, smallest
 from rnnlower.probing.nodes import SIZES, Node, node_question
 from rnnlower.probing.writing import changes, toml_text
 from rnnlower.targets import find_target, reading
@@ -383,3 +384,59 @@ def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_
     changed = rnnlower("probe", "rnnlower-reference", "--check", path, "--json", "-q", code=1)
     assert changed.json["changes"] == ["ops: allowed: -Erf"]
     assert changed.json["error"]["kind"] == "VerificationError"
+
+
+class Together(Runtime):
+    """A runtime that is wrong where R comes at run time and B is an empty name, and only there."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        fed = {value.name for value in model.graph.input}
+        results = [evaluate(model, feeds) for feeds in trials]
+        for node in model.graph.node:
+            if node.op_type == "RNN" and "R" in fed and len(node.input) > 3 and not node.input[3]:
+                return [{name: array + 1 for name, array in each.items()} for each in results]
+        return results
+
+
+def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", Together)
+    monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        (rule,) = recurrent._rules(asker, Node("RNN"), True, ["If", "Loop", "Scan"])
+    assert (rule["fixed"], rule["wrong"]) == (["R"], ["R"])
+    assert not {"constant", "nested", "static", "static_nested", "not_empty", "needs"} & {*rule}
+    assert set(rule["inputs"]) == {"B", "initial_h", "sequence_lens"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "key", "claim"),
+    [
+        (["empty B", "fed R", "clip"], "R", "fed"),
+        (["Y", "in Loop"], "Y", "needs"),
+        (["open time", "in Loop"], "time", "open_nested"),
+        (["in Loop"], "nested", "places"),
+        (["open batch", "computed states"], "batch", "open_with_states"),
+        (["behind Tile"], "repeated", "behind"),
+        (["activations"], "activations", "functions"),
+        (["clip", "initial_h"], "clip", "taken"),
+        (["empty B"], "B", "not_empty"),
+    ],
+)
+def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], key: str, claim: str) -> None:
+    def known() -> Claims:
+        return Claims(
+            Node("LSTM"), ["forward"], taken=["initial_h", "clip"], functions=["Relu"], fed=["R"],
+            computed=["R"], places=["Loop"], behind=["Tile"], open=["batch", "time"],
+            open_nested=["batch", "time"], open_with_states=["batch"],
+        )  # fmt: skip
+
+    claims, before = known(), known()
+    assert claims.take_back(parts) == key
+    changed = [name for name in vars(before) if getattr(before, name) != getattr(claims, name)]
+    assert claim in changed
+    assert {*changed} <= {claim, "not_empty"}
+
+
+def test_parts_without_which_the_others_are_right_are_left() -> None:
+    assert smallest(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
+    assert smallest(["a", "b"], lambda parts: True) == []
