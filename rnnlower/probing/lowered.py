@@ -70,6 +70,11 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
     table: dict[str, Any] = {"ops": ops} | found
     if apart:
         table["apart"] = True
+    fed = [Node(op, sizes=_MANY, place=p, fed=frozenset("R")) for op in ("LSTM", "GRU") for p in ops]
+    if {"Loop", "Scan"} <= {*ops} and not all(
+        right("Scan", apart, node, [node.place] if node.place != "Scan" else []) for node in fed
+    ):
+        table["captured"] = "Loop"
     if dynamic:
         table |= _where_sizes_are_open(right, apart, ops)
     return table
@@ -93,7 +98,10 @@ def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[s
     table: dict[str, Any] = {}
     guard = ["If"] if "If" in ops else []
     steps, none = _open_time()
-    if {"Loop", "Scan"} <= {*ops} and not all(right("Scan", apart, node, guard) for node in steps):
+    lengths = Node("LSTM", "bidirectional", open=frozenset({"time"})).with_("sequence_lens").with_("layout")
+    if {"Loop", "Scan"} <= {*ops} and not all(
+        right("Scan", apart, node, guard) for node in (*steps, lengths)
+    ):
         table["dynamic"] = "Loop"
     # Without an If to put around it, no steps are not fed; `cautions` says so.
     nodes = [*steps, *none] if guard else steps

@@ -12,6 +12,7 @@ from rnnlower.probing.nodes import STATES, Node
 __all__ = ["Claims", "draw", "smallest", "with_parts"]
 
 _WEIGHTS = ("W", "R", "B")
+_FED = ("sequence_lens", "initial_h", "initial_c")
 # Which part is blamed where several fail only together: the rarest in models first.
 _BLAMED = (
     *(f"{how} {name}" for how in ("fed", "computed") for name in _WEIGHTS),
@@ -33,7 +34,7 @@ _BLAMED = (
 
 @dataclasses.dataclass
 class Claims:
-    """What a rule is to say of nodes, as far as it is known.
+    """The claims of a rule about nodes, as far as they are known.
 
     Attributes:
         base: The plain node.
@@ -118,7 +119,12 @@ def draw(claims: Claims, rng: np.random.Generator) -> list[str]:
         name = names[rng.integers(len(names))]
         return [name] if name else []
 
-    parts = some(claims.taken)
+    places = [f"in {place}" for place in claims.places]
+    repeated = [f"behind {op_type}" for op_type in claims.behind]
+    where = one(*[""] * max(1, len(places) + len(repeated)), *places, *repeated)
+    # A Loop or Scan that itself reads what is computed outside of it is another question.
+    reads = not {"in Loop", "in Scan"} & {*where}
+    parts = some([name for name in claims.taken if reads or name not in _FED])
     lacking = some([name for name in ("Y", "Y_h", "Y_c", "hidden_size") if claims.may_lack(name)])
     if {"Y", "Y_h", "Y_c"} <= {*lacking} or ({"Y", "Y_h"} <= {*lacking} and claims.base.op_type != "LSTM"):
         lacking.remove("Y")
@@ -129,18 +135,21 @@ def draw(claims: Claims, rng: np.random.Generator) -> list[str]:
         parts += some([last])
     elif "B" not in claims.needs and last == "no B":
         parts += some(["no B"])
-    for name in _WEIGHTS[: 2 if last in parts else 3]:
+    for name in _WEIGHTS[: 2 if last in parts else 3] if reads else ():
         ways = [how for how in ("fed", "computed") if name in getattr(claims, how)]
         parts += one("", *(f"{how} {name}" for how in ways))
-    places = [f"in {place}" for place in claims.places]
-    repeated = [f"behind {op_type}" for op_type in claims.behind]
-    where = one(*[""] * max(1, len(places) + len(repeated)), *places, *repeated)
     sizes = claims.open_nested if {*where} & {*places} else claims.open
     if not {*where} & {*repeated}:
         parts += some([f"open {name}" for name in sizes])
     # States are computed for the batch size at run time; the question makes them with time first.
     states = {*STATES[claims.base.op_type]}
-    if claims.open_with_states and states <= given and "layout" not in parts and "open batch" in parts:
+    if (
+        claims.open_with_states
+        and reads
+        and states <= given
+        and "layout" not in parts
+        and "open batch" in parts
+    ):
         parts += some(["computed states"])
     return parts + where
 
@@ -168,6 +177,7 @@ def with_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> No
             more["behind"] = name
         else:
             node = node.with_(part)
+    sets["computed"] &= {*_WEIGHTS, *node.inputs}
     return dataclasses.replace(node, **more, **{how: frozenset(names) for how, names in sets.items()})  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.pricing import Counts
 from rnnlower.lowering.replacing import Plan
@@ -226,6 +227,8 @@ def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     if target.costs is None or steps is None:
         return _preferred(target, node)
     found = [strategy for strategy, op_type in (("scan", "Scan"), ("loop", "Loop")) if op_type in loops]
+    if _is_captured(target, node):
+        found.remove("scan")
     open_batch = _is_open_batch(target, node)
     if not found or (steps <= _MOST_UNROLLED and not open_batch):
         found.insert(0, "unroll")
@@ -236,6 +239,16 @@ def _strategies(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
 def _is_open_batch(target: Target, node: ResolvedNode) -> bool:
     """Return whether several steps may not be unrolled because the batch size is open."""
     return target.control_flow.unroll_batch and node.batch_size is None and node.seq_length != 1
+
+
+def _is_captured(target: Target, node: ResolvedNode) -> bool:
+    """Return whether the steps read weights that are no constants, and must be a Loop for that."""
+    names = {*node.inputs} & {"R", "B", "P"}
+    return (
+        target.control_flow.captured == "Loop"
+        and {"Loop", "Scan"} <= {*target.control_flow.ops}
+        and any(constant_of(node.inputs[name]) is None for name in names)
+    )
 
 
 def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
@@ -252,6 +265,8 @@ def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
         length = "the batch size is dynamic"
     if steps is None and target.control_flow.dynamic == "Loop" and "Loop" in loops:
         return ["loop"], f"{length}, for which {target.name} wants a Loop"
+    if _is_captured(target, node):
+        return ["loop"], f"{length}, and {target.name} wants a Loop for weights that are no constants"
     if "Scan" in loops and guarded:
         return ["scan"], length
     if "Loop" in loops:

@@ -14,6 +14,7 @@ version) or, if there is no source, ``guess = true``::
     ops = ["If", "Loop", "Scan"]  # the supported ones
     apart = false                 # whether each direction needs its own Scan, if that needs no If
     dynamic = "Loop"              # the one to use for a dynamic number of steps, if both work
+    captured = "Loop"             # the one to use for weights that are no constants, if both work
     nearby_weights = false        # whether weights that only a nested body reads move into that body
     unroll_batch = false          # whether few steps are unrolled only if the batch size is static
     keeps_gathered_axis = false   # whether Gather by a Loop's number keeps the axis, which a Reshape removes
@@ -173,6 +174,7 @@ class ControlFlow(Claim):
     ops: Sequence[str]
     apart: bool = False
     dynamic: str = "Scan"
+    captured: str = "Scan"
     nearby_weights: bool = False
     unroll_batch: bool = False
     empty_scan: bool = False

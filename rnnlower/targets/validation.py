@@ -133,7 +133,8 @@ def _check_costs(costs: Mapping[str, Any], known: Sequence[str], where: str) -> 
 def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]]:
     """Return words, the known words at that place, and the place."""
     yield target.control_flow.ops, CONTROL_FLOW, "control_flow.ops"
-    yield [target.control_flow.dynamic], ("Loop", "Scan"), "control_flow.dynamic"
+    for name in ("dynamic", "captured"):
+        yield [getattr(target.control_flow, name)], ("Loop", "Scan"), f"control_flow.{name}"
     yield target.dtypes.allowed, _DTYPES, "dtypes.allowed"
     for name in ("allowed", "absent"):
         named = getattr(target.ops, name) or ()

@@ -94,6 +94,14 @@ def test_a_line_that_loads_for_long_is_no_candidate() -> None:
         assert {name.split(" ")[0] for name in node.prices} == strategies
 
 
+@pytest.mark.parametrize("place", ["main", "if", "loop"])
+@pytest.mark.parametrize(("R", "strategy"), [("initializer", "scan"), ("input", "loop")])
+def test_openvino_gets_no_scan_that_reads_weights_of_run_time(R: str, strategy: str, place: str) -> None:
+    model = Config(op_type="GRU", seq_length=300, layout=1, W="input", R=R, place=place).build()
+    options = LoweringOptions("target", target=find_target("openvino"), native="lower")
+    assert [node.strategy for node in lower_model(ir.from_proto(model), options).nodes] == [strategy]
+
+
 def test_equal_nodes_are_sketched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sketched: list[str] = []
     sketch = sketching._sketched
