@@ -1,0 +1,64 @@
+"""What single runtimes get, in the form in which they take it."""
+
+from __future__ import annotations
+
+import collections
+
+import onnx
+import pytest
+from support.configs import Config
+
+import rnnlower
+
+
+@pytest.mark.parametrize(
+    ("fields", "absent"),
+    [
+        ({"x_dims": "time"}, "If"),
+        ({"x_dims": "time", "direction": "bidirectional", "clip": 1.0}, "If"),
+        ({"x_dims": "time", "opset": 9, "sequence_lens": "input"}, "NonZero"),
+        ({"x_dims": "time", "hidden_size": 20, "direction": "reverse"}, "LSTM"),
+        ({"x_dims": "batch", "op_type": "RNN", "clip": 1.0, "seq_length": 1}, "Scan"),
+    ],
+)
+def test_tract_gets_open_sizes_as_it_takes_them(fields: dict[str, object], absent: str) -> None:
+    """It refuses two Ifs in a model, a size from NonZero, a Slice from the end, and a Scan of one step."""
+    model = rnnlower.lower(Config(**fields).build(), target="tract")  # type: ignore[arg-type]
+    assert isinstance(model, onnx.ModelProto)
+    assert absent not in {node.op_type for node in model.graph.node}
+
+
+@pytest.mark.parametrize("fields", [{"layout": 1}, {"hidden_size_given": False}])
+def test_onnxruntime_gets_its_own_operator_adapted(fields: dict[str, object]) -> None:
+    config = Config(seq_length=50, hidden_size=20, **fields)  # type: ignore[arg-type]
+    model = rnnlower.lower(config.build(), target="onnxruntime")
+    assert isinstance(model, onnx.ModelProto)
+    (node,) = (node for node in model.graph.node if node.op_type == "LSTM")
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    assert attributes["hidden_size"] == 20
+    assert not attributes.get("layout")
+
+
+def test_opencv_gets_a_loop_as_it_takes_it() -> None:
+    """It keeps the axis of what Gather takes by the number, and ends too soon if the condition comes last."""
+    config = Config(op_type="GRU", seq_length=300, hidden_size=20, linear_before_reset=1)
+    model = rnnlower.lower(config.build(), target="opencv", native="lower")
+    assert isinstance(model, onnx.ModelProto)
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    first, *step = loop.attribute[0].g.node
+    assert [first.output[0]] == [value.name for value in loop.attribute[0].g.output[:1]]
+    gathered = [node.output[0] for node in step if node.op_type == "Gather"]
+    assert gathered == [node.input[0] for node in step if node.op_type == "Reshape"]
+
+
+def test_a_target_that_copies_constants_reads_them_through_an_identity() -> None:
+    """onnx2torch makes a buffer for every use of an initializer."""
+    config = Config(op_type="LSTM", seq_length=20, hidden_size=16, direction="bidirectional", x_dims="static")
+    model = rnnlower.lower(config.build(), target="onnx2torch")
+    assert isinstance(model, onnx.ModelProto)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
+    read = collections.Counter(name for node in products for name in node.input if name in weights)
+    assert len(products) > 20
+    assert not [name for name, count in read.items() if count > 1]
+    assert rnnlower.verify(config.build(), model)
