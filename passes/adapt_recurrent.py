@@ -38,7 +38,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.native import native_misfits
 from rnnlower.targets.plan import dialect
-from rnnlower.targets.target import RecurrentRule, Target
+from rnnlower.targets.target import Target
 from rnnlower.targets.validation import ADAPTABLE
 
 __all__ = ["AdaptRecurrentPass"]
@@ -90,10 +90,9 @@ class AdaptRecurrentPass(Pass):
                 continue
             node = parse_recurrent(located, self._semantics, lenient=True)
             emitting = dialect(self._target)
-            found = find_changes(located, node, self._target, self._semantics, emitting)
-            if found is None:
+            changes = find_changes(located, node, self._target, self._semantics, emitting)
+            if changes is None:
                 continue
-            rule, changes = found
             assert node.dtype is not None
             scope = Scope(names, f"{located.name}/")
             form = AdaptedNode(
@@ -104,19 +103,17 @@ class AdaptRecurrentPass(Pass):
                 # It is the target's own operator, and judged as such.
                 del each.meta[EMITTED]
             self.gone.append(located)
-            self.adapted.append(self._report(located, node, rule, changes, len(form.e.nodes)))
+            self.adapted.append(self._report(located, node, changes, len(form.e.nodes)))
         return ir.passes.PassResult(model, modified=bool(self.adapted))
 
     def _report(
         self,
         located: Located,
         node: ResolvedNode,
-        rule: RecurrentRule,
         changes: Collection[str],
         count: int,
     ) -> LoweredNode:
         done = ", ".join(words for name, words in ADAPTABLE.items() if name in changes)
-        speed = f"; {rule.measured}" if rule.measured else ""
         return LoweredNode(
             name=located.name,
             op_type=located.node.op_type,
@@ -125,5 +122,5 @@ class AdaptRecurrentPass(Pass):
             strategy="adapt",
             steps=node.seq_length,
             emitted_ops=count,
-            reason=f"{self._target.name} runs its own operator: {done}{speed}",
+            reason=f"{self._target.name} runs its own operator: {done}",
         )

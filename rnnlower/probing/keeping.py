@@ -20,7 +20,7 @@ _OF_A_LIMIT = ("written", "alone_behind", "vector", "constant", "attributes", "v
 def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection[str] = ()) -> dict[str, Any]:
     """Return the tables of a file, completed with those of an earlier file of the runtime.
 
-    The completed parts are its title, costs and cautions, untried operators, remedies, and node speeds.
+    The completed parts are its title, costs and cautions, untried operators, and remedies.
 
     Args:
         tables: What was found out.
@@ -40,7 +40,6 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     # Those of other domains last.
     result["ops"]["allowed"] = sorted(names, key=lambda name: ("." in name, name))
     result["limits"] = [_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]]
-    result["recurrent"] = [_with_times(rule, before.get("recurrent", ())) for rule in tables["recurrent"]]
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
     result["cautions"] = [*tables["cautions"], *known]
     # How it sums is found out, or else not known.
@@ -61,19 +60,3 @@ def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) 
     )
     remedy = next(remedies, "")
     return dict(limit) | ({"remedy": remedy} if remedy else {})
-
-
-def _with_times(rule: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The rule, with the times of the earlier one that is most like it."""
-    timed = [each for each in before if rule["ops"][0] in each["ops"] and "measured" in each]
-    likeness = [
-        (
-            len({*rule["directions"]} & {*each.get("directions", rule["directions"])}),
-            len({*rule.get("needs", ())} & {*each.get("needs", ())}),
-        )
-        for each in timed
-    ]
-    if not timed or not max(likeness)[0]:
-        return dict(rule)
-    nearest = timed[likeness.index(max(likeness))]
-    return dict(rule) | {key: nearest[key] for key in ("faster_unrolled", "measured") if key in nearest}

@@ -28,16 +28,13 @@ _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}
 
 def find_changes(
     located: Located, node: ResolvedNode, target: Target, semantics: Semantics, dialect: Dialect
-) -> tuple[RecurrentRule, frozenset[str]] | None:
-    """Return the changes that make the target run the node, and the rule by which it then does.
-
-    ``None``: nothing that may be changed is enough.
-    """
+) -> frozenset[str] | None:
+    """Return the changes that make the target run the node; ``None``: none that may be made are enough."""
     if node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
         return None
     rules = (rule for rule in target.recurrent if node.node.op_type in rule.ops and rule.adapt)
-    found = ((rule, _changes_for(located, node, rule, semantics, dialect)) for rule in rules)
-    return next(((rule, changes) for rule, changes in found if changes is not None), None)
+    found = (_changes_for(located, node, rule, semantics, dialect) for rule in rules)
+    return next((changes for changes in found if changes is not None), None)
 
 
 def _changes_for(

@@ -34,7 +34,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.native import native_misfits, native_rule
 from rnnlower.targets.plan import dialect
-from rnnlower.targets.target import RecurrentRule, Target
+from rnnlower.targets.target import Target
 
 __all__ = ["Choice", "Chooser", "KeptNode", "Native"]
 
@@ -111,8 +111,7 @@ class Chooser:
         if self.native == "keep":
             return Choice(own.strategy, reason)
         if own.price is None:
-            faster = _faster_unrolled(self.target, self._parse(located))
-            return Choice("lower" if faster else own.strategy, reason)
+            return Choice(own.strategy, reason)
         found = [own, *self._others(located)]
         prices = _prices(found)
         if cheapest(found).strategy not in ("keep", "adapt"):
@@ -150,8 +149,6 @@ class Chooser:
         found = self._lowered(node, weights, opset, strategies)
         best = cheapest(found)
         prices = {**(native or {}), **_prices(found)}
-        if strategy is None and self.target.costs is None and (rule := _faster_unrolled(self.target, node)):
-            reason += f"; {rule.measured}" if rule.measured else ""
         factor = 1 if best.strategy == "unroll" and strategy is None else self.preferences.unroll_factor
         assert best.form is not None
         return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
@@ -164,7 +161,7 @@ class Chooser:
             found = None if target.profile else find_changes(located, node, target, self.semantics, known)
             if found is None:
                 return None
-            changes = found[1]
+            changes = found
         strategy = "adapt" if changes else "keep"
         if node.dtype is None or node.inputs["X"].shape is None or not known.native:
             return Candidate(strategy, None, {}, Counts())
@@ -196,20 +193,10 @@ class Chooser:
         return parse_recurrent(located, self.semantics, lenient=True)
 
 
-def _faster_unrolled(target: Target, node: ResolvedNode) -> RecurrentRule | None:
-    """Return the rule by which unrolling the node beats the runtime's own operator."""
-    rules = (rule for rule in target.recurrent if node.node.op_type in rule.ops)
-    steps = node.seq_length
-    if steps is None or node.batch_size is None:
-        return None
-    return next((rule for rule in rules if steps <= rule.faster_unrolled), None)
-
-
 def _why_kept(located: Located, target: Target, semantics: Semantics) -> str:
     rule = native_rule(located, target, semantics)
     if rule is not None and rule.tried and target.tried is not None:
-        speed = f"; {rule.measured}" if rule.measured else ""
-        return f"{target.name} {target.tried.version} ran this form right at {rule.tried}{speed}"
+        return f"{target.name} {target.tried.version} ran this form right at {rule.tried}"
     return f"{target.name} says that it takes this form, which was not tried"
 
 

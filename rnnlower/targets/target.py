@@ -76,8 +76,6 @@ version) or, if there is no source, ``guess = true``::
     wrong = ["layout", "reverse"] # inputs, attributes, directions, "activations" and "type" that it computes
     otherwise = "refused"         # wrong without an error; others are "refused" or "unknown"
     adapt = ["initial_h"]         # words of `wrong` that ops around the operator correct, as tried
-    faster_unrolled = 100         # number of steps up to which the unrolled node is faster
-    measured = "a third of ..."   # how the times compare, with sizes
     tried = "batches of 1 and 2"  # sizes at which it was tried and correct; optional
     source = "..."
 
@@ -265,8 +263,6 @@ class RecurrentRule(Claim):
     otherwise: str = "refused"
     profile: str = ""
     adapt: Sequence[str] = ()
-    faster_unrolled: int = 0
-    measured: str = ""
     tried: str = ""
 
 

@@ -205,7 +205,6 @@ def _numbers(target: Target) -> Iterator[tuple[str, int, int]]:
     for index, rule in enumerate(target.recurrent):
         where = f"recurrent[{index}]"
         yield f"{where}.most_inputs", 3 if rule.most_inputs is None else rule.most_inputs, 3
-        yield f"{where}.faster_unrolled", rule.faster_unrolled, 0
         yield f"{where}.min_hidden_size", rule.min_hidden_size or 1, 1
         yield f"{where}.max_batch", 1 if rule.max_batch is None else rule.max_batch, 1
         yield f"{where}.min_input_size", rule.min_input_size or 1, 1

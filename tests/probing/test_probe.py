@@ -341,7 +341,6 @@ def test_what_cannot_be_found_out_is_kept() -> None:
         "title": "Made, by us",
         "ops": {"allowed": ["Erf", "RandomNormal", "com.microsoft.Gelu"], "functions": True},
         "limits": [{"ops": ["Squeeze"], "written": ["axes"], "remedy": "convert it"}],
-        "recurrent": [{"ops": ["LSTM"], "measured": "half the time", "faster_unrolled": 9}],
         "cautions": [{"ops": ["GRU"], "text": "old"} | table, {"ops": ["GRU"], "text": "x", "source": "us"}],
         "costs": {"microseconds": {"nodes": 1}, "source": "us"},
         "arithmetic": {"accumulates": "float32", "source": "us"},
@@ -351,7 +350,6 @@ def test_what_cannot_be_found_out_is_kept() -> None:
     assert made["ops"]["allowed"] == ["Add", "RandomNormal", "Relu", "com.microsoft.Gelu"]
     assert made["ops"]["functions"]
     assert made["limits"][0]["remedy"] == "convert it"
-    assert made["recurrent"][0]["measured"] == "half the time"
     assert [caution["text"] for caution in made["cautions"]] == ["new", "x"]
     assert made["costs"] == before["costs"]
     assert "arithmetic" not in made

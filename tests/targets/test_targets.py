@@ -38,6 +38,9 @@ def test_target_is_complete(name: str) -> None:
     first, last = target.opset.range
     assert 7 <= first < last <= 26
     assert "float32" in target.dtypes.allowed
+    if name not in ("primitive", "sonnx", "ort-quantization"):  # These are no runtimes.
+        assert target.costs is not None
+        assert target.costs.guess or "fit_cost.py" in target.costs.source
     wanted = {"MatMul", "Add", "Mul", "Sigmoid", "Tanh", "Concat", "Reshape", "Slice"}
     if name == "opencv":
         wanted -= {"Tanh"}  # NaN for large inputs, and written with Sigmoid for it.
