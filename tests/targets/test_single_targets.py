@@ -1,4 +1,4 @@
-"""What single runtimes get, in the form in which they take it."""
+"""Models lowered for single runtimes, in the form in which they take it."""
 
 from __future__ import annotations
 
