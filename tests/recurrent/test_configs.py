@@ -18,6 +18,8 @@ def _run_native(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
+    # The kernel is asked, not the optimizer, which ends the process over float16 models (onnxruntime 1.23).
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
@@ -89,7 +91,8 @@ def test_every_kind_comes_up() -> None:
         missing = set(values) - {getattr(config, name) for config in drawn}
         assert not missing, f"{name} is never {missing}"
     assert any(config.carries_state for config in drawn)
-    assert np.mean([is_native(config) for config in drawn]) > 0.3
+    for op_type, least in {"LSTM": 0.3, "GRU": 0.3, "RNN": 0.05}.items():
+        assert np.mean([is_native(config) for config in drawn if config.op_type == op_type]) > least
 
 
 def test_text_of_a_config_makes_it_again() -> None:

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 from onnx.backend.test.case import node as node_cases
+from support.installed import rnn_is_sound
 from support.oracle import evaluate, evaluate_node, schema_version
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -79,6 +80,13 @@ def _random_node(seed: int) -> tuple[onnx.NodeProto, int, dict[str, np.ndarray]]
     return node, int(rng.choice([7, 13, 14, 22])), values
 
 
+def _is_judged(node: onnx.NodeProto, values: dict[str, np.ndarray]) -> bool:
+    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    activations = [name.decode() for name in attributes.get("activations", ())]
+    direction = attributes["direction"].decode()
+    return node.op_type != "RNN" or rnn_is_sound(direction, activations, "sequence_lens" in values)
+
+
 def _native(node: onnx.NodeProto, opset: int, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
@@ -101,6 +109,8 @@ def _native(node: onnx.NodeProto, opset: int, values: dict[str, np.ndarray]) -> 
 def test_onnxruntime_agrees(block: int) -> None:
     for seed in range(50 * block, 50 * (block + 1)):
         node, opset, values = _random_node(seed)
+        if not _is_judged(node, values):
+            continue
         expected, native = evaluate_node(node, opset, values), _native(node, opset, values)
         for name in node.output:
             np.testing.assert_allclose(
@@ -113,7 +123,8 @@ def test_onnxruntime_agrees(block: int) -> None:
 
 
 def test_float16_is_float32_rounded_at_the_end() -> None:
-    node, opset, values = _random_node(3)
+    nodes = map(_random_node, range(3, 50))
+    node, opset, values = next(drawn for drawn in nodes if _is_judged(drawn[0], drawn[2]))
     values = {name: v.astype(np.float16) if v.dtype == np.float32 else v for name, v in values.items()}
     expected, native = evaluate_node(node, opset, values), _native(node, opset, values)
     for name in node.output:

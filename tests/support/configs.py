@@ -19,6 +19,7 @@ from support import config_models
 from support.config_choices import draw_config
 from support.config_inputs import dequantized
 from support.config_models import CONDITIONS, ITERATIONS, STACKED
+from support.installed import newest_opset, rnn_is_sound
 from support.oracle import Semantics, evaluate, schema_version
 
 __all__ = ["GATES", "INPUTS", "OUTPUTS", "Config", "configs", "is_native", "random_config"]
@@ -253,7 +254,11 @@ class Config:
 def is_native(config: Config) -> bool:
     """Return can onnxruntime's own kernel run the config's node, in this process?"""
     sizes = config.seq_length and config.batch_size and config.hidden_size_given
-    return bool(sizes) and config.dtype in ("float16", "float32") and config.opset >= 7 and not config.layout
+    known = bool(sizes) and config.dtype in ("float16", "float32") and not config.layout
+    if config.op_type == "RNN":
+        has_lengths = "sequence_lens" in config.provisions
+        known = known and rnn_is_sound(config.direction, config.activations, has_lengths)
+    return known and 7 <= config.opset <= newest_opset()
 
 
 def random_config(rng: np.random.Generator) -> Config:

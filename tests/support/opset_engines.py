@@ -11,11 +11,11 @@ import onnx
 import onnxruntime
 
 from rnnlower.engines.reference import evaluate
+from support.installed import newest_opset
 
 __all__ = ["RANDOM", "agree", "all_operators", "default_opset", "outcomes", "run_ort", "same"]
 
 onnxruntime.set_default_logger_severity(4)
-LAST_ORT_OPSET = 26
 # Evaluating these with NumPy takes long, and onnxruntime runs all their versions from 7 on.
 SLOW = frozenset(
     {"AveragePool", "MaxPool", "LpPool", "Conv", "ConvTranspose", "DeformConv", "GridSample", "RoiAlign"}
@@ -61,7 +61,7 @@ def outcomes(model: onnx.ModelProto, feeds: Mapping[str, Any], slowly: bool = Fa
     """Return the outputs by engine, without the engines that do not run the model."""
     found: dict[str, list[Any]] = {}
     # Whatever an engine raises: it does not run this model.
-    if 7 <= default_opset(model) <= LAST_ORT_OPSET:
+    if 7 <= default_opset(model) <= newest_opset():
         with contextlib.suppress(Exception):
             found["onnxruntime"] = run_ort(model, feeds)
     if found and not slowly and all_operators(model) & SLOW:
