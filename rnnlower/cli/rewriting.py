@@ -23,7 +23,7 @@ from rnnlower.cli.running import (
     warn,
 )
 from rnnlower.cli.values import check_external_data
-from rnnlower.errors import VerificationError
+from rnnlower.errors import UnverifiableError, VerificationError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -118,13 +118,21 @@ class Rewriting:
             staged(model, self.output, self.external_data) as stage,
         ):
             if self.verifies:
-                verification = verify_files(self.source, stage.path, self.settings | settings, tell)
+                verification = self._verify(stage.path, settings, tell)
             if verification is None or verification:
                 stage.accept()
             self.sizes = (self.sizes[0], stage.size)
         if verification is not None and verification.on is None:
             verification = dataclasses.replace(verification, on=self.absent)
         return verification
+
+    def _verify(self, result: pathlib.Path, settings: dict[str, Any], tell: Tell) -> VerificationResult:
+        try:
+            return verify_files(self.source, result, self.settings | settings, tell)
+        except UnverifiableError as error:
+            if error.on is not None:
+                error.advise("--on none writes the result without a run there")
+            raise
 
     def report(
         self, verification: VerificationResult | None, sections: Callable[[ModelFacts], Iterable[Section]]

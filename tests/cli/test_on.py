@@ -72,6 +72,7 @@ def test_a_runtime_that_cannot_run_it(tmp_path: Path) -> None:
     assert f"the command {sys.executable} ended with exit status 1: no Scan here" in run.stderr
     assert not run.json["on"]["ran"]
     assert "no Scan here" in run.json["on"]["problem"]
+    assert run.json["error"]["remedy"] == "--on none writes the result without a run there"
     assert not (tmp_path / "out.onnx").exists()
 
 
