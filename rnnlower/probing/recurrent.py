@@ -180,7 +180,12 @@ class _Tries:
                 continue
             # A feature that is correct alone may fail together with others.
             joined = [node.with_(name) for node in together]
-            if self._right(lambda node: node, name, joined):
+            # States make another model of one step, as streams have it.
+            sizes = _sizes(self._asker) if name in STATES[self._claims.base.op_type] else SIZES[:1]
+            if all(
+                self._right(lambda node, s=each: dataclasses.replace(node, sizes=s), name, joined)
+                for each in sizes
+            ):
                 together = joined
                 self._claims.taken.append(name)
         mixed = [*self._claims.functions, "Sigmoid", "Tanh"]
@@ -238,11 +243,10 @@ class _Tries:
     def _try_weights(self) -> None:
         """Find the weights that may be graph inputs, or computed from constants."""
         claims = self._claims
-        nodes = self._nodes[:1]
         for name in ("W", "R", "B"):
             for how in ("fed", "computed"):
                 more: dict[str, Any] = {how: frozenset({name})}
-                if self._right(lambda node, m=more: dataclasses.replace(node, **m), name, nodes):
+                if self._right(lambda node, m=more: dataclasses.replace(node, **m), name):
                     getattr(claims, how).append(name)
 
     def _try_places(self, dynamic: bool, loops: Sequence[str]) -> None:

@@ -302,6 +302,30 @@ def test_how_products_of_float16_are_summed(
         assert operators.arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
 
 
+class OneStep(Runtime):
+    """A runtime that forgets the state before a single step, and ends where both directions are fed R."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        results = [evaluate(model, feeds) for feeds in trials]
+        for node in model.graph.node:
+            both = any(attribute.s == b"bidirectional" for attribute in node.attribute)
+            if node.op_type == "RNN" and both and "R" in trials[0]:
+                raise EngineError("SIGSEGV", "crashes")
+            if node.op_type == "RNN" and "initial_h" in node.input and trials[0]["X"].shape[0] == 1:
+                results = [{name: array + 1 for name, array in each.items()} for each in results]
+        return results
+
+
+def test_states_are_tried_at_each_size_and_weights_in_each_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", OneStep)
+    monkeypatch.setattr(recurrent, "SIZES", SIZES[:2])
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        (rule,) = recurrent._rules(asker, Node("RNN"), False, [])
+    assert rule["inputs"] == ["B", "sequence_lens"]
+    assert rule["wrong"] == ["initial_h"]
+    assert rule["fixed"] == ["R"]
+
+
 def test_changes_name_table_and_words() -> None:
     table = {"source": "a test 1.0"}
     data: dict[str, Any] = {
