@@ -144,6 +144,7 @@ def _forms() -> Iterator[Form]:
         yield Form("ConstantOfShape", node, values, limit, constant=frozenset(constants))
     squeezed = {"X": (1, 4, 1)}
     yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
+    yield Form("Transpose", "Y = Transpose (X)", {"X": (2, 4)}, ("written", "perm"))
 
 
 def _but_first(inputs: Values) -> frozenset[str]:
@@ -225,6 +226,6 @@ RANKED = tuple(_RANKED)
 def opset_question(opset: int) -> Question:
     """Ask whether a model of this opset is accepted, with operators whose form is the same at all opsets."""
     lines = ["A = MatMul (X, W)", "C = Add (A, b)", "D = Sigmoid (C)", "E = Tanh (C)", "F = Mul (D, E)"]
-    lines += ["G = Concat <axis = 0> (F, C)", "H = Transpose (G)", "Y = Reshape (H, s)"]
+    lines += ["G = Concat <axis = 0> (F, C)", "H = Transpose <perm = [1, 0]> (G)", "Y = Reshape (H, s)"]
     inputs = _arrays({"X": (2, 4), "W": (4, 4), "b": (4,), "s": [2, 8]})
     return question([onnx.parser.parse_node(line) for line in lines], inputs, ["Y"], opset, {"W", "b", "s"})

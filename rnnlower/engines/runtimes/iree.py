@@ -18,8 +18,11 @@ ABOUT = {
 
 def load(model: Model) -> Run:
     import numpy as np
+    from iree.compiler.tools.import_onnx import __main__ as importer
 
-    model.call("iree-import-onnx", model.path, "-o", "model.mlir", "--opset-version", "17")
+    # In this process: starting the tool takes longer than its work.
+    words = [model.path, "-o", f"{model.folder}/model.mlir", "--opset-version", "17"]
+    importer.main(importer.parse_arguments(words))
     cpu = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")
     model.call("iree-compile", "model.mlir", "-o", "model.vmfb", *cpu)
     import iree.runtime

@@ -26,25 +26,35 @@ def load(model: Model) -> Run:
         f"{model.folder}/model{end}" for end in (".ncnn.param", ".ncnn.bin", "_ncnn.py")
     )
     with open(param, encoding="utf-8") as file:
-        kinds = re.findall(r"^((?:F|torch|nn|Tensor|aten|prims|pnnx)\.\S+|LSTM|GRU) ", file.read(), re.M)
+        # The first two lines are no layers.
+        kinds = {line.split()[0] for line in file.read().splitlines()[2:]}
+    unknown = sorted(kind for kind in kinds if ncnn.layer_to_index(kind) < 0)
     if net.load_param(param) or net.load_model(weights):
-        raise RuntimeError(f"it does not load the result of pnnx; not converted: {sorted(set(kinds))}")
+        words = f"ncnn has no {', '.join(unknown)}" if unknown else "ncnn gives no reason"
+        raise RuntimeError(f"the result of pnnx does not load: {words}")
     with open(script, encoding="utf-8") as file:
-        # The Python file that pnnx writes next to the model shows whether arrays have a batch axis.
-        batched = "batch_index" in file.read()
+        # The Python file that pnnx writes next to the model shows which axis is each array's batch.
+        lines = file.read().splitlines()
+    axes = {
+        name: int(index)
+        for line in lines
+        for name, index in re.findall(r"\b((?:in|out)\d+)\b.*batch_index=(\d+)", line)
+    }
 
     def run(feeds: Arrays) -> Arrays:
         extractor = net.create_extractor()
         for index, name in enumerate(model.inputs):
             array = np.ascontiguousarray(feeds[name])
-            mat = ncnn.Mat(array, batch_index=233) if batched else ncnn.Mat(array)
+            axis = axes.get(f"in{index}")
+            mat = ncnn.Mat(array) if axis is None else ncnn.Mat(array, batch_index=axis)
             extractor.input(f"in{index}", mat.clone())
         results = {}
         for index, name in enumerate(model.outputs):
             status, mat = extractor.extract(f"out{index}")
             if status:
-                raise RuntimeError(f"no output {name!r}; not converted: {sorted(set(kinds))}")
-            results[name] = np.array(mat.numpy(batch_index=233) if batched else mat)
+                raise RuntimeError(f"output {name!r} has status {status}")
+            axis = axes.get(f"out{index}")
+            results[name] = np.array(mat if axis is None else mat.numpy(batch_index=axis))
         return results
 
     return run

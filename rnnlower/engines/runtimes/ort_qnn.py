@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.engines.child import Arrays, Model, Run
@@ -21,11 +22,7 @@ def load(model: Model) -> Run:
     import onnxruntime
     import onnxruntime_qnn
 
-    provider = "QNNExecutionProvider"
-    onnxruntime.register_execution_provider_library(provider, onnxruntime_qnn.get_library_path())
-    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
-    if not devices:
-        raise RuntimeError("it finds no QNN device")
+    devices = _devices(onnxruntime_qnn.get_library_path())
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     # Otherwise, nodes that it cannot run would run on the CPU, and seem to work.
@@ -39,3 +36,16 @@ def load(model: Model) -> Run:
         return dict(zip(names, session.run(names, feeds), strict=True))
 
     return run
+
+
+@functools.cache
+def _devices(library: str) -> list[Any]:
+    """Return QNN's devices; its library can be registered only once in a process."""
+    import onnxruntime
+
+    provider = "QNNExecutionProvider"
+    onnxruntime.register_execution_provider_library(provider, library)
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    if not devices:
+        raise RuntimeError("it finds no QNN device")
+    return devices
