@@ -215,6 +215,8 @@ def rank_question(op_type: str, rank: int) -> Question:
         more = {"Z": shape}
     outputs = ["Y", "Z2"] if op_type == "Split" else ["Y"]
     attributes: dict[str, Any] = dict(_RANKED[op_type])
+    if op_type == "Transpose":
+        attributes["perm"] = [*reversed(range(rank))]
     node = helper.make_node(op_type, ["X", *more], outputs, **attributes)
     constant = {name for name in more if name != "Z"}
     return question([node], _arrays({"X": shape, **more}), outputs, _OPSET, constant)

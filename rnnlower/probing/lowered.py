@@ -187,6 +187,9 @@ def _lacking(rule: dict[str, Any], word: str) -> list[Node]:
         more = frozenset({word})
         full = [dataclasses.replace(node, inputs=node.inputs | more, full=more) for node in directions]
         return [] if word in rule["inputs"] else full
+    if word == "direction":
+        plain = [node for node in directions if node.direction == "forward"]
+        return [node.with_(word) for node in plain] if word in rule["attributes"] else []
     if word == "layout":
         return [node.with_(word) for node in directions] if word in rule["attributes"] else []
     if word == "activations":

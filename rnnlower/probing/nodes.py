@@ -69,7 +69,8 @@ class Node:
         """The node with one feature more: an input, an attribute, or a function for all its activations."""
         if name in INPUT_NAMES:
             return dataclasses.replace(self, inputs=self.inputs | {name})
-        values = {"clip": 0.3, "layout": 1, "input_forget": 1, "linear_before_reset": 1}
+        values: dict[str, Any] = {"clip": 0.3, "layout": 1, "input_forget": 1, "linear_before_reset": 1}
+        values["direction"] = self.direction
         if name in values:
             return dataclasses.replace(self, attributes=(*self.attributes, (name, values[name])))
         return self.activated(name)

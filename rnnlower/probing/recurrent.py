@@ -128,6 +128,9 @@ class _Tries:
         attributes = {name: values for name, values in attributes.items() if name not in self._claims.taken}
         if not self._right(lambda node: node.activated(), "activations"):
             attributes["activations"] = []
+        forward = [node.with_("direction") for node in self._nodes if node.direction == "forward"]
+        if forward and not self._right(lambda node: node, "direction", forward):
+            attributes["direction"] = [name for name in self._claims.directions if name != "forward"]
         inputs = ["B", *self._states, *(name for name in self._claims.taken if name in _INPUTS)]
         rule: dict[str, Any] = {
             "ops": [base.op_type],

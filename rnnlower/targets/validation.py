@@ -50,6 +50,7 @@ ADAPTABLE: Mapping[str, str] = {
     "sequence_lens": "full sequence_lens left out",
     "hidden_size": "hidden_size written",
     "layout": "X, states and outputs transposed",
+    "direction": "direction = forward left out",
     "bidirectional": "one node for each direction",
     "reverse": "time turned around a forward node",
     "inputs": "no empty inputs at the end",

@@ -44,22 +44,8 @@ WHOLE = {
     "ocr_conv_bilstm_gemm": {"image": (2, 1, 8, 16)},
     "streaming_lstm_stack": {"features": (1, 4, 8)},
 }
-_NO_MEMORY = "MEM_ALLOC"
-REFUSED = {
-    **{
-        ("ort-qnn", node): _NO_MEMORY
-        for node in (
-            "GRU",
-            "GRU, linear_before_reset",
-            "sequence_lens",
-            "clip, 16 rows",
-            "activations",
-            "gru_two_layers_dynamic",
-        )
-    },
-    ("iree", "activations"): "Softsign",
-}
-"""The words of runtimes without a target: QNN's simulator does not finalize what it takes one by one."""
+REFUSED = {("iree", "activations"): "Softsign"}
+"""The words of runtimes without a target, to which no form is fitted."""
 
 
 @functools.cache
@@ -81,15 +67,6 @@ def lowered_for_engine(model: onnx.ModelProto, runtime: str, **options: Any) -> 
     result = (
         rnnlower.lower(model, target=targets[0], **options) if targets else rnnlower.unroll(model, **options)
     )
-    assert isinstance(result, onnx.ModelProto)
-    return result
-
-
-def lowered_node(model: onnx.ModelProto, runtime: str) -> onnx.ModelProto:
-    """As for the runtime's target; of primitive ops for QNN, whose target is that of the device."""
-    if runtime != "ort-qnn":
-        return lowered_for_engine(model, runtime)
-    result = rnnlower.unroll(model)
     assert isinstance(result, onnx.ModelProto)
     return result
 
@@ -123,7 +100,7 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
         # It compiles many steps for minutes.
         config = dataclasses.replace(config, seq_length=min(config.seq_length, 3))
     model = config.build()
-    verdict = verdict_there(runtime, node, model, lowered_node(model, runtime))
+    verdict = verdict_there(runtime, node, model, lowered_for_engine(model, runtime))
     if verdict is None:
         return
     assert verdict, str(verdict)
@@ -155,7 +132,7 @@ def test_a_planted_fault_shows_there(runtime: str, fault: str) -> None:
     wrong = onnx.ModelProto.FromString(model.SerializeToString())
     assert SOURCE_FAULTS[fault](wrong, np.random.default_rng(0))
     control, verdict = (
-        rnnlower.verify(model, lowered_node(source, runtime), on=runtime, trials=1)
+        rnnlower.verify(model, lowered_for_engine(source, runtime), on=runtime, trials=1)
         for source in (model, wrong)
     )
     assert control, str(control)

@@ -158,6 +158,18 @@ def test_a_node_with_batch_first_is_adapted_with_time_first(direction: str, stat
     assert differences(config.expected(inputs), evaluate(model, inputs), "float32") == []
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_emx_gets_a_direction_only_where_it_reads_one(direction: str) -> None:
+    """emx-onnx-cgen 1.4.0 refuses a GRU whose ``direction = "forward"`` is written."""
+    config = Config(op_type="GRU", seq_length=3, direction=direction, Y_h="graph")
+    model = rnnlower.lower(config.build(), target="emx", native="keep")
+    nodes = [node for node in all_nodes(model) if node.op_type == "GRU"]
+    assert nodes
+    assert "direction" not in {attribute.name for node in nodes for attribute in node.attribute}
+    inputs = config.make_inputs(np.random.default_rng(0))
+    assert differences(config.expected(inputs), evaluate(model, inputs), "float32") == []
+
+
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 def test_qnn_runs_no_recurrent_node_that_was_tried(op_type: str) -> None:
     assert recurrent_left(rnnlower.lower(Config(op_type=op_type).build(), target="ort-qnn")) == []

@@ -14,17 +14,29 @@ ABOUT = {
     "packages": ("ai-edge-litert", "onnx2tf", "tensorflow"),
     "tried": "2.1.0",
     "install": "pip install onnx2tf ai-edge-litert tensorflow tf_keras",
+    "slow": True,
 }
 
 
 def load(model: Model) -> Run:
+    import os
+
     import numpy as np
+    import onnx2tf
 
     # Without it, onnx2tf would download this file to test its result.
     sample = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
     np.save(f"{model.folder}/calibration_image_sample_data_20x128x128x3_float32.npy", sample)
-    # It overwrites its input, which is a copy. -n: no simplification; -kat: inputs keep their layout.
-    model.call("onnx2tf", "-i", model.path, "-o", model.folder, "-kat", *model.inputs, "-osd", "-n")
+    os.chdir(model.folder)
+    # It overwrites its input, which is a copy. In this process: importing TensorFlow takes longer than its work.
+    onnx2tf.convert(
+        input_onnx_file_path=model.path,
+        output_folder_path=model.folder,
+        keep_shape_absolutely_input_names=list(model.inputs),
+        output_signaturedefs=True,
+        not_use_onnxsim=True,
+        non_verbose=True,
+    )
     made = glob.glob(f"{model.folder}/*float32.tflite")
     if not made:
         raise RuntimeError("onnx2tf wrote no float32 model")

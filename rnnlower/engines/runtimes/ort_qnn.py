@@ -1,4 +1,4 @@
-"""onnxruntime's QNN provider on the simulator of its HTP (float32 there)."""
+"""onnxruntime's QNN provider on the simulator of its HTP, which computes in float16."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ ABOUT = {
     "packages": ("onnxruntime-qnn", "onnxruntime"),
     "install": "pip install onnxruntime onnxruntime-qnn",
     "tried": "2.7.0",
+    "precision": "float16",
 }
 
 
@@ -28,7 +29,8 @@ def load(model: Model) -> Run:
     # Otherwise, nodes that it cannot run would run on the CPU, and seem to work.
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     backend = os.path.join(os.path.dirname(onnxruntime_qnn.__file__), "libQnnHtp.so")
-    options.add_provider_for_devices(devices[:1], {"backend_path": backend})
+    # Without a chip, it simulates one that has no floats: QNN_COMMON_ERROR_MEM_ALLOC. This is Snapdragon X Elite.
+    options.add_provider_for_devices(devices[:1], {"backend_path": backend, "soc_model": "60"})
     session = onnxruntime.InferenceSession(model.path, sess_options=options)
     names = list(model.outputs)
 
