@@ -19,6 +19,7 @@ from support.faults import SOURCE_FAULTS
 
 import rnnlower
 from rnnlower.engines.known import Engine, engines
+from rnnlower.engines.opened import Attempts
 from rnnlower.targets import find_target, target_names
 
 NAMES = [engine.name for engine in engines() if engine.name not in ("onnxruntime", "rnnlower-reference")]
@@ -139,6 +140,17 @@ def test_a_planted_fault_shows_there(runtime: str, fault: str) -> None:
     assert verdict.on is not None
     assert verdict.on.ran
     assert not verdict, str(verdict)
+
+
+def test_models_run_one_after_the_other_in_one_process(runtime: str) -> None:
+    """As a probe asks: QNN's library, for one, is registered only once in a process."""
+    config = NODES["LSTM"]
+    model = lowered_for_engine(config.build(), runtime)
+    inputs = config.make_inputs(np.random.default_rng(0))
+    with Attempts(installed(runtime)) as attempts:
+        first, second = (attempts.run(model, inputs) for _ in range(2))
+    for name, array in first[0].items():
+        np.testing.assert_array_equal(array, second[0][name])
 
 
 @pytest.mark.parametrize("runtime", ["onnx2torch"], indirect=True)

@@ -28,7 +28,7 @@ def load(model: Model) -> Run:
     sample = np.random.default_rng(0).random((20, 128, 128, 3), np.float32)
     np.save(f"{model.folder}/calibration_image_sample_data_20x128x128x3_float32.npy", sample)
     os.chdir(model.folder)
-    # It overwrites its input, which is a copy. In this process: importing TensorFlow takes longer than its work.
+    # It overwrites its input, which is a copy. In this process: the import takes longer than its work.
     onnx2tf.convert(
         input_onnx_file_path=model.path,
         output_folder_path=model.folder,

@@ -29,7 +29,7 @@ def load(model: Model) -> Run:
     # Otherwise, nodes that it cannot run would run on the CPU, and seem to work.
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     backend = os.path.join(os.path.dirname(onnxruntime_qnn.__file__), "libQnnHtp.so")
-    # Without a chip, it simulates one that has no floats: QNN_COMMON_ERROR_MEM_ALLOC. This is Snapdragon X Elite.
+    # Snapdragon X Elite; the chip that it simulates by default has no floats: QNN_COMMON_ERROR_MEM_ALLOC.
     options.add_provider_for_devices(devices[:1], {"backend_path": backend, "soc_model": "60"})
     session = onnxruntime.InferenceSession(model.path, sess_options=options)
     names = list(model.outputs)
