@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rnnlower.engines.child import Arrays, Model, Run
 
-ABOUT = {"title": "rknn-toolkit2", "packages": ("rknn-toolkit2",), "precision": "float16"}
+ABOUT = {
+    "title": "rknn-toolkit2",
+    "packages": ("rknn-toolkit2",),
+    "precision": "float16",
+    "tried": "2.5.0",
+    "slow": True,
+}
 
 
 def load(model: Model) -> Run:
