@@ -79,7 +79,7 @@ def _tables(asker: Asker) -> dict[str, Any]:
     ops = operators.operators(asker, opsets[1])
     types = operators.dtypes(asker)
     limits = operators.limits(asker, ops, opsets, dynamic)
-    opsets[0] = operators.first_to_cut(opsets, limits)
+    opsets = operators.opsets_to_cut(opsets, limits)
     source = {"source": _source(engine)}
     tables: dict[str, Any] = {
         "title": engine.title,

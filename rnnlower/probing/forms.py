@@ -14,7 +14,16 @@ from onnx import helper
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Question, question
 
-__all__ = ["FORMS", "SIZED", "Form", "opset_question", "rank_question", "sized_question", "split_question"]
+__all__ = [
+    "FORMS",
+    "SHARED",
+    "SIZED",
+    "Form",
+    "opset_question",
+    "rank_question",
+    "sized_question",
+    "split_question",
+]
 
 Values = Mapping[str, Any]
 
@@ -142,6 +151,9 @@ def _forms() -> Iterator[Form]:
         (full, ("versions", 9), "s"),
     ):
         yield Form("ConstantOfShape", node, values, limit, constant=frozenset(constants))
+    zero = ("attributes", ("allowzero", 0))
+    again = {"X": (2, 6), "s": [3, 4]}
+    yield Form("Reshape", "Y = Reshape <allowzero = 1> (X, s)", again, zero, 14, frozenset("s"))
     squeezed = {"X": (1, 4, 1)}
     yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
     yield Form("Transpose", "Y = Transpose (X)", {"X": (2, 4)}, ("written", "perm"))
@@ -152,6 +164,16 @@ def _but_first(inputs: Values) -> frozenset[str]:
 
 
 FORMS = tuple(_forms())
+SHARED = (
+    Form(
+        "ScatterND",
+        "Z = ScatterND (X, i, u)\nY = Add (X, Z)",
+        {"X": (4, 3), "i": [[1], [3]], "u": (2, 3)},
+        ("read", "twice"),
+        constant=frozenset("i"),
+    ),
+)
+"""Forms without which an operator counts as missing: its data has another reader."""
 
 
 SIZED = {

@@ -46,7 +46,7 @@ class Node:
         full: Inputs that are constants and say nothing: zero states, lengths of all steps.
         written: How many inputs are written, empty ones at the end included, where that is more.
         behind: The operator that repeats one step to make X.
-        read: Whether a node reads what it makes, too.
+        read: Whether only nodes read what it makes; in a body the graph shows it, too.
         place: ``If``, ``Loop`` or ``Scan``, in whose body it stands.
     """
 
@@ -91,7 +91,7 @@ class Node:
         more += [f"open {name}" for name in sorted(self.open)]
         more += [f"{self.written} inputs"] if self.written else []
         more += [f"behind {self.behind}"] if self.behind else []
-        more += ["read"] if self.read else []
+        more += ["only read"] if self.read else []
         more += [f"in {self.place}"] if self.place else []
         given = " ".join([*sorted(self.inputs), *more])
         return f"{self.op_type} {self.direction} T={steps} B={batch} I={features} H={units} {given}"
@@ -122,7 +122,7 @@ def node_question(node: Node) -> Question:
     )
     given = [name for name in outputs if name]
     after = [helper.make_node("Neg", [name], [f"{name}_read"]) for name in given if node.read]
-    shown = [*given, *(each.output[0] for each in after)]
+    shown = [*(given if node.place or not after else []), *(each.output[0] for each in after)]
     asked = question([*before, made, *after], inputs, shown, 14, constant)
     if node.open:
         asked = _opened(asked, node)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
-import io
 import itertools
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +15,13 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from rnnlower.engines.reference import evaluate
+from rnnlower.probing import cases
 from rnnlower.probing.asking import Asker, Question, question
+from rnnlower.probing.cases import OPSETS
 from rnnlower.probing.forms import (
     FORMS,
     RANKED,
+    SHARED,
     SIZED,
     opset_question,
     rank_question,
@@ -34,18 +34,15 @@ from rnnlower.targets.target import CONTROL_FLOW
 __all__ = [
     "arithmetic",
     "dtypes",
-    "first_to_cut",
     "is_dynamic",
     "limits",
     "operators",
     "opset_range",
+    "opsets_to_cut",
     "tried_operators",
 ]
 
-# Tried at the first of these opsets that has the operator in the form of the case.
-_OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
-_CASES_AN_OPERATOR = 5
-_LARGEST_CASE = 20_000
+_FIRST = 7
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _SPLITS = (2, 9, 50, 200)
@@ -57,14 +54,14 @@ _CUTS = ("Slice", "Split", "Squeeze", "Unsqueeze")
 
 def opset_range(asker: Asker) -> list[int]:
     """Return the first and the last opset that it accepts around opset 13; empty if it refuses 13."""
-    known = range(7, _OPSETS[-1] + 1)
+    known = range(_FIRST, OPSETS[-1] + 1)
     right = [opset for opset in known if asker.right(f"opset {opset}", opset_question, opset)]
     around = [opset for opset in right if all(o in right for o in range(min(opset, 13), max(opset, 13)))]
     return [min(around), max(around)] if 13 in right else []
 
 
-def first_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) -> int:
-    """Return the first opset that has what a lowering emits in a version that is correct there."""
+def opsets_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the first and the last opset that have what a lowering emits in a version that is correct."""
     right = {
         op_type: limit["versions"]
         for limit in limits
@@ -72,12 +69,13 @@ def first_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) -> 
         if op_type in _CUTS and "versions" in limit
     }
     first, last = opsets
-    fits = (
-        opset
-        for opset in range(first, last + 1)
-        if all(onnx.defs.get_schema(name, opset).since_version in right[name] for name in right)
-    )
-    return next(fits, first)
+
+    def fits(opset: int) -> bool:
+        return all(onnx.defs.get_schema(name, opset).since_version in right[name] for name in right)
+
+    begin = next(filter(fits, range(first, last + 1)), first)
+    end = next((opset - 1 for opset in range(begin + 1, last + 1) if not fits(opset)), last)
+    return [begin, end]
 
 
 def operators(asker: Asker, last: int) -> list[str]:
@@ -91,6 +89,7 @@ def operators(asker: Asker, last: int) -> list[str]:
             asker.right(f"{name} up to {number:g}", _of_number, name, number)
             for number in _LARGE.get(name, ())
         )
+        and all(asker.right(str(form), form.question) for form in SHARED if form.op_type == name)
     ]
 
 
@@ -98,8 +97,8 @@ def tried_operators() -> list[str]:
     """The operators of which there is something to try."""
     known = {
         op_type
-        for op_type, cases in _node_cases().items()
-        if any(any(_opsets_of(case, _OPSETS)) for _, case in cases)
+        for op_type, tests in cases.node_cases().items()
+        if any(any(cases.opsets_of(case, OPSETS)) for _, case in tests)
     } | {form.op_type for form in FORMS}
     return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW})
 
@@ -121,9 +120,20 @@ def _right_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
     """
     times = ("",) if asker.engine.slow else ("", ", again")
     for constant in (False, True):
-        for name, case in _node_cases().get(op_type, ()):
-            for opset in itertools.islice(_opsets_of(case, [o for o in _OPSETS if o <= last]), 1):
+        for name, case in cases.node_cases().get(op_type, ()):
+            for opset in itertools.islice(cases.opsets_of(case, [o for o in OPSETS if o <= last]), 1):
                 if all(_is_right(asker, name, case, opset, constant, time) for time in times):
+                    return _RightCase(name, case, opset, constant)
+    return None if asker.engine.slow else _right_older_case(asker, op_type, last)
+
+
+def _right_older_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
+    """The first test that is right in an older version of the operator, from the newest on."""
+    for version in reversed([version for version in _versions(op_type) if version <= last]):
+        opset = max(version, _FIRST)
+        for name, case in cases.node_cases().get(op_type, ()):
+            for constant in (False, True):
+                if cases.is_possible(case, opset) and _is_right(asker, name, case, opset, constant):
                     return _RightCase(name, case, opset, constant)
     return None
 
@@ -137,54 +147,7 @@ def _of_number(op_type: str, number: float) -> Question:
 
 def _is_right(asker: Asker, name: str, case: Any, opset: int, constant: bool, time: str = "") -> bool:
     key = f"{name} at opset {opset}{', of constants' if constant else ''}{time}"
-    return asker.right(key, _case_question, case, opset, constant)
-
-
-@functools.cache
-def _node_cases() -> Mapping[str, Sequence[tuple[str, Any]]]:
-    """Return onnx's tests of each operator: the smallest, of float32 if there is one."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
-    found: dict[str, list[tuple[tuple[bool, bool, int], str, Any]]] = collections.defaultdict(list)
-    case: Any
-    for case in cases:
-        arrays = [array for side in case.data_sets[0] for array in side]
-        plain = all(
-            isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "fiub" for array in arrays
-        )
-        size = sum(array.size for array in arrays) if plain else 0
-        if len(case.model.graph.node) == 1 and plain and 0 < size < _LARGEST_CASE and arrays:
-            node = case.model.graph.node[0]
-            if not node.domain and len(arrays[0].shape) <= 4:
-                floats = all(array.dtype in (np.float32, np.int64, np.bool_) for array in arrays)
-                plain_rank = len(arrays[0].shape) in (2, 3)
-                found[node.op_type].append(((not floats, not plain_rank, size), case.name, case))
-    ordered = {op_type: sorted(sized, key=lambda each: each[:2]) for op_type, sized in found.items()}
-    return {op_type: [each[1:] for each in sized[:_CASES_AN_OPERATOR]] for op_type, sized in ordered.items()}
-
-
-def _opsets_of(case: Any, opsets: Iterable[int]) -> Iterator[int]:
-    """Yield the opsets that have the form of the test."""
-    for opset in opsets:
-        try:
-            _case_question(case, opset)
-        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, TypeError, ValueError):
-            continue
-        yield opset
-
-
-def _case_question(case: Any, opset: int, constant: bool = False) -> Question:
-    """Return the test at an opset; shapes, axes and the like are constants, or all inputs but the first."""
-    node = case.model.graph.node[0]
-    inputs = dict(zip([name for name in node.input if name], case.data_sets[0][0], strict=False))
-    outputs = dict(zip([name for name in node.output if name], case.data_sets[0][1], strict=False))
-    others = {
-        name for index, name in enumerate(inputs) if index and (constant or inputs[name].dtype == np.int64)
-    }
-    return question([node], inputs, list(outputs), opset, others, outputs)
+    return asker.right(key, cases.case_question, case, opset, constant)
 
 
 def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: bool) -> list[dict[str, Any]]:
@@ -258,15 +221,21 @@ def _behind(repeating: str, product: str) -> Question:
 def _versions_not_right(
     asker: Asker, op_type: str, right: _RightCase, opsets: Sequence[int]
 ) -> Iterator[int]:
-    """The versions, from the newest to the first that is right, in which a test is not that is in another."""
+    """The versions, from either end to the first that is right, in which a test is not that is in another."""
     versions = _versions(op_type)
-    for version, after in reversed([*itertools.zip_longest(versions, versions[1:], fillvalue=1 << 30)]):
-        opset = max(version, opsets[0])
-        if opset > opsets[1] or opset >= after or not any(_opsets_of(right.case, [opset])):
-            continue
-        if version <= right.opset < after or _is_right(asker, right.name, right.case, opset, right.constant):
-            return
-        yield version
+    spans = [*itertools.zip_longest(versions, versions[1:], fillvalue=1 << 30)]
+    for way in (spans[::-1], spans):
+        for version, after in way:
+            opset = max(version, opsets[0])
+            if opset > opsets[1] or opset >= after:
+                continue
+            if version <= right.opset < after:
+                break
+            if not cases.is_possible(right.case, opset):
+                continue
+            if _is_right(asker, right.name, right.case, opset, right.constant):
+                break
+            yield version
 
 
 def _versions(op_type: str) -> list[int]:

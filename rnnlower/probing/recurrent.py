@@ -227,7 +227,9 @@ class _Tries:
             while claims.directions:
                 direction = claims.directions[rng.integers(len(claims.directions))]
                 size = sizes[rng.integers(len(sizes))]
-                plain = dataclasses.replace(claims.base, direction=direction, sizes=size, read=True)
+                plain = dataclasses.replace(
+                    claims.base, direction=direction, sizes=size, read=bool(rng.integers(4))
+                )
 
                 def answer(parts: Sequence[str], plain: Node = plain) -> str:
                     return ask_node(self._asker, with_parts(plain, parts, claims.functions))

@@ -15,7 +15,7 @@ from support.cli_helpers import rnnlower
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, driver, lowered, operators, probe, recurrent
+from rnnlower.probing import asking, cases, driver, lowered, operators, probe, recurrent
 from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.keeping import kept
 from rnnlower.probing.members import Claims, smallest
@@ -74,9 +74,9 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     texts = [f"Y = {name} (X)" for name in ("Erf", "Relu", "Shape", "Sigmoid", "Tanh")]
     texts += ["Y = Add (X, X)", "Y = Mul (X, X)", "Y = Sub (X, X)", "Y = Concat <axis = 0> (X, X)"]
     texts += ["Y = Transpose <perm = [1, 0]> (X)"]
-    cases = {text.split()[2]: [(text, text)] for text in texts}
-    monkeypatch.setattr(operators, "_node_cases", lambda: cases)
-    monkeypatch.setattr(operators, "_case_question", _of)
+    tests = {text.split()[2]: [(text, text)] for text in texts}
+    monkeypatch.setattr(cases, "node_cases", lambda: tests)
+    monkeypatch.setattr(cases, "_as_it_is", _of)
     return Runtime
 
 
@@ -230,7 +230,7 @@ def test_an_operator_is_right_twice(
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
     monkeypatch.setattr(operators, "FORMS", ())
-    monkeypatch.setattr(operators, "_node_cases", lambda: {"Relu": [("Y = Relu (X)", "Y = Relu (X)")]})
+    monkeypatch.setattr(cases, "node_cases", lambda: {"Relu": [("Y = Relu (X)", "Y = Relu (X)")]})
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
         assert operators.operators(asker, 13) == ops
 
@@ -285,9 +285,11 @@ def test_the_opset_begins_where_all_that_cuts_is_right() -> None:
         {"ops": ["Split"], "versions": [2, 11]},
         {"ops": ["Clip"], "versions": [13]},
     ]
-    assert operators.first_to_cut([7, 26], limits) == 10
-    assert operators.first_to_cut([11, 26], limits) == 11
-    assert operators.first_to_cut([7, 26], []) == 7
+    assert operators.opsets_to_cut([7, 26], limits) == [10, 12]
+    assert operators.opsets_to_cut([11, 26], limits) == [11, 12]
+    assert operators.opsets_to_cut([7, 26], []) == [7, 26]
+    limits = [{"ops": ["Split"], "versions": [2, 11, 13]}]
+    assert operators.opsets_to_cut([7, 18], limits) == [7, 17]
 
 
 @pytest.mark.parametrize(("of", "says"), [("float16", {"accumulates": "float16"}), ("float32", {})])
@@ -468,3 +470,38 @@ def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], 
 def test_parts_without_which_the_others_are_right_are_left() -> None:
     assert smallest(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
     assert smallest(["a", "b"], lambda parts: True) == []
+
+
+class OfOneVersion(Runtime):
+    """A runtime that serves ReduceMean and Slice in one version each, neither the newest nor the first."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        opset = model.opset_import[0].version
+        for node in model.graph.node:
+            if (version := {"ReduceMean": 13, "Slice": 11}.get(node.op_type)) is None:
+                continue
+            if onnx.defs.get_schema(node.op_type, opset).since_version != version:
+                raise EngineError(f"no {node.op_type} of opset {opset}")
+        return [evaluate(model, feeds) for feeds in trials]
+
+
+def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", OfOneVersion)
+    found = {name: cases.node_cases()[name] for name in ("ReduceMean", "Slice")}
+    monkeypatch.setattr(cases, "node_cases", lambda: found)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        ops = operators.operators(asker, 26)
+        limits = operators.limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
+    assert {"ReduceMean", "Slice"} <= {*ops}
+    versions = {limit["ops"][0]: limit["versions"] for limit in limits}
+    assert 13 in versions["ReduceMean"]
+    assert not {1, 11, 18} & {*versions["ReduceMean"]}
+    assert 11 in versions["Slice"]
+    assert not {10, 13} & {*versions["Slice"]}
+
+
+def test_what_only_nodes_read_is_no_output_but_in_a_body() -> None:
+    asked = node_question(Node("LSTM", read=True))
+    assert [value.name for value in asked.model.graph.output] == ["Y_read", "Y_h_read", "Y_c_read"]
+    asked = node_question(Node("LSTM", read=True, place="If"))
+    assert {"Y", "Y_read"} <= {value.name for value in asked.model.graph.output}
