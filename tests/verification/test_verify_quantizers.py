@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from support.commands import board
 from support.small_models import info
 
 from rnnlower.verification import verify
 
+WANTS_SHAPES = """
+import onnx
+model = onnx.load(model)
+assert all(each.type.tensor_type.HasField("shape") for each in model.graph.input), "an input without a shape"
+for tensor in model.graph.initializer:
+    if tensor.name == "W":
+        array = onnx.numpy_helper.to_array(tensor) * np.float32(1 + 2e-6)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, "W"))
+model = model.SerializeToString()
+"""
 FLOAT = onnx.TensorProto.FLOAT
 UNITS = 64
 
@@ -81,6 +94,13 @@ def test_rounding_before_a_quantizer_is_no_difference(dynamic: bool) -> None:
     result = verify(model, changed(model, "W", 1 + 2e-6))
     assert result, str(result)
     assert "Linear node 'quantizer' makes " in " ".join(result.skipped)
+
+
+def test_on_a_runtime_that_wants_shapes(tmp_path: Path) -> None:
+    model = quantized(dynamic=True)
+    result = verify(model, model, on=board(tmp_path, model=WANTS_SHAPES), trials=4)
+    assert result, str(result)
+    assert "DynamicQuantizeLinear node 'quantizer' makes " in " ".join(result.skipped)
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

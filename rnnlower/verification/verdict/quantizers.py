@@ -116,7 +116,7 @@ def _hand_on(
         for name in (source, *own.output, *twin.output):
             outputs.setdefault(name, onnx.ValueInfoProto(name=name))
     graph.input.extend(
-        make_tensor_value_info(name, np_dtype_to_tensor_dtype(array.dtype), None)
+        make_tensor_value_info(name, np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in inputs.items()
     )
     graph.output.extend([*outputs.values()][len(graph.output) :])
