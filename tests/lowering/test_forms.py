@@ -126,6 +126,14 @@ def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
     assert set(ops) <= {"Reshape", "Gemm", "ReverseSequence", "Scan", "Mul", "Add"}
 
 
+def test_the_first_direction_has_a_length_that_every_onnxruntime_takes() -> None:
+    """Of a row of length 0, onnxruntime 1.23 makes random numbers."""
+    result = lowered_by(form_source("LSTM", {}, 5)[0], "scan")
+    lengths = {node.input[1] for node in result.graph.node if node.op_type == "ReverseSequence"}
+    found = {each.name: onnx.numpy_helper.to_array(each).tolist() for each in result.graph.initializer}
+    assert [found[name] for name in lengths] == [[1, 5]]
+
+
 @pytest.mark.parametrize("name", ["W", "R"])
 def test_weights_stored_elsewhere_stay_there(name: str, tmp_path: Path) -> None:
     """Of both directions they would have to be read and written anew."""
