@@ -156,6 +156,11 @@ def _forms() -> Iterator[Form]:
     yield Form("Reshape", "Y = Reshape <allowzero = 1> (X, s)", again, zero, 14, frozenset("s"))
     squeezed = {"X": (1, 4, 1)}
     yield Form("Squeeze", "Y = Squeeze (X)", squeezed, ("written", "axes"), 11)
+    # The gates of a step: where they are wrong, they are as a product and a sum.
+    gates = "G = Gemm <transB = 1> (X, W, s)\nS = Sigmoid (G)\nA, C, Y = Split <axis = 1> (S)"
+    yield Form(
+        "Gemm", gates, {"X": (2, 64), "W": (192, 64), "s": (2, 192)}, ("constant", 2), 13, frozenset("W")
+    )
     yield Form("Transpose", "Y = Transpose (X)", {"X": (2, 4)}, ("written", "perm"))
 
 
