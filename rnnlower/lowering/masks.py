@@ -76,14 +76,14 @@ def _known_mask(e: Emitter, axes: Axes, time: int, lens: np.ndarray) -> Mask:
 def reverse_second_direction(e: Emitter, series: TimeSeries) -> TimeSeries:
     """Emit a series with both directions in front of its rows, the second direction's steps from the end.
 
-    ReverseSequence reverses the first `length` steps: 0 or 1 leaves the first direction unchanged.
-    onnxruntime up to 1.23 does not copy a row of length 0, but refuses a length above the number of steps,
-    which may be 0 where it is not known.
+    ReverseSequence reverses the first `length` steps: 1 leaves the first direction unchanged. onnxruntime up
+    to 1.23 does not copy a row of length 0, and none takes a length above the number of steps, so that the
+    length is 0 where there are no steps: the size of what a Slice takes of them.
     """
-    time = series.axes.time
-    unchanged = min(1, time) if isinstance(time, int) else 0
-    lengths = e.size_vector([unchanged, time])
-    value = e.op("ReverseSequence", series.stacked(), lengths, time_axis=0, batch_axis=1, since=10)
+    stacked, time = series.stacked(), series.axes.time
+    one = min(1, time) if isinstance(time, int) else e.dim(e.slice(stacked, [0], [1], [0]), 0)
+    lengths = e.size_vector([one, time])
+    value = e.op("ReverseSequence", stacked, lengths, time_axis=0, batch_axis=1, since=10)
     return TimeSeries(e, series.axes, series.width, stacked=value, dtype=series.dtype)
 
 

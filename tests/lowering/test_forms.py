@@ -126,12 +126,16 @@ def test_outside_of_the_body_nothing_is_cut_or_joined(op_type: str) -> None:
     assert set(ops) <= {"Reshape", "Gemm", "ReverseSequence", "Scan", "Mul", "Add"}
 
 
-def test_the_first_direction_has_a_length_that_every_onnxruntime_takes() -> None:
-    """Of a row of length 0, onnxruntime 1.23 makes random numbers."""
-    result = lowered_by(form_source("LSTM", {}, 5)[0], "scan")
+@pytest.mark.parametrize(("declared", "steps"), [(5, 5), ("T", 5), ("T", 0)])
+def test_the_first_direction_has_a_length_that_every_onnxruntime_takes(declared: Any, steps: int) -> None:
+    """Of a row of length 0, onnxruntime 1.23 makes random numbers; none takes a length above the steps."""
+    source, feeds = form_source("LSTM", {}, declared)
+    result = lowered_by(source, "scan")
     lengths = {node.input[1] for node in result.graph.node if node.op_type == "ReverseSequence"}
-    found = {each.name: onnx.numpy_helper.to_array(each).tolist() for each in result.graph.initializer}
-    assert [found[name] for name in lengths] == [[1, 5]]
+    given = {each.name for each in result.graph.output}
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in lengths - given)
+    found = run(result, feeds | {"X": feeds["X"][:steps]})
+    assert {tuple(found[name]) for name in lengths} == {(min(1, steps), steps)}
 
 
 @pytest.mark.parametrize("name", ["W", "R"])
