@@ -44,7 +44,7 @@ steps, 1 and 16 rows, 8 and 64 features, 16, 64 and 256 units, every other one w
 has the runtime's words for the nodes that it refuses or that end its process.
 """
 _LONG, _SHORT = 50, 3
-_MOST_WORDS = 150
+_MOST_WORDS = 200
 
 
 def main(targets: Sequence[str]) -> None:
@@ -104,7 +104,10 @@ def _words(outcomes: Sequence[tuple[Outcome, Outcome]]) -> Iterator[str]:
         if said:
             yield ""
         for each in sorted(said.values(), key=len, reverse=True):
-            yield f"- {how}, {len(each)}: `{each[0][:_MOST_WORDS].replace('`', '')}`"
+            # The reason stands at the end.
+            why = each[0].replace("`", "")
+            short = why if len(why) <= _MOST_WORDS else f"... {why[-_MOST_WORDS:]}"
+            yield f"- {how}, {len(each)}: `{short}`"
 
 
 def _cell(outcomes: tuple[Outcome, Outcome] | None) -> str:
