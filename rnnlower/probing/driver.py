@@ -79,7 +79,10 @@ def _tables(asker: Asker) -> dict[str, Any]:
     ops = operators.operators(asker, opsets[1])
     types = operators.dtypes(asker)
     limits = operators.limits(asker, ops, opsets, dynamic)
-    opsets = operators.opsets_to_cut(opsets, limits)
+    if (cut := operators.opsets_to_cut(opsets, limits)) != opsets:
+        # Older versions are asked where the range begins.
+        opsets = cut
+        limits = operators.limits(asker, ops, opsets, dynamic)
     source = {"source": _source(engine)}
     tables: dict[str, Any] = {
         "title": engine.title,

@@ -248,10 +248,11 @@ class _Tries:
     def _try_weights(self) -> None:
         """Find the weights that may be graph inputs, or computed from constants."""
         claims = self._claims
+        nodes = [dataclasses.replace(node, read=read) for node in self._nodes for read in (False, True)]
         for name in ("W", "R", "B"):
             for how in ("fed", "computed"):
                 more: dict[str, Any] = {how: frozenset({name})}
-                if self._right(lambda node, m=more: dataclasses.replace(node, **m), name):
+                if self._right(lambda node, m=more: dataclasses.replace(node, **m), name, nodes):
                     getattr(claims, how).append(name)
 
     def _try_places(self, dynamic: bool, loops: Sequence[str]) -> None:

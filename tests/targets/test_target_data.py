@@ -36,7 +36,8 @@ from rnnlower.targets.choosing import Native
         ("openvino", {"op_type": "GRU"}, {"hidden_size_given": False}),
         ("openvino", {"op_type": "GRU"}, {"sequence_lens": "input"}),
         ("openvino", {"R": "computed"}, {"R": "input"}),
-        ("openvino", {"op_type": "GRU", "initial_h": "input"}, {"initial_h": "expanded", "x_dims": "batch"}),
+        ("openvino", {"op_type": "GRU", "initial_h": "expanded", "x_dims": "batch"}, {"clip": 0.5}),
+        ("openvino", {"W": "computed", "B": "constant"}, {"B": "input"}),
         ("onnxruntime", {}, {"layout": 1}),
     ],
 )
