@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rnnlower.probing.operators import tried_operators
 from rnnlower.targets.target import Claim, ControlFlow, Target
 
 __all__ = ["changes", "toml_text"]
@@ -49,8 +50,13 @@ def _value(value: Any) -> str:
 
 
 def changes(old: Target, new: Target) -> list[str]:
-    """Describe how the new target differs, one line per difference; sources and versions are ignored."""
+    """Describe how the new target differs, one line per difference.
+
+    Sources and versions are ignored, and operators of the old one of which a probe has nothing to try.
+    """
     before, after = _said(old), _said(new)
+    known = {*after["ops"]["allowed"], *tried_operators()}
+    before["ops"]["allowed"] = [name for name in before["ops"]["allowed"] if name in known]
     lines = []
     for place in dict.fromkeys([*before, *after]):
         if place not in before or place not in after:

@@ -342,7 +342,7 @@ def test_changes_name_table_and_words() -> None:
         "control_flow": {"ops": ["If"]} | table,
         "shapes": {"static": True} | table,
         "dtypes": {"allowed": ["float32"]} | table,
-        "ops": {"allowed": ["Add", "Mul"]} | table,
+        "ops": {"allowed": ["Add", "Mul", "RandomNormal"]} | table,
         "recurrent": [{"ops": ["GRU"], "attributes": {"clip": []}} | table],
     }
     old = parse_target("made", toml_text(data))
