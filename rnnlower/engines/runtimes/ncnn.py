@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rnnlower.engines.child import Arrays, Model, Run
 
-ABOUT = {"title": "ncnn", "packages": ("ncnn", "pnnx")}
+ABOUT = {"title": "ncnn", "packages": ("ncnn", "pnnx"), "tried": "1.0.20261020"}
 
 
 def load(model: Model) -> Run:
