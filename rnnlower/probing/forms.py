@@ -89,6 +89,7 @@ _FED: tuple[tuple[str, Values], ...] = (
     ("Y = Slice (X, b, s, a)", {"X": (5, 4), "b": [1], "s": [4], "a": [0]}),
 )
 _BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
+    ("DepthToSpace", "mode", "CRD", "Y = DepthToSpace <blocksize = 2> (X)", {"X": (1, 8, 2, 3)}),
     ("Gemm", "transA", 0, "Y = Gemm <transA = 1> (X, W)", {"X": (4, 2), "W": (4, 3)}),
     ("Gemm", "transB", 0, "Y = Gemm <transB = 1> (X, W)", {"X": (2, 4), "W": (3, 4)}),
     ("Gemm", "alpha", 1.0, "Y = Gemm <alpha = 0.5> (X, W)", {"X": (2, 4), "W": (4, 3)}),
@@ -104,6 +105,7 @@ _BY_ATTRIBUTE: tuple[tuple[str, str, Any, str, Values], ...] = (
 )
 _RANGE = {name: np.float32(value) for name, value in (("b", 0), ("e", 4), ("d", 1))}
 _BY_VERSION: tuple[tuple[str, int, str, Values], ...] = (
+    ("DepthToSpace", 10, "Y = DepthToSpace <blocksize = 2> (X)", {"X": (1, 8, 2, 3)}),
     ("Split", 11, "A, C = Split <axis = 0, split = [2, 3]> (X)", {"X": (5, 4)}),
     ("Split", 13, "A, C = Split <axis = 0> (X, s)", {"X": (5, 4), "s": [2, 3]}),
     ("Split", 18, "A, C = Split <axis = 0, num_outputs = 2> (X)", {"X": (6, 4)}),

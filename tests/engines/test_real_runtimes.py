@@ -169,6 +169,21 @@ def test_batch_normalization_infers(runtime: str) -> None:
     assert verdict, str(verdict)
 
 
+@pytest.mark.parametrize("runtime", ["onnx2torch"], indirect=True)
+@pytest.mark.parametrize("names", ["i, v, z", "v, z", "z, i", "i, v", "v, i"])
+def test_outputs_of_one_node_have_their_names(runtime: str, names: str) -> None:
+    """A PyTorch module returns all outputs of a node at once, in the order of the node."""
+    types = {"v": "float[2, 2] v", "i": "int64[2, 2] i", "z": "float[2, 4] z"}
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[2, 4] x) => ({", ".join(types[name] for name in names.split(", "))})
+        <int64[1] k = {{2}}>
+        {{ v, i = TopK (x, k) z = Neg (x) }}
+    """)
+    verdict = rnnlower.verify(model, model, on=runtime, trials=1)
+    assert verdict, str(verdict)
+
+
 @pytest.mark.parametrize("runtime", ["iree", "mnn", "tvm"], indirect=True)
 def test_a_condition_is_fed_as_a_bool(runtime: str) -> None:
     model = onnx.parser.parse_model("""

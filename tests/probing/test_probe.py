@@ -77,6 +77,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     tests = {text.split()[2]: [(text, text)] for text in texts}
     monkeypatch.setattr(cases, "node_cases", lambda: tests)
     monkeypatch.setattr(cases, "_as_it_is", _of)
+    monkeypatch.setattr(cases, "_where_written", lambda case: None)
     return Runtime
 
 
@@ -133,6 +134,22 @@ def test_a_probe_that_was_ended_goes_on(
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_case_is_converted_where_an_attribute_has_other_values() -> None:
+    """GridSample-16 calls the mode bilinear; the checker takes linear, too."""
+    case = dict(cases.node_cases()["GridSample"])["test_gridsample_bilinear"]
+    for opset, mode in ((16, b"bilinear"), (20, b"linear"), (22, b"linear")):
+        (node,) = cases.case_question(case, opset).model.graph.node
+        assert {each.name: each.s for each in node.attribute}["mode"] == mode
+
+
+def test_dropout_is_asked_without_a_seed_unless_it_trains() -> None:
+    tests = dict(cases.node_cases()["Dropout"])
+    for name, has_seed in (("test_dropout_default", False), ("test_training_dropout", True)):
+        asked = cases.case_question(tests[name], 13).model
+        nodes = [node for node in asked.graph.node if node.op_type == "Dropout"]
+        assert [bool(node.attribute) for node in nodes] == [has_seed]
 
 
 def test_the_forms_are_right_on_the_reference() -> None:

@@ -21,6 +21,7 @@ ABOUT = {
 
 def load(model: Model) -> Run:
     _stand_in_for_torchvision()
+    import onnx
     import onnx2torch
     import torch
 
@@ -29,12 +30,20 @@ def load(model: Model) -> Run:
     # By default, BatchNormalization and Dropout are in training mode.
     module = onnx2torch.convert(model.path).eval()
     inputs, outputs = list(model.inputs), list(model.outputs)
+    graph = onnx.load(model.path, load_external_data=False).graph
+    made_by = {name: tuple(node.output) for node in graph.node for name in node.output if name}
+    nodes = list(dict.fromkeys(made_by.get(name, (name,)) for name in outputs))
 
     def run(feeds: Arrays) -> Arrays:
         with torch.no_grad():
             results = module(*(torch.from_numpy(feeds[name]) for name in inputs))
-        results = results if isinstance(results, (list, tuple)) else [results]
-        return {name: result.numpy() for name, result in zip(outputs, results, strict=True)}
+        # One result for each node with outputs of the graph: of several outputs, all of them.
+        if len(nodes) == 1:
+            results = [results]
+        found = {}
+        for names, result in zip(nodes, results, strict=True):
+            found.update(zip(names, result if isinstance(result, (list, tuple)) else [result], strict=False))
+        return {name: found[name].numpy() for name in outputs}
 
     return run
 
