@@ -40,7 +40,7 @@ def load(model: Model) -> Run:
         # One result for each node with outputs of the graph: of several outputs, all of them.
         if len(nodes) == 1:
             results = [results]
-        found = {}
+        found: dict[str, Any] = {}
         for names, result in zip(nodes, results, strict=True):
             found.update(zip(names, result if isinstance(result, (list, tuple)) else [result], strict=False))
         return {name: found[name].numpy() for name in outputs}
