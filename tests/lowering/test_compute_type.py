@@ -81,7 +81,7 @@ def test_generated_models_with_and_without(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Errors side by side, by the script that does the same for a folder of real models."""
-    for name in ("gru14_float16", "lstm14_float16", "denoiser_gru"):
+    for name in ("gru14_float16", "lstm14_float16", "ocr_conv_bilstm_gemm"):
         shutil.copy(MODELS / f"{name}.onnx", tmp_path)
     monkeypatch.setattr("sys.argv", ["half_table.py", str(tmp_path)])
     assert half_table.main() == 0
