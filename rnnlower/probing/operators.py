@@ -48,7 +48,7 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 _SPLITS = (2, 9, 50, 200)
 _LARGE = {"Sigmoid": (40.0, 100.0), "Softplus": (100.0,), "Tanh": (40.0, 100.0)}
 """Numbers that a recurrence may well meet."""
-_CUTS = ("Slice", "Split", "Squeeze", "Unsqueeze")
+_CUTS = ("Clip", "Slice", "Split", "Squeeze", "Unsqueeze")
 """What any lowering may emit, in a form that depends on the opset."""
 
 

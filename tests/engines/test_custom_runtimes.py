@@ -56,7 +56,5 @@ def test_the_examples_run(folder: Path, program: str) -> None:
     assert (folder / "out.onnx").exists()
 
 
-def test_the_page_names_what_there_is() -> None:
-    names = {engine.name for engine in engines() if not engine.tried}
-    assert names == {"ncnn", "rknn"}
-    assert "that of rknn follows its documentation" in PAGE
+def test_every_known_runtime_was_tried() -> None:
+    assert [engine.name for engine in engines() if not engine.tried] == []

@@ -300,7 +300,7 @@ def test_the_opset_begins_where_all_that_cuts_is_right() -> None:
     limits = [
         {"ops": ["Slice"], "versions": [10, 11, 13]},
         {"ops": ["Split"], "versions": [2, 11]},
-        {"ops": ["Clip"], "versions": [13]},
+        {"ops": ["Pad"], "versions": [13]},
     ]
     assert operators.opsets_to_cut([7, 26], limits) == [10, 12]
     assert operators.opsets_to_cut([11, 26], limits) == [11, 12]

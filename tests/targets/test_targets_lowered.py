@@ -259,8 +259,8 @@ def test_strategy_follows_the_control_flow(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "config", "expected"),
     [
-        ("openvino", Config(x_dims="time", layout=1), ["Loop"]),
-        ("openvino", Config(seq_length=300, layout=1), ["Scan"]),
+        ("openvino", Config(x_dims="time", clip=0.3), ["Loop"]),
+        ("openvino", Config(seq_length=300, clip=0.3), ["Scan"]),
         ("openvino", Config(seq_length=300, sequence_lens="input"), ["Scan"]),
         ("openvino", Config(x_dims="batch", sequence_lens="input"), []),
         ("tract", Config(seq_length=300, direction="bidirectional", clip=0.3), ["Scan", "Scan"]),
