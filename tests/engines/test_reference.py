@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from support.installed import rnn_is_sound
 from support.small_models import info, model_of, recurrent_model, run_onnxruntime, weights
 
 from rnnlower.engines.reference import evaluate, recurrent_ops
@@ -69,10 +70,20 @@ def _random_node(seed: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return recurrent_model(op_type, constants=constants, inputs=inputs, outputs=outputs, **attributes), feeds
 
 
+def _is_judged(node: onnx.NodeProto) -> bool:
+    """Return whether the installed onnxruntime may judge a node."""
+    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    functions = [name.decode() for name in values.get("activations", ())]
+    direction = values["direction"].decode()
+    return node.op_type != "RNN" or rnn_is_sound(direction, functions, "sequence_lens" in node.input)
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_onnxruntime_agrees_on_random_nodes(block: int) -> None:
     for seed in range(block * 40, block * 40 + 40):
         model, feeds = _random_node(seed)
+        if not _is_judged(model.graph.node[0]):
+            continue
         expected = run_onnxruntime(model, feeds)
         for name, value in evaluate(model, feeds).items():
             np.testing.assert_allclose(
