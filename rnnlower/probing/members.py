@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -157,7 +158,7 @@ def draw(claims: Claims, rng: np.random.Generator) -> list[str]:
 def with_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> Node:
     """Return the node with these parts."""
     sets = {how: {*getattr(node, how)} for how in ("left_out", "fed", "computed", "open")}
-    more: dict[str, object] = {}
+    more: dict[str, Any] = {}
     for part in parts:
         kind, _, name = part.partition(" ")
         if part in ("Y", "Y_h", "Y_c", "hidden_size"):
@@ -178,7 +179,8 @@ def with_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> No
         else:
             node = node.with_(part)
     sets["computed"] &= {*_WEIGHTS, *node.inputs}
-    return dataclasses.replace(node, **more, **{how: frozenset(names) for how, names in sets.items()})  # type: ignore[arg-type]
+    more |= {how: frozenset(names) for how, names in sets.items()}
+    return dataclasses.replace(node, **more)
 
 
 def smallest(parts: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:

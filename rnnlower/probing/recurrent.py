@@ -220,30 +220,32 @@ class _Tries:
 
     def _try_members(self) -> None:
         """Try random nodes of the rule, and take back the parts that fail."""
-        claims = self._claims
         rng = np.random.default_rng(0)
-        sizes = _sizes(self._asker)
         for _ in range(_FEW_MEMBERS if self._asker.engine.slow else _MEMBERS):
-            while claims.directions:
-                direction = claims.directions[rng.integers(len(claims.directions))]
-                size = sizes[rng.integers(len(sizes))]
-                plain = dataclasses.replace(
-                    claims.base, direction=direction, sizes=size, read=bool(rng.integers(4))
-                )
+            while self._claims.directions and not self._member_is_right(rng):
+                pass
 
-                def answer(parts: Sequence[str], plain: Node = plain) -> str:
-                    return ask_node(self._asker, with_parts(plain, parts, claims.functions))
+    def _member_is_right(self, rng: np.random.Generator) -> bool:
+        """Return whether a random node is right; if not, take back the parts that fail, or its direction."""
+        claims, sizes = self._claims, _sizes(self._asker)
+        direction = claims.directions[rng.integers(len(claims.directions))]
+        size = sizes[rng.integers(len(sizes))]
+        plain = dataclasses.replace(claims.base, direction=direction, sizes=size, read=bool(rng.integers(4)))
 
-                parts = draw(claims, rng)
-                if answer(parts) == "right":
-                    break
-                culprits = smallest(parts, lambda fewer, answer=answer: answer(fewer) != "right")  # type: ignore[misc]
-                is_wrong = answer(culprits) == "wrong"
-                key = claims.take_back(culprits) if culprits else direction
-                if not culprits:
-                    claims.directions.remove(direction)
-                if is_wrong:
-                    self._wrong.add(key)
+        def answer(parts: Sequence[str]) -> str:
+            return ask_node(self._asker, with_parts(plain, parts, claims.functions))
+
+        parts = draw(claims, rng)
+        if answer(parts) == "right":
+            return True
+        culprits = smallest(parts, lambda fewer: answer(fewer) != "right")
+        is_wrong = answer(culprits) == "wrong"
+        key = claims.take_back(culprits) if culprits else direction
+        if not culprits:
+            claims.directions.remove(direction)
+        if is_wrong:
+            self._wrong.add(key)
+        return False
 
     def _try_weights(self) -> None:
         """Find the weights that may be graph inputs, or computed from constants."""

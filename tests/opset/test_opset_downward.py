@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from support.installed import newest_opset
 from support.opset_engines import outcomes, same
 
 from rnnlower.errors import OpsetError
@@ -187,6 +188,12 @@ CASES = {
         18,
         {"c": "float"},
         11,
+        'k = Constant<value_floats=[2.0,3.0]>() y = Resize<mode="linear", axes=[2,3]>(c, , k)',
+    ),
+    "resize_of_the_last_axis": (
+        18,
+        {"c": "float"},
+        11,
         'k = Constant<value_floats=[2.0,3.0]>() y = Resize<mode="linear", axes=[2,-1]>(c, , k)',
     ),
     "dropout": (13, {"a": "float"}, 7, "k = Constant<value_float=0.3>() y = Dropout(a, k)"),
@@ -293,6 +300,8 @@ def test_it_computes_the_same_at_every_lower_opset(name: str, dims: str) -> None
     model = build(opset, inputs, nodes, dims)
     feeds = {each: KINDS[kind](SHAPES[each]) for each, kind in inputs.items()}
     expected = outcomes(model, feeds, slowly=True)
+    if not expected and "axes=[2,-1]" in nodes and newest_opset() < 24:
+        pytest.skip("onnxruntime before 1.24 runs no Resize of a negative axis")
     assert expected
     for target in range(opset - 1, lowest - 1, -1):
         work = ir.from_proto(model)

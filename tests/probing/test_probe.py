@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import rnnlower
+from support.faulty_runtime import Feeds, Runtime
 
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
@@ -18,50 +18,10 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.probing import asking, cases, driver, lowered, operators, probe, recurrent
 from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.keeping import kept
-from rnnlower.probing.members import Claims, smallest
 from rnnlower.probing.nodes import SIZES, Node, node_question
 from rnnlower.probing.writing import changes, toml_text
 from rnnlower.targets import find_target, reading
 from rnnlower.targets.reading import parse_target, read_toml
-
-Feeds = Mapping[str, Any]
-
-
-class Runtime:
-    """The NumPy reference with faults, in the place of a runtime's process."""
-
-    asked = 0
-
-    def __init__(self, engine: object) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
-        Runtime.asked += 1
-        results = []
-        for node in model.graph.node:
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            if node.op_type in ("Loop", "Scan", "Erf") or attributes.get("alpha") == 0.5:
-                raise EngineError(f"no {node.op_type}")
-            if node.op_type == "Split" and len(node.output) > 9:
-                raise EngineError("out of memory", "crashes")
-            if node.op_type == "Transpose" and "perm" not in attributes:
-                raise EngineError("no layer Transpose")
-            if node.op_type == "GRU" and attributes.get("direction") == b"forward":
-                raise EngineError("unsupported GRU direction b'forward'")
-            if node.op_type == "GRU" and len(node.input) < 6:
-                raise EngineError("h0.rows == expectedRows")
-            if node.op_type == "RNN" or "sequence_lens" in node.input or "layout" in attributes:
-                raise EngineError("not supported")
-            if node.op_type == "LSTM" and (len(node.input) == 4 and not node.input[3]):
-                raise EngineError("an empty B")
-            if node.op_type == "If" and any(
-                each.op_type == "LSTM" for each in attributes["then_branch"].node
-            ):
-                raise EngineError("no LSTM in a body")
-            if node.op_type == "LSTM" and attributes.get("direction") == b"reverse":
-                results = [{name: -array for name, array in evaluate(model, trials[0]).items()}]
-        return results or [evaluate(model, feeds) for feeds in trials]
 
 
 @pytest.fixture
@@ -200,24 +160,28 @@ class Forgetful(Runtime):
         return [first, *({name: array + 1 for name, array in each.items()} for each in more)]
 
 
-class Slow(Runtime):
+class FailsOnce(Runtime):
+    """A runtime whose first run fails."""
+
+    fault: EngineError
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        Runtime.asked += 1
+        if Runtime.asked == 1:
+            raise self.fault
+        return super().run(model, *trials)
+
+
+class Slow(FailsOnce):
     """A runtime that another program holds up once."""
 
-    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
-        Runtime.asked += 1
-        if Runtime.asked == 1:
-            raise EngineError("it was still running after 60 s", "hangs")
-        return super().run(model, *trials)
+    fault = EngineError("it was still running after 60 s", "hangs")
 
 
-class Broken(Runtime):
+class Broken(FailsOnce):
     """A runtime whose memory an earlier model has broken."""
 
-    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
-        Runtime.asked += 1
-        if Runtime.asked == 1:
-            raise EngineError("free(): invalid next size", "crashes")
-        return super().run(model, *trials)
+    fault = EngineError("free(): invalid next size", "crashes")
 
 
 @pytest.mark.parametrize(
@@ -431,94 +395,3 @@ def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_
     changed = rnnlower("probe", "rnnlower-reference", "--check", path, "--json", "-q", code=1)
     assert changed.json["changes"] == ["ops: allowed: -Erf"]
     assert changed.json["error"]["kind"] == "VerificationError"
-
-
-class Together(Runtime):
-    """A runtime that is wrong where R comes at run time and B is an empty name, and only there."""
-
-    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
-        fed = {value.name for value in model.graph.input}
-        results = [evaluate(model, feeds) for feeds in trials]
-        for node in model.graph.node:
-            if node.op_type == "RNN" and "R" in fed and len(node.input) > 3 and not node.input[3]:
-                return [{name: array + 1 for name, array in each.items()} for each in results]
-        return results
-
-
-def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "Attempts", Together)
-    monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
-    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = recurrent._rules(asker, Node("RNN"), True, ["If", "Loop", "Scan"])
-    assert (rule["fixed"], rule["wrong"]) == (["R"], ["R"])
-    assert not {"constant", "nested", "static", "static_nested", "not_empty", "needs"} & {*rule}
-    assert set(rule["inputs"]) == {"B", "initial_h", "sequence_lens"}
-
-
-@pytest.mark.parametrize(
-    ("parts", "key", "claim"),
-    [
-        (["empty B", "fed R", "clip"], "R", "fed"),
-        (["Y", "in Loop"], "Y", "needs"),
-        (["open time", "in Loop"], "time", "open_nested"),
-        (["in Loop"], "nested", "places"),
-        (["open batch", "computed states"], "batch", "open_with_states"),
-        (["behind Tile"], "repeated", "behind"),
-        (["activations"], "activations", "functions"),
-        (["clip", "initial_h"], "clip", "taken"),
-        (["empty B"], "B", "not_empty"),
-    ],
-)
-def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], key: str, claim: str) -> None:
-    def known() -> Claims:
-        return Claims(
-            Node("LSTM"), ["forward"], taken=["initial_h", "clip"], functions=["Relu"], fed=["R"],
-            computed=["R"], places=["Loop"], behind=["Tile"], open=["batch", "time"],
-            open_nested=["batch", "time"], open_with_states=["batch"],
-        )  # fmt: skip
-
-    claims, before = known(), known()
-    assert claims.take_back(parts) == key
-    changed = [name for name in vars(before) if getattr(before, name) != getattr(claims, name)]
-    assert claim in changed
-    assert {*changed} <= {claim, "not_empty"}
-
-
-def test_parts_without_which_the_others_are_right_are_left() -> None:
-    assert smallest(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
-    assert smallest(["a", "b"], lambda parts: True) == []
-
-
-class OfOneVersion(Runtime):
-    """A runtime that serves ReduceMean and Slice in one version each, neither the newest nor the first."""
-
-    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
-        opset = model.opset_import[0].version
-        for node in model.graph.node:
-            if (version := {"ReduceMean": 13, "Slice": 11}.get(node.op_type)) is None:
-                continue
-            if onnx.defs.get_schema(node.op_type, opset).since_version != version:
-                raise EngineError(f"no {node.op_type} of opset {opset}")
-        return [evaluate(model, feeds) for feeds in trials]
-
-
-def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "Attempts", OfOneVersion)
-    found = {name: cases.node_cases()[name] for name in ("ReduceMean", "Slice")}
-    monkeypatch.setattr(cases, "node_cases", lambda: found)
-    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        ops = operators.operators(asker, 26)
-        limits = operators.limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
-    assert {"ReduceMean", "Slice"} <= {*ops}
-    versions = {limit["ops"][0]: limit["versions"] for limit in limits}
-    assert 13 in versions["ReduceMean"]
-    assert not {1, 11, 18} & {*versions["ReduceMean"]}
-    assert 11 in versions["Slice"]
-    assert not {10, 13} & {*versions["Slice"]}
-
-
-def test_what_only_nodes_read_is_no_output_but_in_a_body() -> None:
-    asked = node_question(Node("LSTM", read=True))
-    assert [value.name for value in asked.model.graph.output] == ["Y_read", "Y_h_read", "Y_c_read"]
-    asked = node_question(Node("LSTM", read=True, place="If"))
-    assert {"Y", "Y_read"} <= {value.name for value in asked.model.graph.output}

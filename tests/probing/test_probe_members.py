@@ -1,0 +1,107 @@
+"""Random nodes that combine what a probe found correct alone, and forms of one version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import pytest
+from support.faulty_runtime import Feeds, Runtime
+
+from rnnlower.engines.known import find_engine
+from rnnlower.engines.opened import EngineError
+from rnnlower.engines.reference import evaluate
+from rnnlower.probing import asking, cases, operators, recurrent
+from rnnlower.probing.members import Claims, smallest
+from rnnlower.probing.nodes import SIZES, Node, node_question
+
+
+class Together(Runtime):
+    """A runtime that is wrong where R comes at run time and B is an empty name, and only there."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        fed = {value.name for value in model.graph.input}
+        results = [evaluate(model, feeds) for feeds in trials]
+        for node in model.graph.node:
+            if node.op_type == "RNN" and "R" in fed and len(node.input) > 3 and not node.input[3]:
+                return [{name: array + 1 for name, array in each.items()} for each in results]
+        return results
+
+
+def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", Together)
+    monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        (rule,) = recurrent._rules(asker, Node("RNN"), True, ["If", "Loop", "Scan"])
+    assert (rule["fixed"], rule["wrong"]) == (["R"], ["R"])
+    assert not {"constant", "nested", "static", "static_nested", "not_empty", "needs"} & {*rule}
+    assert set(rule["inputs"]) == {"B", "initial_h", "sequence_lens"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "key", "claim"),
+    [
+        (["empty B", "fed R", "clip"], "R", "fed"),
+        (["Y", "in Loop"], "Y", "needs"),
+        (["open time", "in Loop"], "time", "open_nested"),
+        (["in Loop"], "nested", "places"),
+        (["open batch", "computed states"], "batch", "open_with_states"),
+        (["behind Tile"], "repeated", "behind"),
+        (["activations"], "activations", "functions"),
+        (["clip", "initial_h"], "clip", "taken"),
+        (["empty B"], "B", "not_empty"),
+    ],
+)
+def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], key: str, claim: str) -> None:
+    def known() -> Claims:
+        return Claims(
+            Node("LSTM"), ["forward"], taken=["initial_h", "clip"], functions=["Relu"], fed=["R"],
+            computed=["R"], places=["Loop"], behind=["Tile"], open=["batch", "time"],
+            open_nested=["batch", "time"], open_with_states=["batch"],
+        )  # fmt: skip
+
+    claims, before = known(), known()
+    assert claims.take_back(parts) == key
+    changed = [name for name in vars(before) if getattr(before, name) != getattr(claims, name)]
+    assert claim in changed
+    assert {*changed} <= {claim, "not_empty"}
+
+
+def test_parts_without_which_the_others_are_right_are_left() -> None:
+    assert smallest(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
+    assert smallest(["a", "b"], lambda parts: True) == []
+
+
+class OfOneVersion(Runtime):
+    """A runtime that serves ReduceMean and Slice in one version each, neither the newest nor the first."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        opset = model.opset_import[0].version
+        for node in model.graph.node:
+            if (version := {"ReduceMean": 13, "Slice": 11}.get(node.op_type)) is None:
+                continue
+            if onnx.defs.get_schema(node.op_type, opset).since_version != version:
+                raise EngineError(f"no {node.op_type} of opset {opset}")
+        return [evaluate(model, feeds) for feeds in trials]
+
+
+def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", OfOneVersion)
+    found = {name: cases.node_cases()[name] for name in ("ReduceMean", "Slice")}
+    monkeypatch.setattr(cases, "node_cases", lambda: found)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        ops = operators.operators(asker, 26)
+        limits = operators.limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
+    assert {"ReduceMean", "Slice"} <= {*ops}
+    versions = {limit["ops"][0]: limit["versions"] for limit in limits}
+    assert 13 in versions["ReduceMean"]
+    assert not {1, 11, 18} & {*versions["ReduceMean"]}
+    assert 11 in versions["Slice"]
+    assert not {10, 13} & {*versions["Slice"]}
+
+
+def test_what_only_nodes_read_is_no_output_but_in_a_body() -> None:
+    asked = node_question(Node("LSTM", read=True))
+    assert [value.name for value in asked.model.graph.output] == ["Y_read", "Y_h_read", "Y_c_read"]
+    asked = node_question(Node("LSTM", read=True, place="If"))
+    assert {"Y", "Y_read"} <= {value.name for value in asked.model.graph.output}
