@@ -12,7 +12,7 @@ import itertools
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests"))
@@ -27,23 +27,27 @@ INTRODUCTION = """\
 
 <!-- Written by docs/runtimes.py. -->
 
-LSTM, GRU and RNN nodes on runtimes from PyPI: what becomes of the node itself, and of what
-`rnnlower lower --target` makes of it. Each attempt is judged by the tests' oracle, which follows the
-operators' text:
+LSTM, GRU and RNN nodes on real runtimes: what each one makes of the node itself, and of the graph that
+`rnnlower lower --target` writes for it.
+
+{summary}
+Each attempt is judged by an oracle that follows the operators' text:
 
 - *right*: the numbers agree, within 2e-4 of the largest;
-- *wrong*: the runtime gives other numbers or shapes, and says nothing;
-- *refuses*: it says that it cannot;
-- *crashes*: the process ends.
+- *wrong*: the runtime gives other numbers or shapes without a message;
+- *refuses*: it reports that it cannot run the node;
+- *crashes*: its process ends.
 
-The table of a runtime gives a node one feature beside the defaults (float32, 3 steps, 2 rows, opset 14); what
-stands in it is the native attempt. Lowered, every node is right unless its cell says otherwise. The second
-line below the table counts all combinations of sequence_lens, clip, other activations, layout = 1, initial
-states and peepholes, for each cell and direction. The third counts plain nodes at real sizes: 1, 3 and 50
-steps, 1 and 16 rows, 8 and 64 features, 16, 64 and 256 units, every other one with initial states. The list
-has the runtime's words for the nodes that it refuses or that end its process.
+Each section below has a table of nodes with one feature beside the defaults (float32, opset 14, 8 features,
+16 units, 16 rows; 50 steps, or 3 where compiling takes long). A cell is the native attempt; the lowered
+graph is right unless the cell says otherwise. Softplus and ThresholdedRelu serve the cell alone; gates have
+Sigmoid. *Combinations* are all those of sequence_lens, clip, other activations, layout = 1, initial states
+and peepholes, for each cell and direction, at 3 steps of 2 rows. *Real sizes* are plain nodes of 1, 3 and
+50 steps, 1 and 16 rows, 8 and 64 features, 16, 64 and 256 units, every other one with initial states. The
+list has the runtime's messages for the nodes that it refuses or that end its process.
 """
-_LONG, _SHORT = 50, 3
+_LONG, _SHORT, _ROWS = 50, 3, 16
+_VERDICTS = ("right", "wrong", "refuses", "crashes", "hangs")
 _MOST_WORDS = 200
 
 
@@ -52,7 +56,8 @@ def main(targets: Sequence[str]) -> None:
     for target in targets or [name for name, runtime in RUNTIMES.items() if runtime.engine.installed]:
         sections[target] = "\n".join(_section(RUNTIMES[target])) + "\n"
         bodies = [sections[name] for name in sorted(sections)]
-        PAGE.write_text("\n".join([INTRODUCTION, *bodies]), encoding="utf-8")
+        summary = "\n".join(_summary(sections))
+        PAGE.write_text("\n".join([INTRODUCTION.format(summary=summary), *bodies]), encoding="utf-8")
 
 
 def _sections() -> dict[str, str]:
@@ -62,6 +67,26 @@ def _sections() -> dict[str, str]:
     return {part.split()[1]: part for part in parts}
 
 
+def _summary(sections: Mapping[str, str]) -> Iterator[str]:
+    """Yield a table of the runtimes, from the counts of their sections."""
+    yield "| target | runtime, date | nodes | native | lowered |"
+    yield "|---" * 5 + "|"
+    for target, section in sorted(sections.items()):
+        nodes, counts = 0, (collections.Counter[str](), collections.Counter[str]())
+        for line in re.findall(r"^\w.*: (\d+ nodes; native .*)\.$", section, re.MULTILINE):
+            number, *both = line.split("; ")
+            nodes += int(number.split()[0])
+            for counter, words in zip(counts, both, strict=True):
+                counter.update({each: int(n) for each, n in re.findall(r"(\w+) (\d+)", words)})
+        label = re.search(r"^(.*), with onnx", section, re.MULTILINE)
+        assert label is not None, target
+        native, lowered = (
+            ", ".join(f"{each} {counter[each]}" for each in _VERDICTS if counter[each]) for counter in counts
+        )
+        yield f"| [{target}](#{target}) | {label[1]} | {nodes:,} | {native} | {lowered} |"
+    yield ""
+
+
 def _section(runtime: Runtime) -> Iterator[str]:
     yield f"## {runtime.target}"
     yield ""
@@ -69,7 +94,8 @@ def _section(runtime: Runtime) -> Iterator[str]:
     yield f"{runtime.engine.label}, {today}, with onnx {metadata.version('onnx')}."
     yield ""
     with Attempts(runtime.engine) as attempts:
-        tried = itertools.islice(rows(), 0, None, runtime.every)
+        steps = _SHORT if runtime.every > 1 else _LONG
+        tried = itertools.islice(rows(steps, _ROWS), 0, None, runtime.every)
         cells = {(row, column): attempt(attempts, runtime, config) for row, column, config in tried}
         if runtime.every > 1:
             yield f"Compiling takes it long: one node of {runtime.every} is tried, the others are left blank."
@@ -87,7 +113,7 @@ def _section(runtime: Runtime) -> Iterator[str]:
         combined = [attempt(attempts, runtime, config) for config in product(every=runtime.every)]
         yield ""
         yield f"Combinations{every}: {_counts(combined)}."
-        nodes = itertools.islice(sized(_SHORT if runtime.every > 1 else _LONG), 0, None, runtime.every)
+        nodes = itertools.islice(sized(steps), 0, None, runtime.every)
         large = [attempt(attempts, runtime, config) for config in nodes]
         yield ""
         yield f"Real sizes{every}: {_counts(large)}."
@@ -122,8 +148,7 @@ def _counts(outcomes: Sequence[tuple[Outcome, Outcome]]) -> str:
     both = []
     for index, how in enumerate(("native", "lowered")):
         counter = collections.Counter(pair[index].verdict for pair in outcomes)
-        known = ("right", "wrong", "refuses", "crashes", "hangs")
-        numbers = [f"{verdict} {counter[verdict]}" for verdict in known if counter[verdict]]
+        numbers = [f"{verdict} {counter[verdict]}" for verdict in _VERDICTS if counter[verdict]]
         both.append(f"{how} {', '.join(numbers)}")
     return f"{len(outcomes)} nodes; {'; '.join(both)}"
 

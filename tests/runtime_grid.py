@@ -33,6 +33,9 @@ _ACTIVATIONS = (
     *("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus"),
     *("Softsign", "Tanh", "ThresholdedRelu"),
 )
+# As gates, these make a state explode or stay at zero over many steps.
+_NOT_FOR_GATES = ("Softplus", "ThresholdedRelu")
+_BESIDE_SIGMOID = {"LSTM": ["Sigmoid", "", "Tanh"], "GRU": ["Sigmoid", ""]}
 
 
 def _states(op_type: str) -> dict[str, Any]:
@@ -62,11 +65,13 @@ def _one_feature(op_type: str, direction: str) -> dict[str, dict[str, Any]]:
         features["input_forget"] = {"input_forget": 1}
     if op_type == "GRU":
         features["linear_before_reset"] = {"linear_before_reset": 1}
-    # Small numbers: a state that only unbounded functions touch grows without end.
-    small = {"x_scale": 0.5, "weight_scale": 0.3}
     for name in _ACTIVATIONS:
+        # Small numbers: a state that only unbounded functions touch grows without end.
+        small = {"x_scale": 0.5, "weight_scale": 0.125}
         parameters = {"activation_alpha": 0.4, "activation_beta": 0.3}
-        features[name] = _functions(op_type, direction, [name], **parameters) | small
+        names = _BESIDE_SIGMOID.get(op_type, [""]) if name in _NOT_FOR_GATES else [""]
+        names = [each or name for each in names]
+        features[name] = _functions(op_type, direction, names, **parameters) | small
     return features
 
 
@@ -80,31 +85,36 @@ def _config(op_type: str, direction: str, **fields: Any) -> Config:
     return Config(op_type=op_type, direction=direction, Y_h="graph", **outputs, **fields)
 
 
-def rows() -> Iterator[tuple[str, tuple[str, str], Config]]:
+def rows(steps: int = 3, batch: int = 2) -> Iterator[tuple[str, tuple[str, str], Config]]:
     """Yield one feature at a time: its name, the column, the node."""
+    size = _size(steps, batch, 8, 16)
     for feature in FEATURES:
         for op_type, direction in COLUMNS:
             features = _one_feature(op_type, direction)
             if feature in features:
-                yield feature, (op_type, direction), _config(op_type, direction, **features[feature])
+                yield feature, (op_type, direction), _config(op_type, direction, **size | features[feature])
+
+
+def _size(steps: int, batch: int, features: int, units: int) -> dict[str, Any]:
+    """Return the sizes, and weights so small that rounding errors do not grow from step to step."""
+    return {
+        "seq_length": steps,
+        "batch_size": batch,
+        "input_size": features,
+        "hidden_size": units,
+        "weight_scale": 0.5 / units**0.5,
+    }
 
 
 def sized(steps: int) -> Iterator[Config]:
     """Yield plain nodes of up to so many steps at real sizes, every other one with initial states."""
-    sizes = [
-        {"seq_length": each, "batch_size": batch, "input_size": features, "hidden_size": units}
-        for each, batch, features, units in SIZES[1:]
-        if each <= steps
-    ]
+    sizes = [_size(*size) for size in SIZES[1:] if size[0] <= steps]
     forms = [*COLUMNS, *(("GRU, linear_before_reset", direction) for direction in DIRECTIONS)]
     for index, (size, (form, direction)) in enumerate(itertools.product(sizes, forms)):
         op_type, _, more = form.partition(", ")
-        # As large as nodes are whose rounding errors do not grow from step to step.
-        fields: dict[str, Any] = size | {"weight_scale": 0.5 / size["hidden_size"] ** 0.5}
-        fields |= {more: 1} if more else {}
-        yield _config(
-            op_type, direction, **fields, **(_states(op_type) if (index + index // len(forms)) % 2 else {})
-        )
+        fields = size | ({more: 1} if more else {})
+        fields |= _states(op_type) if (index + index // len(forms)) % 2 else {}
+        yield _config(op_type, direction, **fields)
 
 
 def product(every: int = 1) -> Iterator[Config]:
@@ -140,19 +150,25 @@ class Outcome:
 def attempt(attempts: Attempts, runtime: Runtime, config: Config) -> tuple[Outcome, Outcome]:
     """Return the node as it is, and lowered for the runtime."""
     inputs, expected = _case(config)
-    return _judged(attempts, config.build(), inputs, expected), attempt_lowered(attempts, runtime, config)
+    native = _judged(attempts, runtime, config.build(), inputs, expected)
+    return native, attempt_lowered(attempts, runtime, config)
 
 
 def attempt_lowered(attempts: Attempts, runtime: Runtime, config: Config) -> Outcome:
-    """Return the node lowered for the runtime."""
-    return _judged(attempts, lowered_for_runtime(config.build(), runtime), *_case(config))
+    """Return the node lowered for the runtime; a target may lack an operator that it needs."""
+    try:
+        lowered = lowered_for_runtime(config.build(), runtime)
+    except rnnlower.UnsupportedModelError as error:
+        return Outcome("refuses", str(error))
+    return _judged(attempts, runtime, lowered, *_case(config))
 
 
 def _case(config: Config) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return inputs, and the outputs that the oracle expects of them."""
     inputs = config.make_inputs(np.random.default_rng(config.seed))
     if "sequence_lens" in inputs:
-        inputs["sequence_lens"] = np.array([config.seq_length - 1, config.seq_length], np.int32)
+        lengths = np.linspace(config.seq_length // 2 + 1, config.seq_length, config.batch_size)
+        inputs["sequence_lens"] = lengths.astype(np.int32)
     return inputs, config.expected(inputs)
 
 
@@ -165,6 +181,7 @@ def lowered_for_runtime(model: onnx.ModelProto, runtime: Runtime) -> onnx.ModelP
 
 def _judged(
     attempts: Attempts,
+    runtime: Runtime,
     model: onnx.ModelProto,
     inputs: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
@@ -173,7 +190,7 @@ def _judged(
         (outputs,) = attempts.run(model, inputs)
     except EngineError as error:
         return Outcome(error.how, str(error))
-    wrong = differences(expected, outputs, "float32")
+    wrong = differences(expected, outputs, runtime.engine.precision)
     return Outcome("wrong", "; ".join(wrong)) if wrong else Outcome("right")
 
 

@@ -34,7 +34,7 @@ EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]
 
 _FIRST_VERSION = 7
-_ABORTING = ("LSTM", "GRU", QUANTIZED_LSTM)
+_ABORTING = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
 _NO_KERNEL: dict[int | None, str] = {
     onnx.TensorProto.DOUBLE: "float64",
     onnx.TensorProto.BFLOAT16: "bfloat16",

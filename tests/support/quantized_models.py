@@ -26,7 +26,10 @@ _WEIGHTS = ("W", "R", "B", "P", *INPUTS[8:])
 
 @dataclass(frozen=True)
 class QuantizedLstm:
-    """One node: its sizes, the form of its weights, and which inputs and outputs it has."""
+    """One node: its sizes, the form of its weights, and which inputs and outputs it has.
+
+    With ``bits`` 7, no sum of two products exceeds 16 bits, where processors without VNNI saturate.
+    """
 
     steps: int = 5
     batch: int = 1
@@ -34,6 +37,7 @@ class QuantizedLstm:
     hidden_size: int = 8
     direction: str = "forward"
     signed: bool = True
+    bits: int = 8
     per_column: bool = False
     optional: tuple[str, ...] = ("B",)
     lengths: tuple[int, ...] | None = None
@@ -57,7 +61,8 @@ class QuantizedLstm:
         }
         shape = (D, rows) if self.per_column else (D,)
         for name, columns in (("W", self.input_size), ("R", H)):
-            low, high, dtype = (-127, 128, np.int8) if self.signed else (0, 256, np.uint8)
+            half = 1 << (self.bits - 1)
+            low, high, dtype = (1 - half, half, np.int8) if self.signed else (0, 2 * half, np.uint8)
             values[name] = rng.integers(low, high, (D, columns, rows)).astype(dtype)
             values[f"{name}_scale"] = (rng.uniform(0.5, 1.5, shape) / 64 / columns**0.5).astype(np.float32)
             zero = rng.integers(100, 150) if not self.signed else rng.integers(-20, 20)

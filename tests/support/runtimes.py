@@ -12,7 +12,7 @@ from rnnlower.targets import find_target, target_names
 __all__ = ["RUNTIMES", "Runtime"]
 
 # Of how many nodes of the grid one is tried, where a run takes long; a prime.
-_EVERY = {"emx": 5, "iree": 23, "tinygrad": 37, "tvm-relax": 11}
+_EVERY = {"emx": 5, "iree": 11, "ncnn": 5, "rknn": 5, "tinygrad": 11, "tvm-relax": 5}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ ABOUT = {
     # Its CPU device compiles with clang; DEV selects another device.
     "needs": () if os.environ.get("DEV") else ("clang",),
     "tried": "0.14.0",
-    "slow": True,
 }
 
 
