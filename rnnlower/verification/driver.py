@@ -25,6 +25,7 @@ from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_in
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.thresholds import largest_threshold
 from rnnlower.verification.inputs.trials import RunModel, Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.integers import SATURATION, may_saturate
 from rnnlower.verification.interface import feedable_inputs, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold
 from rnnlower.verification.readings import as_read
@@ -203,6 +204,9 @@ def _result(
     outputs = tuple(judge.merged(judged).values())
     same = bool(outputs) and all(output.equal for output in outputs)
     engines = dict(runner.engines)
+    differs_there = runner.runtime is not None and outputs and not same
+    if differs_there and engines["reference"] == "onnxruntime" and may_saturate(runner.reference.proto):
+        runner.note(SATURATION)
     result = VerificationResult(
         equal=same and not problems,
         engines=engines,

@@ -9,9 +9,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from support.commands import board
+from support.configs import Config
+from support.quantized_models import QuantizedLstm
 from support.small_models import info
 
-from rnnlower.verification import verify
+from rnnlower.verification import integers, verify
 
 WANTS_SHAPES = """
 import onnx
@@ -130,3 +132,20 @@ def test_a_fault_is_found_before_in_and_behind_it(
 def test_given_tolerances_are_final() -> None:
     model = quantized(dynamic=True)
     assert not verify(model, changed(model, "W", 1 + 2e-6), atol=1e-5, trials=8)
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_a_difference_of_saturating_products_is_explained(
+    is_exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integers, "_is_exact", lambda: is_exact)
+    source, other = (QuantizedLstm(bits=7, seed=seed).build() for seed in (0, 1))
+    verification = verify(source, other, on="rnnlower-reference", trials=1)
+    assert not verification
+    assert (integers.SATURATION in verification.skipped) == (not is_exact)
+
+
+def test_products_of_floats_do_not_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integers, "_is_exact", lambda: False)
+    assert not integers.may_saturate(Config().build())
+    assert integers.may_saturate(QuantizedLstm().build())
