@@ -108,7 +108,8 @@ def _size(steps: int, batch: int, features: int, units: int) -> dict[str, Any]:
 
 def sized(steps: int) -> Iterator[Config]:
     """Yield plain nodes of up to so many steps at real sizes, every other one with initial states."""
-    sizes = [_size(*size) for size in SIZES[1:] if size[0] <= steps]
+    # The last one is for converters that guess.
+    sizes = [_size(*size) for size in SIZES[1:-1] if size[0] <= steps]
     forms = [*COLUMNS, *(("GRU, linear_before_reset", direction) for direction in DIRECTIONS)]
     for index, (size, (form, direction)) in enumerate(itertools.product(sizes, forms)):
         op_type, _, more = form.partition(", ")

@@ -29,7 +29,7 @@ _FORMS = (Node("LSTM"), Node("GRU"), Node("GRU").with_("linear_before_reset"), N
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 # More steps than are unrolled.
 _MANY = (300, 2, 4, 8)
-_REAL = (3, 2, 8, 16), (50, 1, 8, 64), (50, 16, 8, 16), (3, 1, 64, 256)
+_REAL = (3, 2, 8, 16), (16, 16, 16, 16), (50, 1, 8, 64), (50, 16, 8, 16), (3, 1, 64, 256)
 _MOST_WORDS = 300
 
 
@@ -157,7 +157,7 @@ def _is_adaptable(asker: Asker, tables: Tables, rule: dict[str, Any], word: str)
     target = _target({**tables, "recurrent": [rule | {"adapt": [*ADAPTABLE]}]})
     answers = set()
     for node in _lacking(rule, word):
-        for sizes in _REAL[:1] if asker.engine.slow else _REAL[:3]:
+        for sizes in _REAL[:2] if asker.engine.slow else _REAL[:4]:
             sized = dataclasses.replace(node, sizes=sizes)
             answers.add(_ask(asker, sized, target, "keep", "adapted")[0])
     return answers == {"right"}
@@ -204,7 +204,7 @@ def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
     texts: dict[str, str] = {}
     for node in _FORMS:
         for direction in _DIRECTIONS:
-            for sizes in _REAL[:1] if asker.engine.slow else _REAL:
+            for sizes in _REAL[:2] if asker.engine.slow else _REAL:
                 each = dataclasses.replace(node, direction=direction, sizes=sizes)
                 answer, words = _ask(asker, each, target, "lower", "lowered")
                 if answer != "right":

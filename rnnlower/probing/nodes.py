@@ -29,6 +29,8 @@ SIZES = (
     (3, 16, 8, 64),
     (50, 16, 8, 16),
     (3, 1, 64, 256),
+    # All alike: a converter that guesses from a size which axis it is errs here.
+    (16, 16, 16, 16),
 )
 _ITERATIONS = 2
 
@@ -44,6 +46,7 @@ class Node:
         open: Sizes of X that are symbols.
         computed: Weights that nodes make of constants, states that they make of X's shape.
         full: Inputs that are constants and say nothing: zero states, lengths of all steps.
+        known: States that are constants.
         written: How many inputs are written, empty ones at the end included, where that is more.
         behind: The operator that repeats one step to make X.
         read: Whether only nodes read what it makes; in a body the graph shows it, too.
@@ -60,6 +63,7 @@ class Node:
     open: frozenset[str] = frozenset()
     computed: frozenset[str] = frozenset()
     full: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
     written: int = 0
     behind: str = ""
     read: bool = False
@@ -86,7 +90,7 @@ class Node:
         steps, batch, features, units = self.sizes
         more = [f"{name}={value}" for name, value in self.attributes]
         more += [f"no {name}" for name in sorted(self.left_out)]
-        for words in ("fed", "computed", "full"):
+        for words in ("fed", "computed", "full", "known"):
             more += [f"{name} {words}" for name in sorted(getattr(self, words))]
         more += [f"open {name}" for name in sorted(self.open)]
         more += [f"{self.written} inputs"] if self.written else []
@@ -118,7 +122,7 @@ def node_question(node: Node) -> Question:
     inputs = {name: arrays[name] for name in names if name}
     before = _before(node, inputs)
     constant = (({"W", "R", "B", "P"} | {*inputs} - set(INPUT_NAMES) - {"row"}) - node.fed) | (
-        node.full & {*inputs}
+        (node.full | node.known) & {*inputs}
     )
     given = [name for name in outputs if name]
     after = [helper.make_node("Neg", [name], [f"{name}_read"]) for name in given if node.read]

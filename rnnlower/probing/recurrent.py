@@ -20,7 +20,7 @@ _INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")
 _UNITS = (8, 4, 2, 1)
 _MEMBERS, _FEW_MEMBERS = 40, 6
 _OPEN = ("batch", "time")
-_LONG = 3
+_LONG = 16
 """Steps beyond which a runtime that compiles for long is not tried."""
 
 
@@ -84,13 +84,21 @@ def _sizes(asker: Asker) -> list[tuple[int, int, int, int]]:
 
 
 def _at_sizes(asker: Asker, node: Node) -> list[str]:
-    """Return the answers at each size, up to the first one that is not correct."""
+    """Return the answers at each size, and of constant states, up to the first one that is not correct."""
     answers: list[str] = []
-    for sizes in _sizes(asker):
-        answers.append(ask_node(asker, dataclasses.replace(node, sizes=sizes)))
+    sized = [dataclasses.replace(node, sizes=sizes) for sizes in _sizes(asker)]
+    for each in [*sized, *_of_constants(node, frozenset(STATES[node.op_type]) & node.inputs)]:
+        answers.append(ask_node(asker, each))
         if answers[-1] != "right":
             break
     return answers
+
+
+def _of_constants(node: Node, states: frozenset[str]) -> list[Node]:
+    """Return the node with states that are constants: of some numbers, and zero."""
+    if not states:
+        return []
+    return [dataclasses.replace(node, known=states), dataclasses.replace(node, full=states)]
 
 
 class _Tries:
@@ -183,12 +191,12 @@ class _Tries:
                 continue
             # A feature that is correct alone may fail together with others.
             joined = [node.with_(name) for node in together]
-            # States make another model of one step, as streams have it.
-            sizes = _sizes(self._asker) if name in STATES[self._claims.base.op_type] else SIZES[:1]
-            if all(
-                self._right(lambda node, s=each: dataclasses.replace(node, sizes=s), name, joined)
-                for each in sizes
-            ):
+            # States make another model of one step, as streams have it, and may be constants.
+            state = frozenset({name}) & {*STATES[self._claims.base.op_type]}
+            sizes = _sizes(self._asker) if state else SIZES[:1]
+            tried = [dataclasses.replace(node, sizes=each) for each in sizes for node in joined]
+            tried += [each for node in joined for each in _of_constants(node, state)]
+            if all(self._right(lambda node: node, name, [each]) for each in tried):
                 together = joined
                 self._claims.taken.append(name)
         mixed = [*self._claims.functions, "Sigmoid", "Tanh"]

@@ -38,6 +38,34 @@ def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPat
     assert set(rule["inputs"]) == {"B", "initial_h", "sequence_lens"}
 
 
+class KeepsItsState(Runtime):
+    """A runtime whose LSTM goes on from the run before unless its states are fed; an RNN wants them fed."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        results = [evaluate(model, feeds) for feeds in trials]
+        fed = {value.name for value in model.graph.input}
+        if any(
+            node.op_type == "LSTM" or (node.op_type == "RNN" and "initial_h" in node.input)
+            for node in model.graph.node
+            if "initial_h" not in fed
+        ):
+            results[-1] = {name: array + 1 for name, array in results[-1].items()}
+        return results
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs"), [("LSTM", []), ("RNN", [["B", "sequence_lens"]]), ("GRU", [["B", "initial_h"]])]
+)
+def test_states_may_be_constants(
+    op_type: str, inputs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "Attempts", KeepsItsState)
+    monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        rules = [*recurrent._rules(asker, Node(op_type), False, [])]
+    assert [rule["inputs"][:2] for rule in rules] == inputs
+
+
 @pytest.mark.parametrize(
     ("parts", "key", "claim"),
     [
@@ -105,3 +133,24 @@ def test_what_only_nodes_read_is_no_output_but_in_a_body() -> None:
     assert [value.name for value in asked.model.graph.output] == ["Y_read", "Y_h_read", "Y_c_read"]
     asked = node_question(Node("LSTM", read=True, place="If"))
     assert {"Y", "Y_read"} <= {value.name for value in asked.model.graph.output}
+
+
+class Guesses(Runtime):
+    """A runtime that takes the state of as many rows as units as if it were transposed."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        turned = []
+        for feeds in trials:
+            state = feeds.get("initial_h")
+            square = state is not None and state.shape[1] == state.shape[2]
+            turned.append({**feeds, "initial_h": state.swapaxes(1, 2)} if square else feeds)
+        return [evaluate(model, feeds) for feeds in turned]
+
+
+def test_a_size_that_is_taken_for_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", Guesses)
+    monkeypatch.setattr(recurrent, "SIZES", (SIZES[0], SIZES[-1]))
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        (rule,) = recurrent._rules(asker, Node("GRU"), False, [])
+    assert set(rule["inputs"]) == {"B", "sequence_lens"}
+    assert rule["wrong"] == ["initial_h"]
