@@ -16,7 +16,7 @@ from rnnlower.targets import Target, find_target, target_names
 WANTED = {
     *("onnx2c", "onnx2torch", "onnxruntime", "opencv", "openvino", "ort-coreml", "ort-nnapi", "ort-qnn"),
     *("axera", "esp-dl", "ort-webgpu", "ort-webnn", "primitive", "tensorrt", "tidl", "tinygrad", "tract"),
-    *("emx", "iree", "mnn", "ncnn", "ort-web", "rknn", "tvm-relax"),
+    *("emx", "iree", "litert", "mnn", "ncnn", "ort-web", "rknn", "tvm-relax"),
 }
 
 
