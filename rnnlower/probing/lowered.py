@@ -68,7 +68,7 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
         if apart and not all(right(form, True, node) for node in many["bidirectional"]):
             ops.remove(form)
     table: dict[str, Any] = {"ops": ops} | found
-    if apart:
+    if apart and {"Loop", "Scan"} & {*ops}:
         table["apart"] = True
     fed = [Node(op, sizes=_MANY, place=p, fed=frozenset("R")) for op in ("LSTM", "GRU") for p in ops]
     if {"Loop", "Scan"} <= {*ops} and not all(
