@@ -45,8 +45,6 @@ WHOLE = {
     "ocr_conv_bilstm_gemm": {"image": (2, 1, 8, 16)},
     "streaming_lstm_stack": {"features": (1, 4, 8)},
 }
-REFUSED = {("iree", "activations"): "Softsign"}
-"""The words of runtimes without a target, to which no form is fitted."""
 
 
 @functools.cache
@@ -83,17 +81,6 @@ def test_large_states_behind_closed_gates() -> None:
         assert max(output.max_abs for output in result.outputs) > 2e-5
 
 
-def verdict_there(
-    runtime: str, name: str, model: onnx.ModelProto, result: onnx.ModelProto
-) -> rnnlower.VerificationResult | None:
-    """Return the verdict, or ``None`` if the runtime refuses the result in the known words."""
-    if (runtime, name) not in REFUSED:
-        return rnnlower.verify(model, result, on=runtime, trials=1)
-    with pytest.raises(rnnlower.UnverifiableError, match=REFUSED[runtime, name]):
-        rnnlower.verify(model, result, on=runtime, trials=1)
-    return None
-
-
 @pytest.mark.parametrize("node", NODES)
 def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     config = NODES[node]
@@ -101,9 +88,7 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
         # It compiles many steps for minutes.
         config = dataclasses.replace(config, seq_length=min(config.seq_length, 3))
     model = config.build()
-    verdict = verdict_there(runtime, node, model, lowered_for_engine(model, runtime))
-    if verdict is None:
-        return
+    verdict = rnnlower.verify(model, lowered_for_engine(model, runtime), on=runtime, trials=1)
     assert verdict, str(verdict)
     assert verdict.engines["candidate"] == runtime
 
@@ -112,8 +97,8 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
 def test_whole_models_are_equal_there(runtime: str, name: str) -> None:
     model = onnx.load(MODELS / f"{name}.onnx")
     result = lowered_for_engine(model, runtime, input_shapes=WHOLE[name])
-    verdict = verdict_there(runtime, name, model, result)
-    assert verdict is None or verdict, str(verdict)
+    verdict = rnnlower.verify(model, result, on=runtime, trials=1)
+    assert verdict, str(verdict)
 
 
 def test_a_streamed_denoiser_frame_by_frame(runtime: str) -> None:

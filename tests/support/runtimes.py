@@ -12,7 +12,16 @@ from rnnlower.targets import find_target, target_names
 __all__ = ["RUNTIMES", "Runtime"]
 
 # Of how many nodes of the grid one is tried, where a run takes long; a prime.
-_EVERY = {"emx": 5, "iree": 11, "ncnn": 5, "rknn": 5, "tinygrad": 11, "tvm-relax": 5}
+_EVERY = {
+    "emx": 5,
+    "iree": 11,
+    "litert": 11,
+    "ncnn": 5,
+    "ort-qnn": 5,
+    "rknn": 5,
+    "tinygrad": 11,
+    "tvm-relax": 5,
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Runtime:
         return find_engine(find_target(self.target).engine)
 
 
-_OWN_TESTS = ("onnxruntime", "ort-qnn", "primitive")
+_OWN_TESTS = ("onnxruntime", "primitive")
 RUNTIMES: Mapping[str, Runtime] = {
     name: Runtime(name, _EVERY.get(name, 1))
     for name in target_names()
