@@ -16,7 +16,7 @@ from rnnlower.probing.asking import Question, question
 
 __all__ = [
     "FORMS",
-    "SHARED",
+    "NEEDED",
     "SIZED",
     "Form",
     "opset_question",
@@ -171,7 +171,12 @@ def _but_first(inputs: Values) -> frozenset[str]:
 
 
 FORMS = tuple(_forms())
-SHARED = (
+_WITH_VALUES = (
+    ("Elu", "alpha", 1.0, "Y = Elu <alpha = 0.5> (X)"),
+    ("HardSigmoid", "alpha", 0.2, "Y = HardSigmoid <alpha = 0.3, beta = 0.4> (X)"),
+    ("LeakyRelu", "alpha", 0.01, "Y = LeakyRelu <alpha = 0.5> (X)"),
+)
+NEEDED = (
     Form(
         "ScatterND",
         "Z = ScatterND (X, i, u)\nY = Add (X, Z)",
@@ -179,8 +184,12 @@ SHARED = (
         ("read", "twice"),
         constant=frozenset("i"),
     ),
+    *(
+        Form(op_type, node, {"X": (4, 16)}, ("attributes", (name, default)))
+        for op_type, name, default, node in _WITH_VALUES
+    ),
 )
-"""Forms without which an operator counts as missing: its data has another reader."""
+"""Forms without which an operator counts as missing: its data has another reader, or an activation values."""
 
 
 SIZED = {

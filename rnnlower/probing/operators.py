@@ -20,8 +20,8 @@ from rnnlower.probing.asking import Asker, Question, question
 from rnnlower.probing.cases import OPSETS
 from rnnlower.probing.forms import (
     FORMS,
+    NEEDED,
     RANKED,
-    SHARED,
     SIZED,
     opset_question,
     rank_question,
@@ -89,7 +89,7 @@ def operators(asker: Asker, last: int) -> list[str]:
             asker.right(f"{name} up to {number:g}", _of_number, name, number)
             for number in _LARGE.get(name, ())
         )
-        and all(asker.right(str(form), form.question) for form in SHARED if form.op_type == name)
+        and all(asker.right(str(form), form.question) for form in NEEDED if form.op_type == name)
     ]
 
 

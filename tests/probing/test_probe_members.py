@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from support.faulty_runtime import Feeds, Runtime
@@ -133,6 +134,33 @@ def test_what_only_nodes_read_is_no_output_but_in_a_body() -> None:
     assert [value.name for value in asked.model.graph.output] == ["Y_read", "Y_h_read", "Y_c_read"]
     asked = node_question(Node("LSTM", read=True, place="If"))
     assert {"Y", "Y_read"} <= {value.name for value in asked.model.graph.output}
+
+
+class IgnoresAlpha(Runtime):
+    """A runtime whose Elu knows no alpha."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        plain = onnx.ModelProto.FromString(model.SerializeToString())
+        for node in plain.graph.node:
+            if node.op_type == "Elu":
+                del node.attribute[:]
+        return [evaluate(plain, feeds) for feeds in trials]
+
+
+def test_an_activation_without_its_values_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", IgnoresAlpha)
+    monkeypatch.setattr(operators, "FORMS", ())
+    tests = {name: [(name, name)] for name in ("Elu", "LeakyRelu")}
+    monkeypatch.setattr(cases, "node_cases", lambda: tests)
+    monkeypatch.setattr(cases, "_as_it_is", _plain)
+    monkeypatch.setattr(cases, "_where_written", lambda case: None)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert operators.operators(asker, 13) == ["LeakyRelu"]
+
+
+def _plain(op_type: str, opset: int, constant: bool = False) -> asking.Question:
+    node = onnx.helper.make_node(op_type, ["X"], ["Y"])
+    return asking.question([node], {"X": np.array([[-1, 2]], np.float32)}, ["Y"], opset)
 
 
 class Guesses(Runtime):
