@@ -15,7 +15,7 @@ __all__ = ["RUNTIMES", "Runtime"]
 _EVERY = {
     "emx": 5,
     "iree": 11,
-    "litert": 11,
+    "litert": 5,
     "ncnn": 5,
     "ort-qnn": 5,
     "rknn": 5,
