@@ -12,7 +12,7 @@ from rnnlower.errors import UnverifiableError
 from rnnlower.probing import operators
 from rnnlower.probing.asking import Asker, Tell
 from rnnlower.probing.keeping import PROBED, kept
-from rnnlower.probing.lowered import adaptations, cautions, control_flow, open_sizes
+from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes
 from rnnlower.probing.recurrent import recurrent_rules
 from rnnlower.probing.writing import toml_text
 from rnnlower.targets.reading import parse_target, read_toml
@@ -98,11 +98,11 @@ def _tables(asker: Asker) -> dict[str, Any]:
     tables["control_flow"] = flow | source
     dynamic = dynamic and open_sizes(asker, tables)
     tables["shapes"] = {"static": not dynamic} | source
+    if found := operators.arithmetic(asker, types) | gates(asker, tables):
+        tables["arithmetic"] = found | source
     tables["recurrent"] = [rule | source for rule in recurrent_rules(asker, dynamic, flow["ops"])]
     tables["recurrent"] = adaptations(asker, tables)
     tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
-    if sums := operators.arithmetic(asker, types):
-        tables["arithmetic"] = sums | source
     return tables | {"tried": {"version": engine.version or "unknown"} | source}
 
 

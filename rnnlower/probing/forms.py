@@ -15,6 +15,7 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Question, question
 
 __all__ = [
+    "BETWEEN",
     "FORMS",
     "NEEDED",
     "SIZED",
@@ -62,7 +63,7 @@ class Form:
 def _arrays(inputs: Values) -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
     return {
-        name: rng.standard_normal(value).astype(np.float32) if isinstance(value, tuple) else np.array(value)
+        name: rng.standard_normal(value).astype(np.float32) if isinstance(value, tuple) else np.asarray(value)
         for name, value in inputs.items()
     }
 
@@ -188,8 +189,22 @@ NEEDED = (
         Form(op_type, node, {"X": (4, 16)}, ("attributes", (name, default)))
         for op_type, name, default, node in _WITH_VALUES
     ),
+    Form("Split", "A, C, Y = Split <axis = 1> (X)", {"X": (2, 48)}, ("written", "split")),
 )
-"""Forms without which an operator counts as missing: its data has another reader, or an activation values."""
+"""Forms without which an operator counts as missing: data with another reader, values, parts of equal size."""
+
+_QUANTIZED = {"X": (2, 4), "s": np.float32(0.05), "z": np.array(7, np.uint8)}
+BETWEEN = (
+    Form("Cast", "I = Cast <to = 6> (X)\nY = Add (I, I)", {"X": (2, 4)}, ("between", "operators")),
+    Form(
+        "DequantizeLinear",
+        "Q = QuantizeLinear (X, s, z)\nY = DequantizeLinear (Q, s, z)",
+        _QUANTIZED,
+        ("between", "operators"),
+        constant=frozenset("sz"),
+    ),
+)
+"""Forms of operators that some runtimes compute between others, but not between a model's float32 outputs."""
 
 
 SIZED = {

@@ -21,7 +21,7 @@ from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
 from rnnlower.targets.validation import ADAPTABLE
 
-__all__ = ["adaptations", "cautions", "control_flow", "open_sizes"]
+__all__ = ["adaptations", "cautions", "control_flow", "gates", "open_sizes"]
 
 Tables = Mapping[str, Any]
 
@@ -29,6 +29,7 @@ _FORMS = (Node("LSTM"), Node("GRU"), Node("GRU").with_("linear_before_reset"), N
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 # More steps than are unrolled.
 _MANY = (300, 2, 4, 8)
+_WIDE = (3, 2, 8, 64)
 _REAL = (3, 2, 8, 16), (16, 16, 16, 16), (50, 1, 8, 64), (50, 16, 8, 16), (3, 1, 64, 256)
 _MOST_WORDS = 300
 
@@ -92,6 +93,20 @@ def open_sizes(asker: Asker, tables: Tables) -> bool:
         _lowered_right(asker, Node("LSTM", each, open=frozenset({"batch"})), target, "lower", "open")
         for each in ("forward", "bidirectional")
     )
+
+
+def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
+    """How gates are computed: with a product each, where one product for all is wrong and those are not."""
+    if {"Sigmoid", "Tanh", "Mul"} - {*tables["ops"]["allowed"]}:
+        return {}
+    nodes = [Node(op_type, sizes=_WIDE) for op_type in ("LSTM", "GRU")]
+
+    def is_wrong(how: str) -> bool:
+        arithmetic = {"gates": how, "source": "a probe"}
+        target = _target({**tables, "recurrent": [], "arithmetic": arithmetic})
+        return any(_ask(asker, node, target, "lower", f"gates {how}")[0] == "wrong" for node in nodes)
+
+    return {"gates": "separate"} if is_wrong("auto") and not is_wrong("separate") else {}
 
 
 def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rnnlower.probing import cases
 from rnnlower.probing.asking import Asker, Question, question
 from rnnlower.probing.cases import OPSETS
 from rnnlower.probing.forms import (
+    BETWEEN,
     FORMS,
     NEEDED,
     RANKED,
@@ -84,13 +85,17 @@ def operators(asker: Asker, last: int) -> list[str]:
     return [
         name
         for name in tried_operators()
-        if (name in formed or _right_case(asker, name, last))
+        if (name in formed or _right_case(asker, name, last) or _is_right_between(asker, name))
         and all(
             asker.right(f"{name} up to {number:g}", _of_number, name, number)
             for number in _LARGE.get(name, ())
         )
         and all(asker.right(str(form), form.question) for form in NEEDED if form.op_type == name)
     ]
+
+
+def _is_right_between(asker: Asker, op_type: str) -> bool:
+    return any(asker.right(str(form), form.question) for form in BETWEEN if form.op_type == op_type)
 
 
 def tried_operators() -> list[str]:
@@ -162,7 +167,7 @@ def limits(asker: Asker, ops: Sequence[str], opsets: Sequence[int], dynamic: boo
     found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
     for form in FORMS:
         fits = form.op_type in ops and opsets[0] <= form.opset <= opsets[1]
-        if not fits or asker.right(str(form), form.question):
+        if not fits or asker.right(str(form), form.question) or _is_right_between(asker, form.op_type):
             continue
         key, what = form.limit
         if key == "constant" and dynamic and _is_sized(asker, form.op_type):
@@ -264,10 +269,26 @@ def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
 def dtypes(asker: Asker) -> list[str]:
     """Return the data types in which it computes; float32, and int64 for shapes, are assumed."""
     right = [dtype for dtype in _FLOATS if asker.right(f"a cell of {dtype}", _cell, dtype)]
-    right += [dtype for dtype in _INTEGERS if asker.right(f"Add of {dtype}", _sum, dtype)]
+    for dtype in _INTEGERS:
+        answer = asker.ask(f"Add of {dtype}", _sum, dtype)
+        if answer == "right" or (answer == "refuses" and _is_quantized(asker, dtype)):
+            right.append(dtype)
     # bool comes from comparisons rather than from a model's input.
     right += ["bool"] if asker.right("Not between Casts", _bools) else []
     return sorted({*right, "float32", "int64"})
+
+
+def _is_quantized(asker: Asker, dtype: str) -> bool:
+    """Return whether values of the type are right between quantizers."""
+    known = dtype in ("int8", "uint8", "int16", "uint16")
+    return known and asker.right(f"quantized to {dtype}", _quantized, dtype)
+
+
+def _quantized(dtype: str) -> Question:
+    lines = ("Q = QuantizeLinear (X, s, z)", "Y = DequantizeLinear (Q, s, z)")
+    nodes = [onnx.parser.parse_node(line) for line in lines]
+    inputs = {"X": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8), "s": np.float32(0.02)}
+    return question(nodes, inputs | {"z": np.array(3, dtype)}, ["Y"], 21, {"s", "z"})
 
 
 def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
