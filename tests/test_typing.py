@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+import re
 from pathlib import Path
 
 import onnx
@@ -83,7 +84,6 @@ def test_help_starts_with_what_users_call() -> None:
     for name in ("unroll", "scan", "loop", "lower", "check", "convert", "verify", "inspect", "bench"):
         assert name in words.partition("PACKAGE CONTENTS")[0]
     assert [*inspect.signature(rnnlower.unroll).parameters][:3] == ["model", "opset", "dims"]
-    assert (
-        pydoc.plain(pydoc.render_doc(rnnlower.unroll)).splitlines()[2].startswith("unroll(model: 'ModelLike'")
-    )
+    # Python 3.13 breaks a long signature into lines.
+    assert re.search(r"\nunroll\(\s*model: 'ModelLike'", pydoc.plain(pydoc.render_doc(rnnlower.unroll)))
     assert isinstance(rnnlower.unroll(recurrent_model(), dims={"T": 2}), onnx.ModelProto)

@@ -191,7 +191,7 @@ NEEDED = (
     ),
     Form("Split", "A, C, Y = Split <axis = 1> (X)", {"X": (2, 48)}, ("written", "split")),
 )
-"""Forms without which an operator counts as missing: data with another reader, values, parts of equal size."""
+"""Forms without which an operator counts as missing: another reader of its data, values, equal parts."""
 
 _QUANTIZED = {"X": (2, 4), "s": np.float32(0.05), "z": np.array(7, np.uint8)}
 BETWEEN = (
