@@ -1,0 +1,69 @@
+"""What is right or wrong only beside other operators: gates that are split, integers between nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from support.faulty_runtime import Feeds, Runtime
+
+from rnnlower.engines.known import find_engine
+from rnnlower.engines.opened import EngineError
+from rnnlower.engines.reference import evaluate
+from rnnlower.probing import asking, cases, lowered, operators
+from rnnlower.targets import reading
+from rnnlower.targets.reading import read_toml
+
+DATA = Path(reading.__file__).parent / "data"
+
+
+class SplitsGatesBadly(Runtime):
+    """A runtime that is wrong where a Sigmoid is split."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        results = [evaluate(model, feeds) for feeds in trials]
+        sigmoids = {node.output[0] for node in model.graph.node if node.op_type == "Sigmoid"}
+        for node in model.graph.node:
+            if node.op_type == "Split" and node.input[0] in sigmoids:
+                return [{name: array + 1 for name, array in each.items()} for each in results]
+        return results
+
+
+def test_gates_have_a_product_each_where_one_for_all_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", SplitsGatesBadly)
+    tables = read_toml(DATA / "opencv.toml")
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.gates(asker, tables) == {"gates": "separate"}
+        tables["ops"]["allowed"].remove("Split")
+        assert lowered.gates(asker, tables) == {}
+
+
+class Between(Runtime):
+    """A runtime that takes integers between operators only, and ends over a Split without sizes."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        ops = [node.op_type for node in model.graph.node]
+        if ops[0] in ("Cast", "DequantizeLinear") and "Add" not in ops[1:2]:
+            raise EngineError("no integers from outside")
+        if "Add" in ops and model.graph.input[0].type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
+            raise EngineError("no Add of integers")
+        if any(node.op_type == "Split" and len(node.input) == 1 for node in model.graph.node):
+            raise EngineError("SIGSEGV", "crashes")
+        return [evaluate(model, feeds) for feeds in trials]
+
+
+def test_what_is_right_between_operators_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", Between)
+    found = {name: cases.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
+    monkeypatch.setattr(cases, "node_cases", lambda: found)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        ops = operators.operators(asker, 26)
+        limits = operators.limits(asker, ops, [7, 26], False)
+        types = operators.dtypes(asker)
+    assert {"Cast", "DequantizeLinear"} <= {*ops}
+    assert "Split" not in ops
+    assert not {"Cast", "DequantizeLinear"} & {name for limit in limits for name in limit["ops"]}
+    assert {"int8", "uint8", "int16", "uint16"} <= {*types}
+    assert "uint32" not in types
