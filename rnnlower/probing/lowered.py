@@ -96,9 +96,7 @@ def open_sizes(asker: Asker, tables: Tables) -> bool:
 
 
 def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
-    """How gates are computed: with a product each, where one product for all is wrong and those are not."""
-    if {"Sigmoid", "Tanh", "Mul"} - {*tables["ops"]["allowed"]}:
-        return {}
+    """The key ``gates``: a product each, where one for all is wrong and those are not."""
     nodes = [Node(op_type, sizes=_WIDE) for op_type in ("LSTM", "GRU")]
 
     def is_wrong(how: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is right or wrong only beside other operators: gates that are split, integers between nodes."""
+"""Operators that are right or wrong beside others only: gates that are split, integers between nodes."""
 
 from __future__ import annotations
 
