@@ -22,6 +22,7 @@ _MEMBERS, _FEW_MEMBERS = 40, 6
 _OPEN = ("batch", "time")
 _LONG = 16
 """Steps beyond which a runtime that compiles for long is not tried."""
+_ONE_STEP = (1, 3, 8, 16)
 
 
 def ask_node(asker: Asker, node: Node) -> str:
@@ -206,8 +207,12 @@ class _Tries:
     def _try_outputs(self) -> None:
         """Find the outputs (and B) that are required, and those that may be absent but not empty."""
 
+        # Of one step, the outputs differ in nothing but their shapes.
+        nodes = [*self._nodes, *(dataclasses.replace(node, sizes=_ONE_STEP) for node in self._nodes)]
+
         def without(*names: str) -> bool:
-            return self._right(lambda node: dataclasses.replace(node, left_out=frozenset(names)), names[0])
+            left_out = frozenset(names)
+            return self._right(lambda node: dataclasses.replace(node, left_out=left_out), names[0], nodes)
 
         last = "Y_c" if self._claims.base.op_type == "LSTM" else "Y_h"
         if not without("hidden_size"):
