@@ -206,7 +206,6 @@ class _Tries:
 
     def _try_outputs(self) -> None:
         """Find the outputs (and B) that are required, and those that may be absent but not empty."""
-
         # Of one step, the outputs differ in nothing but their shapes.
         nodes = [*self._nodes, *(dataclasses.replace(node, sizes=_ONE_STEP) for node in self._nodes)]
 
