@@ -50,8 +50,7 @@ def run(*arguments: object) -> tuple[int, str]:
 
 def lowered(engine: str, folder: Path, models: Path) -> int:
     """Lower every model for an engine's target, or for none with primitive ops; return how many differ."""
-    targets = [name for name in target_names() if find_target(name).engine == engine]
-    how = ["lower", "--target", targets[0]] if targets else ["unroll", "--on", engine]
+    how = [*_command(engine), *(() if "--target" in _command(engine) else ("--on", engine))]
     differing = 0
     for name, config in NODES.items():
         path = folder / f"{name}.onnx"
@@ -63,6 +62,12 @@ def lowered(engine: str, folder: Path, models: Path) -> int:
     return differing
 
 
+def _command(engine: str) -> list[str]:
+    """Return the words that lower a model for an engine."""
+    targets = [name for name in target_names() if find_target(name).engine == engine]
+    return ["lower", "--target", targets[0]] if targets else ["unroll"]
+
+
 def _tell(engine: str, name: str, code: int, line: str) -> bool:
     print(f"{engine}: {name}: exit {code}: {line}", flush=True)
     return code == 1
@@ -70,14 +75,14 @@ def _tell(engine: str, name: str, code: int, line: str) -> bool:
 
 def faulty(engine: str, folder: Path) -> int:
     """Run lowered models with planted faults there; return how many do not differ."""
-    source = NODES["LSTM"].build()
+    source, (command, *how) = NODES["LSTM"].build(), _command(engine)
     onnx.save(source, folder / "source.onnx")
     hidden = 0
     for fault in FAULTS:
         wrong = onnx.ModelProto.FromString(source.SerializeToString())
         assert SOURCE_FAULTS[fault](wrong, np.random.default_rng(0))
         onnx.save(wrong, folder / "wrong.onnx")
-        run("unroll", folder / "wrong.onnx", "-o", folder / "faulty.onnx")
+        run(command, folder / "wrong.onnx", *how, "--on", "none", "-o", folder / "faulty.onnx")
         code, line = run("verify", folder / "source.onnx", folder / "faulty.onnx", "--on", engine)
         print(f"{engine}: {fault}: exit {code}: {line}", flush=True)
         hidden += code == 0

@@ -291,7 +291,7 @@ def test_a_branch_that_cannot_run_where_the_target_cannot_say_so() -> None:
         }
     """)
     with pytest.raises(rnnlower.UnsupportedModelError, match="RNN_1': it cannot run on inputs"):
-        rnnlower.lower(model, target="tinygrad")
+        rnnlower.lower(model, target="onnx2torch")
 
 
 @pytest.mark.parametrize(
