@@ -96,6 +96,18 @@ def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], 
     assert {*changed} <= {claim, "not_empty"}
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_no_question_overflows(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Node] = []
+    monkeypatch.setattr(recurrent, "ask_node", lambda asker, node: asked.append(node) or "right")
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert [*recurrent._rules(asker, Node(op_type), True, ["If", "Loop", "Scan"])]
+    active = {str(node): node for node in asked if "activations" in dict(node.attributes)}
+    for node in active.values():
+        for _, expected in node_question(node).trials:
+            assert all(np.isfinite(array).all() for array in expected.values()), node
+
+
 def test_parts_without_which_the_others_are_right_are_left() -> None:
     assert smallest(["a", "b", "c", "d"], lambda parts: {"b", "d"} <= {*parts}) == ["b", "d"]
     assert smallest(["a", "b"], lambda parts: True) == []
