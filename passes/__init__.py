@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
     from rnnlower.passes.conform_sonnx import ConformSonnxPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass
+    from rnnlower.passes.copy_outputs import CopyOutputsPass
     from rnnlower.passes.correct_shapes import CorrectShapesPass
     from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
     from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
@@ -36,6 +37,7 @@ __all__ = [
     "AssumeLinearBeforeResetPass",
     "ConformSonnxPass",
     "ConvertOpsetPass",
+    "CopyOutputsPass",
     "CorrectShapesPass",
     "DequantizeRecurrentPass",
     "ExpandDefinitionsPass",
@@ -63,6 +65,7 @@ _HOMES = {
     "DequantizeRecurrentPass": "dequantize_recurrent",
     "ConformSonnxPass": "conform_sonnx",
     "ConvertOpsetPass": "convert_opset",
+    "CopyOutputsPass": "copy_outputs",
     "CorrectShapesPass": "correct_shapes",
     "ExpandDefinitionsPass": "expand_definitions",
     "FoldConstantsPass": "fold_constants",

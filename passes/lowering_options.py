@@ -121,6 +121,11 @@ class LoweringOptions:
         return self.target is not None and self.target.ops.copies_constants
 
     @property
+    def copies_outputs(self) -> bool:
+        """True if the target may overwrite an output that other nodes read."""
+        return self.target is not None and self.target.ops.overwrites_outputs
+
+    @property
     def has_factor(self) -> bool:
         """True if a Scan or Loop takes several steps per iteration."""
         return self.unroll_factor != 1

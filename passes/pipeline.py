@@ -188,6 +188,11 @@ PIPELINE: Sequence[Step] = (
         "Only what reads the constants in the end counts.",
         when=("emits", "shares_constants"),
     ),
+    Step(
+        emitting.copy_outputs,
+        "A later step could take a Cast to the same type away.",
+        when=("emits", "copies_outputs"),
+    ),
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target", "has_factor")),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),

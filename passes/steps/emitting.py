@@ -10,6 +10,7 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
@@ -100,6 +101,10 @@ def share_constants(work: Work) -> None:
         graph.insert_before(graph[0], identity)
         for node, index in uses:
             node.replace_input_with(index, identity.outputs[0])
+
+
+def copy_outputs(work: Work) -> None:
+    CopyOutputsPass()(work.model)
 
 
 def declare_outputs(work: Work) -> None:

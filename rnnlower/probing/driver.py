@@ -12,7 +12,7 @@ from rnnlower.errors import UnverifiableError
 from rnnlower.probing import operators
 from rnnlower.probing.asking import Asker, Tell
 from rnnlower.probing.keeping import PROBED, kept
-from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes
+from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes, outputs
 from rnnlower.probing.recurrent import recurrent_rules
 from rnnlower.probing.writing import toml_text
 from rnnlower.targets.reading import parse_target, read_toml
@@ -84,6 +84,7 @@ def _tables(asker: Asker) -> dict[str, Any]:
         opsets = cut
         limits = operators.limits(asker, ops, opsets, dynamic)
     source = {"source": _source(engine)}
+    tested = {"source": f"{source['source']}: ONNX's node tests of each operator"}
     tables: dict[str, Any] = {
         "title": engine.title,
         "engine": engine.name,
@@ -91,7 +92,7 @@ def _tables(asker: Asker) -> dict[str, Any]:
         "control_flow": {"ops": []} | source,
         "shapes": {"static": not dynamic} | source,
         "dtypes": {"allowed": types} | source,
-        "ops": {"allowed": ops, "source": f"{source['source']}: ONNX's node tests of each operator"},
+        "ops": {"allowed": ops} | outputs(asker) | tested,
         "limits": [limit | source for limit in limits],
     }
     flow = control_flow(asker, tables, dynamic)

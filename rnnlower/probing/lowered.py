@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.engines.reference import evaluate
 from rnnlower.errors import RnnLowerError
+from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.probing.asking import Asker, Question
 from rnnlower.probing.nodes import STATES, Node, node_question
@@ -21,7 +22,7 @@ from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
 from rnnlower.targets.validation import ADAPTABLE
 
-__all__ = ["adaptations", "cautions", "control_flow", "gates", "open_sizes"]
+__all__ = ["adaptations", "cautions", "control_flow", "gates", "open_sizes", "outputs"]
 
 Tables = Mapping[str, Any]
 
@@ -32,6 +33,28 @@ _MANY = (300, 2, 4, 8)
 _WIDE = (3, 2, 8, 64)
 _REAL = (3, 2, 8, 16), (16, 16, 16, 16), (50, 1, 8, 64), (50, 16, 8, 16), (3, 1, 64, 256)
 _MOST_WORDS = 300
+_READ_OUTPUT = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    read_output (float[2, 4] X) => (float[8] Y, float[8] Z) <int64[1] flat = {8}> {
+        t = Tanh (X)
+        Y = Reshape (t, flat)
+        Z = Neg (Y)
+    }
+"""
+_READ_STATE = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    read_state (float[2, 4] X) => (float[2, 4] H, float[3, 2, 4] Y)
+    <int64 trips = {3}, bool go = {1}, int64[2] shape = {2, 4}> {
+        H, Y = Loop (trips, go, X) <body: graph = step (int64 i, bool c, float[2, 4] h)
+            => (bool d, float[2, 4] next, float[2, 4] y) {
+            d = Identity (c)
+            s = Add (h, X)
+            t = Tanh (s)
+            next = Reshape (t, shape)
+            y = Neg (next)
+        }>
+    }
+"""
 
 
 def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
@@ -105,6 +128,27 @@ def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
         return any(_ask(asker, node, target, "lower", f"gates {how}")[0] == "wrong" for node in nodes)
 
     return {"gates": "separate"} if is_wrong("auto") and not is_wrong("separate") else {}
+
+
+def outputs(asker: Asker) -> dict[str, bool]:
+    """The key ``overwrites_outputs``: an output that others read is wrong, and right as a copy."""
+    answers = []
+    for copied in (False, True):
+        asked = []
+        for text in (_READ_OUTPUT, _READ_STATE):
+            model = ir.from_proto(onnx.parser.parse_model(text))
+            if copied:
+                CopyOutputsPass()(model)
+            asked.append(_ask_model(asker, ir.to_proto(model), f"{model.graph.name}, copied: {copied}"))
+        answers.append(asked)
+    plain, copies = answers
+    mended = [was == "wrong" and now == "right" for was, now in zip(plain, copies, strict=True)]
+    return {"overwrites_outputs": True} if any(mended) else {}
+
+
+def _ask_model(asker: Asker, model: onnx.ModelProto, key: str) -> str:
+    feeds = {"X": np.arange(8, dtype=np.float32).reshape(2, 4) / 8}
+    return asker.ask(key, Question, model, [(feeds, evaluate(model, feeds))])
 
 
 def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ version) or, if there is no source, ``guess = true``::
     domains = ["com.microsoft"]   # domains of which it has all operators that are not absent
     functions = false             # whether it supports model-local functions
     copies_constants = false      # whether each node that reads a constant gets a copy; an Identity shares it
+    overwrites_outputs = false    # whether it may overwrite an output that other nodes read; a Cast copies it
     source = "..."
 
     [[limits]]                    # of single operators; all keys but ops are optional
@@ -196,6 +197,7 @@ class Ops(Claim):
     domains: Sequence[str] = ()
     functions: bool = False
     copies_constants: bool = False
+    overwrites_outputs: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

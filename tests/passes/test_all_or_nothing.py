@@ -138,6 +138,14 @@ SWISH = """
         y = HardSwish (a)
     }
 """
+READ = """
+    main (float[2] x) => (float[2] y, float[2] z, float[2] a)
+    {
+        y = Neg (x)
+        z = Abs (y)
+        a = Add (y, z)
+    }
+"""
 
 
 SEQUENCE = """
@@ -160,6 +168,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "AssumeLinearBeforeResetPass": (passes.AssumeLinearBeforeResetPass, GATED),
     "ConformSonnxPass": (passes.ConformSonnxPass, LSTMS),
     "ConvertOpsetPass": (lambda: passes.ConvertOpsetPass(12), RNNS),
+    "CopyOutputsPass": (passes.CopyOutputsPass, READ),
     "CorrectShapesPass": (passes.CorrectShapesPass, WRONG),
     "DequantizeRecurrentPass": (passes.DequantizeRecurrentPass, ""),
     "ExpandDefinitionsPass": (lambda: passes.ExpandDefinitionsPass(is_a("HardSwish")), SWISH),

@@ -42,6 +42,37 @@ def test_gates_have_a_product_each_where_one_for_all_is_wrong(
         assert lowered.gates(asker, tables) == found
 
 
+class Overwrites(Runtime):
+    """A runtime in which a Neg overwrites an output that it reads, which only a Cast computes anew."""
+
+    only_bodies = False
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        changed = onnx.ModelProto.FromString(model.SerializeToString())
+        bodies = [a.g for node in changed.graph.node for a in node.attribute if a.HasField("g")]
+        for graph in bodies if self.only_bodies else [changed.graph, *bodies]:
+            for node in graph.node:
+                for output in graph.output:
+                    if node.op_type == "Neg" and node.input[0] == output.name:
+                        output.name = node.output[0]
+        results = [evaluate(changed, feeds) for feeds in trials]
+        names = [output.name for output in model.graph.output]
+        return [dict(zip(names, each.values(), strict=False)) for each in results]
+
+
+@pytest.mark.parametrize("only_bodies", [False, True])
+def test_a_runtime_that_overwrites_outputs(only_bodies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Overwrites, "only_bodies", only_bodies)
+    monkeypatch.setattr(asking, "Attempts", Overwrites)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.outputs(asker) == {"overwrites_outputs": True}
+
+
+def test_a_runtime_that_keeps_outputs() -> None:
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.outputs(asker) == {}
+
+
 class Between(Runtime):
     """A runtime that takes integers between operators only, and ends over a Split without sizes."""
 

@@ -62,3 +62,25 @@ def test_a_target_that_copies_constants_reads_them_through_an_identity() -> None
     assert len(products) > 20
     assert not [name for name, count in read.items() if count > 1]
     assert rnnlower.verify(config.build(), model)
+
+
+@pytest.mark.parametrize("place", ["main", "loop"])
+def test_a_target_that_overwrites_outputs_gets_copies(place: str) -> None:
+    """MNN computes a Neg in the memory of its input, even if that is an output of the graph or body."""
+    config = Config(
+        op_type="LSTM", x_dims="static", place=place, Y="consumed", Y_h="consumed", initial_h="constant"
+    )
+    model = config.build()
+    if place == "main":
+        # Y is an output, and another node reads it.
+        name = next(node.output[0] for node in model.graph.node if node.op_type == "LSTM")
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    result = rnnlower.lower(model, target="mnn", native="lower")
+    assert isinstance(result, onnx.ModelProto)
+    graphs = [result.graph, *(a.g for node in result.graph.node for a in node.attribute if a.HasField("g"))]
+    made = {name: node.op_type for graph in graphs for node in graph.node for name in node.output}
+    read = {name for graph in graphs for node in graph.node for name in node.input}
+    outputs = [output.name for graph in graphs for output in graph.output]
+    assert "Cast" in [made[name] for name in outputs]
+    assert [made[name] for name in outputs if name in read] == []
+    assert rnnlower.verify(model, result)

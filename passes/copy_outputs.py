@@ -1,0 +1,99 @@
+"""Copies of outputs that a runtime would overwrite.
+
+A reshaped value has no memory of its own. A runtime that computes an element-wise op in place must not take
+that memory if the value is an output, too.
+
+Before::
+
+    (float[2, 1] x) => (float[2] y, float[2] z) <int64[1] shape = {2}> {
+        t = Tanh (x)
+        y = Reshape (t, shape)
+        z = Neg (y)
+    }
+
+After ``CopyOutputsPass()``::
+
+    (float[2, 1] x) => (float[2] y, float[2] z) <int64[1] shape = {2}> {
+        t = Tanh (x)
+        y_read = Reshape (t, shape)
+        z = Neg (y_read)
+        y = Cast <to = 1> (y_read)
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.passes.base import Pass
+from rnnlower.passes.contracts import Condition
+
+__all__ = ["CopyOutputsPass"]
+
+
+def _outputs_are_apart(model: ir.Model, owner: object) -> bool:
+    return not any(_is_read(value) for graph in _graphs(model) for value in graph.outputs)
+
+
+class CopyOutputsPass(Pass):
+    """Gives every output of a graph or body that other nodes read a Cast to its own type.
+
+    An output also counts as read if a node like the one that computes it has the same inputs: a runtime may
+    make one of the two.
+    """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_outputs_are_apart,)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = [
+            (graph, index)
+            for graph in _graphs(model)
+            for index, value in enumerate(graph.outputs)
+            if _is_read(value)
+        ]
+        if found:
+            names, knowledge = NameSource(names_in(model)), Knowledge(model)
+            for graph, index in found:
+                _copy(graph, index, names, knowledge)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    yield model.graph
+    for node, _ in walk(model.graph):
+        yield from subgraphs_of(node)
+
+
+def _is_read(value: ir.Value) -> bool:
+    """Return whether other nodes read an output, or what an equal node computes."""
+    node = value.producer()
+    if node is None or node.op_type == "Cast":
+        return False
+    first = next((each for each in node.inputs if each is not None), None)
+    equal = [] if first is None else [each for each, _ in first.uses() if each is not node]
+    return bool(value.uses()) or any(
+        each.op_identifier() == node.op_identifier() and [*each.inputs] == [*node.inputs] for each in equal
+    )
+
+
+def _copy(graph: ir.Graph, index: int, names: NameSource, knowledge: Knowledge) -> None:
+    value = graph.outputs[index]
+    type_ = knowledge.type(value)
+    if not isinstance(type_, ir.TensorType):
+        raise UnsupportedModelError(
+            f"output {value.name!r} needs a copy, and its type is not known",
+            remedy="give the model types, by onnx.shape_inference",
+        )
+    cast = ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))
+    copy = cast.outputs[0]
+    copy.type, copy.shape = value.type, value.shape
+    copy.name, value.name = value.name, names.fresh(f"{value.name}_read")
+    graph.append(cast)
+    graph.outputs[index] = copy
