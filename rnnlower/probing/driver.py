@@ -9,11 +9,11 @@ from typing import Any
 
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.errors import UnverifiableError
-from rnnlower.probing import operators
+from rnnlower.probing import operators, types
 from rnnlower.probing.asking import Asker, Tell
 from rnnlower.probing.keeping import PROBED, kept
 from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes, outputs
-from rnnlower.probing.recurrent import recurrent_rules
+from rnnlower.probing.recurrent import recurrent_rules, under_spec
 from rnnlower.probing.writing import toml_text
 from rnnlower.targets.reading import parse_target, read_toml
 from rnnlower.targets.target import Target
@@ -77,7 +77,7 @@ def _tables(asker: Asker) -> dict[str, Any]:
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
     dynamic = operators.is_dynamic(asker)
     ops = operators.operators(asker, opsets[1])
-    types = operators.dtypes(asker)
+    dtypes = types.dtypes(asker)
     limits = operators.limits(asker, ops, opsets, dynamic)
     if (cut := operators.opsets_to_cut(opsets, limits)) != opsets:
         # Older versions are asked where the range begins.
@@ -91,18 +91,19 @@ def _tables(asker: Asker) -> dict[str, Any]:
         "opset": {"range": opsets} | source,
         "control_flow": {"ops": []} | source,
         "shapes": {"static": not dynamic} | source,
-        "dtypes": {"allowed": types} | source,
+        "dtypes": {"allowed": dtypes} | source,
         "ops": {"allowed": ops} | outputs(asker) | tested,
-        "limits": [limit | source for limit in limits],
+        "limits": [limit | source for limit in (*limits, *types.lacking(asker, ops, dtypes))],
     }
     flow = control_flow(asker, tables, dynamic)
     tables["control_flow"] = flow | source
     dynamic = dynamic and open_sizes(asker, tables)
     tables["shapes"] = {"static": not dynamic} | source
-    if found := operators.arithmetic(asker, types) | gates(asker, tables):
+    if found := types.arithmetic(asker, dtypes) | gates(asker, tables):
         tables["arithmetic"] = found | source
-    tables["recurrent"] = [rule | source for rule in recurrent_rules(asker, dynamic, flow["ops"])]
-    tables["recurrent"] = adaptations(asker, tables)
+    rules = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
+    tables["recurrent"] = [rule | source for rule in rules]
+    tables["recurrent"] = [each for rule in adaptations(asker, tables) for each in (rule, *under_spec(rule))]
     tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
     return tables | {"tried": {"version": engine.version or "unknown"} | source}
 

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Question, question
+from rnnlower.probing.types import in_type
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES, RECURRENT_OPS
 
 __all__ = ["SIZES", "STATES", "Node", "node_question"]
@@ -51,6 +52,7 @@ class Node:
         behind: The operator that repeats one step to make X.
         read: Whether only nodes read what it makes; in a body the graph shows it, too.
         place: ``If``, ``Loop`` or ``Scan``, in whose body it stands.
+        dtype: The type of its data; another one than float32 only outside bodies.
     """
 
     op_type: str
@@ -68,6 +70,7 @@ class Node:
     behind: str = ""
     read: bool = False
     place: str = ""
+    dtype: str = "float32"
 
     def with_(self, name: str) -> Node:
         """The node with one feature more: an input, an attribute, or a function for all its activations."""
@@ -97,6 +100,7 @@ class Node:
         more += [f"behind {self.behind}"] if self.behind else []
         more += ["only read"] if self.read else []
         more += [f"in {self.place}"] if self.place else []
+        more += [f"of {self.dtype}"] if self.dtype != "float32" else []
         given = " ".join([*sorted(self.inputs), *more])
         return f"{self.op_type} {self.direction} T={steps} B={batch} I={features} H={units} {given}"
 
@@ -130,6 +134,8 @@ def node_question(node: Node) -> Question:
     asked = question([*before, made, *after], inputs, shown, 14, constant)
     if node.open:
         asked = _opened(asked, node)
+    if node.dtype != "float32":
+        return in_type(asked, node.dtype)
     return _in_body(asked, node.place, made, given) if node.place else asked
 
 

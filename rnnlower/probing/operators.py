@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing import cases
@@ -33,8 +32,6 @@ from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.target import CONTROL_FLOW
 
 __all__ = [
-    "arithmetic",
-    "dtypes",
     "is_dynamic",
     "limits",
     "operators",
@@ -44,8 +41,8 @@ __all__ = [
 ]
 
 _FIRST = 7
-_FLOATS = ("float16", "float64")
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_RANDOM = ("Bernoulli",)
+"""Operators whose node tests have random outputs."""
 _SPLITS = (2, 9, 50, 200)
 _LARGE = {"Sigmoid": (40.0, 100.0), "Softplus": (100.0,), "Tanh": (40.0, 100.0)}
 """Numbers that a recurrence may well meet."""
@@ -62,7 +59,7 @@ def opset_range(asker: Asker) -> list[int]:
 
 
 def opsets_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the first and the last opset that have what a lowering emits in a version that is correct."""
+    """Return the ends of the longest range of opsets that have what a lowering emits in a correct version."""
     right = {
         op_type: limit["versions"]
         for limit in limits
@@ -74,9 +71,9 @@ def opsets_to_cut(opsets: Sequence[int], limits: Sequence[Mapping[str, Any]]) ->
     def fits(opset: int) -> bool:
         return all(onnx.defs.get_schema(name, opset).since_version in right[name] for name in right)
 
-    begin = next(filter(fits, range(first, last + 1)), first)
-    end = next((opset - 1 for opset in range(begin + 1, last + 1) if not fits(opset)), last)
-    return [begin, end]
+    runs = [[*run] for fit, run in itertools.groupby(range(first, last + 1), fits) if fit]
+    longest = max(runs, key=len, default=[first, last])
+    return [longest[0], longest[-1]]
 
 
 def operators(asker: Asker, last: int) -> list[str]:
@@ -105,7 +102,7 @@ def tried_operators() -> list[str]:
         for op_type, tests in cases.node_cases().items()
         if any(any(cases.opsets_of(case, OPSETS)) for _, case in tests)
     } | {form.op_type for form in FORMS}
-    return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW})
+    return sorted(known - {*RECURRENT_OPS, *CONTROL_FLOW, *_RANDOM})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,89 +261,6 @@ def _most(asker: Asker, words: str, make: Any, numbers: Sequence[int]) -> int:
             break
         most = number
     return most
-
-
-def dtypes(asker: Asker) -> list[str]:
-    """Return the data types in which it computes; float32, and int64 for shapes, are assumed."""
-    right = [dtype for dtype in _FLOATS if asker.right(f"a cell of {dtype}", _cell, dtype)]
-    for dtype in _INTEGERS:
-        answer = asker.ask(f"Add of {dtype}", _sum, dtype)
-        if answer == "right" or (answer == "refuses" and _is_quantized(asker, dtype)):
-            right.append(dtype)
-    # bool comes from comparisons rather than from a model's input.
-    right += ["bool"] if asker.right("Not between Casts", _bools) else []
-    return sorted({*right, "float32", "int64"})
-
-
-def _is_quantized(asker: Asker, dtype: str) -> bool:
-    """Return whether values of the type are right between quantizers."""
-    known = dtype in ("int8", "uint8", "int16", "uint16")
-    return known and asker.right(f"quantized to {dtype}", _quantized, dtype)
-
-
-def _quantized(dtype: str) -> Question:
-    lines = ("Q = QuantizeLinear (X, s, z)", "Y = DequantizeLinear (Q, s, z)")
-    nodes = [onnx.parser.parse_node(line) for line in lines]
-    inputs = {"X": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8), "s": np.float32(0.02)}
-    return question(nodes, inputs | {"z": np.array(3, dtype)}, ["Y"], 21, {"s", "z"})
-
-
-def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
-    """Return in which type products of float16 are summed; nothing if it does not say."""
-    answer = asker.ask("a float16 sum of 1 and 4,096 times 2^-11", _small_terms) if "float16" in types else ""
-    found = {"right": "float32", "wrong": "float16"}.get(answer)
-    return {} if found is None else {"accumulates": found}
-
-
-def _small_terms() -> Question:
-    """A product whose sum is 3, of terms that are lost one by one beside 1 in float16."""
-    x = np.full((1, 4097), 2**-11, np.float16)
-    x[0, 0] = 1
-    ones = [numpy_helper.from_array(np.ones((4097, 1), np.float16), "W")]
-    nodes = [onnx.parser.parse_node("Y = MatMul (X, W)")]
-    return _of_type(nodes, onnx.TensorProto.FLOAT16, {"X": x}, np.array([[3]], np.float16), ones)
-
-
-def _bools() -> Question:
-    to_bool = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.BOOL)
-    to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
-    nodes = [to_bool, helper.make_node("Not", ["x"], ["y"]), to_float]
-    return question(nodes, {"X": np.array([0, 1, 1, 0], np.float32)}, ["Y"], 14)
-
-
-def _cell(dtype: str) -> Question:
-    """Make a question about the ops of a recurrence, with data of this type."""
-    kind = ir.DataType.from_numpy(np.dtype(dtype))
-    lines = ["A = MatMul (X, W)", "C = Gemm <transB = 1> (X, W, b)", "D = Add (A, C)", "E = Sigmoid (D)"]
-    nodes = [onnx.parser.parse_node(line) for line in [*lines, "F = Tanh (C)", "Y = Mul (E, F)"]]
-    x, w = (np.array(rows, dtype) for rows in ([[0, 1, 2], [1, 0, 3]], np.eye(3) + 1))
-    b = np.array([1, -1, 0], dtype)
-    c = x @ w.T + b
-    y = (np.tanh(c) / (1 + np.exp(-(x @ w + c)))).astype(dtype)
-    weights = [numpy_helper.from_array(array, name) for name, array in (("W", w), ("b", b))]
-    return _of_type(nodes, kind, {"X": x}, y, weights)
-
-
-def _sum(dtype: str) -> Question:
-    kind = ir.DataType.from_numpy(np.dtype(dtype))
-    x = np.array([[1, 0, 1]] * 3, dtype)
-    return _of_type([onnx.parser.parse_node("Y = Add (X, W)")], kind, {"X": x, "W": x}, x + x, [])
-
-
-def _of_type(
-    nodes: Sequence[onnx.NodeProto], kind: int, feeds: Mapping[str, Any], y: Any, weights: Sequence[Any]
-) -> Question:
-    """Nodes of data of one type, in and out."""
-    graph = helper.make_graph(
-        nodes,
-        "question",
-        [helper.make_tensor_value_info(name, kind, array.shape) for name, array in feeds.items()],
-        [helper.make_tensor_value_info("Y", kind, y.shape)],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-    onnx.checker.check_model(model, full_check=True)
-    return Question(model, [(feeds, {"Y": y})])
 
 
 def is_dynamic(asker: Asker) -> bool:

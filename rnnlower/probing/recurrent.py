@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from rnnlower.probing.asking import Asker
 from rnnlower.probing.members import Claims, draw, smallest, with_parts
 from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
 
-__all__ = ["ask_node", "recurrent_rules"]
+__all__ = ["ask_node", "recurrent_rules", "under_spec"]
 
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 _INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")
 _UNITS = (8, 4, 2, 1)
+_OTHER_TYPES = ("float16", "float64")
 _MEMBERS, _FEW_MEMBERS = 40, 6
 _OPEN = ("batch", "time")
 _LONG = 16
@@ -30,19 +31,22 @@ def ask_node(asker: Asker, node: Node) -> str:
     return asker.ask(str(node), node_question, node)
 
 
-def recurrent_rules(asker: Asker, dynamic: bool, loops: Sequence[str]) -> list[dict[str, Any]]:
+def recurrent_rules(
+    asker: Asker, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Return the recurrent rules of the target file, without their sources.
 
     Args:
         asker: Puts the questions.
         dynamic: Whether sizes may be symbols.
         loops: Which of If, Loop and Scan there are.
+        dtypes: The types that it has.
     """
     rules: list[dict[str, Any]] = []
     for op_type, form in (("LSTM", None), ("GRU", 0), ("GRU", 1), ("RNN", None)):
         base = Node(op_type)
         base = base.with_("linear_before_reset") if form else base
-        for rule in _rules(asker, base, dynamic, loops):
+        for rule in _rules(asker, base, dynamic, loops, dtypes):
             twin = rule | {"attributes": rule["attributes"] | {"linear_before_reset": [0]}}
             if form == 1 and twin in rules:
                 # If both forms behave alike, the attribute limits nothing.
@@ -54,7 +58,29 @@ def recurrent_rules(asker: Asker, dynamic: bool, loops: Sequence[str]) -> list[d
     return rules
 
 
-def _rules(asker: Asker, base: Node, dynamic: bool, loops: Sequence[str]) -> Iterator[dict[str, Any]]:
+def under_spec(rule: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rule for ``--semantics spec`` of one that is correct under ``ort`` only.
+
+    The two agree but for clip, rows without time steps, and the defaults of alpha and beta.
+    """
+    if rule.get("semantics") != ["ort"]:
+        return []
+    wrong = ["clip"] if "clip" not in rule["attributes"] else []
+    wrong += ["sequence_lens"] if "sequence_lens" in rule["inputs"] else []
+    wrong += ["activations"] if len(rule["activations"]) > 1 else []
+    changed = {
+        "inputs": [name for name in rule["inputs"] if name != "sequence_lens"],
+        "attributes": rule["attributes"] | {"clip": []},
+        "activations": ["default"],
+        "semantics": ["spec"],
+        "wrong": sorted({*rule.get("wrong", ()), *wrong}),
+    }
+    return [{**rule, **changed}]
+
+
+def _rules(
+    asker: Asker, base: Node, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
     states = STATES[base.op_type]
     with_states = base
     for name in states:
@@ -72,7 +98,7 @@ def _rules(asker: Asker, base: Node, dynamic: bool, loops: Sequence[str]) -> Ite
         left = [direction for direction in left if direction not in sound]
         if sound:
             tries = _Tries(asker, start, sound, needs, wrong)
-            rule = tries.rule(dynamic, loops)
+            rule = tries.rule(dynamic, loops, dtypes)
             if not rule:
                 continue
             yield rule
@@ -121,7 +147,7 @@ class _Tries:
         self._states = list(needs)
         self._wrong = wrong
 
-    def rule(self, dynamic: bool, loops: Sequence[str]) -> dict[str, Any]:
+    def rule(self, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str]) -> dict[str, Any]:
         """The rule; nothing where random nodes show that not even the plain one is right."""
         self._try_features()
         self._try_outputs()
@@ -143,7 +169,7 @@ class _Tries:
         inputs = ["B", *self._states, *(name for name in self._claims.taken if name in _INPUTS)]
         rule: dict[str, Any] = {
             "ops": [base.op_type],
-            "dtypes": ["float32"],
+            "dtypes": ["float32", *(name for name in _OTHER_TYPES if name in dtypes and self._has(name))],
             "directions": list(self._claims.directions),
             "inputs": inputs,
             "attributes": attributes,
@@ -160,6 +186,15 @@ class _Tries:
         return {key: value for key, value in rule.items() if (value or key in kept) and value is not True} | (
             {} if rule["nested"] else {"nested": False}
         )
+
+    def _has(self, dtype: str) -> bool:
+        """Return whether the plain nodes, and those with all that is right, are right in another type."""
+        full = self._nodes
+        for name in self._claims.taken:
+            full = [node.with_(name) for node in full]
+        sized = [dataclasses.replace(node, sizes=sizes) for sizes in SIZES[:2] for node in self._nodes]
+        typed = [dataclasses.replace(node, dtype=dtype) for node in (*full, *sized)]
+        return self._right(lambda node: node, "type", typed)
 
     def _bare(self, node: Node, behind: str) -> Node:
         """Return the node behind an operator, with only the inputs that it needs."""

@@ -103,7 +103,8 @@ def _said(target: Target) -> dict[str, dict[str, Any]]:
         forms = "/".join(map(str, rule.attributes.get("linear_before_reset", ())))
         states = " with states" if "initial_h" in rule.needs else ""
         form = f" linear_before_reset={forms}" if forms else ""
-        said[f"native {', '.join(rule.ops)}{form}{states}"] = _fields(rule)
+        under = " under spec" if [*(rule.semantics or ())] == ["spec"] else ""
+        said[f"native {', '.join(rule.ops)}{form}{states}{under}"] = _fields(rule)
     return said
 
 

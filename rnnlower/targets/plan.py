@@ -44,7 +44,7 @@ def dialect(target: Target) -> Dialect:
         forms=frozenset() if target.costs is None else frozenset(target.costs.forms),
         fused=frozenset() if target.costs is None else frozenset(target.costs.fused),
         apart=target.control_flow.apart,
-        nearby_weights=target.control_flow.nearby_weights,
+        nearby_weights=target.costs is not None and target.costs.nearby_weights,
         empty_scan=target.control_flow.empty_scan,
         keeps_gathered_axis=target.control_flow.keeps_gathered_axis,
         split_outputs=min(

@@ -15,7 +15,6 @@ version) or, if there is no source, ``guess = true``::
     apart = false                 # whether each direction needs its own Scan, if that needs no If
     dynamic = "Loop"              # the one to use for a dynamic number of steps, if both work
     captured = "Loop"             # the one to use for weights that are no constants, if both work
-    nearby_weights = false        # whether weights that only a nested body reads move into that body
     unroll_batch = false          # whether few steps are unrolled only if the batch size is static
     keeps_gathered_axis = false   # whether Gather by a Loop's number keeps the axis, which a Reshape removes
     empty_scan = false            # whether a Scan over no steps runs, so that it needs no If around it
@@ -103,6 +102,7 @@ version) or, if there is no source, ``guess = true``::
     forms = ["pair"]              # forms of a step that were tried, beside the plain one
     strategies = ["unroll"]       # among which prices choose; left out: all that it has the operators for
     fused = ["Tanh"]              # activations that it fuses with a preceding Gemm
+    nearby_weights = false        # whether weights that only a nested body reads move into that body
     source = "..."
 
     [tried]                       # if it was tried by this project
@@ -174,7 +174,6 @@ class ControlFlow(Claim):
     apart: bool = False
     dynamic: str = "Scan"
     captured: str = "Scan"
-    nearby_weights: bool = False
     unroll_batch: bool = False
     empty_scan: bool = False
     keeps_gathered_axis: bool = False
@@ -222,6 +221,7 @@ class Costs(Claim):
     forms: Sequence[str] = ()
     strategies: Sequence[str] = ()
     fused: Sequence[str] = ()
+    nearby_weights: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, driver, lowered, operators, probe, recurrent
+from rnnlower.probing import asking, cases, driver, lowered, operators, probe, recurrent, types
 from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.keeping import kept
 from rnnlower.probing.nodes import SIZES, Node, node_question
@@ -58,7 +58,7 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert limits["Split"].max_outputs == 9
     assert limits["Gemm"].attributes == {"alpha": [1.0]}
     assert limits["Transpose"].written == ["perm"]
-    lstm, gru = target.recurrent
+    lstm, lstm_under_spec, gru, gru_under_spec = target.recurrent
     assert (lstm.ops, lstm.directions, lstm.wrong) == (["LSTM"], ["forward", "bidirectional"], ["reverse"])
     assert set(lstm.inputs or ()) == {"B", "initial_h", "initial_c", "P"}
     assert lstm.attributes == {"layout": [0]}
@@ -68,6 +68,11 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert (lstm.not_empty, lstm.nested, gru.nested) == (["B"], False, True)
     assert set(lstm.adapt) == {"layout", "reverse", "B", "sequence_lens"}
     assert {"initial_h", "direction"} <= set(gru.adapt)
+    for rule, under_spec in ((lstm, lstm_under_spec), (gru, gru_under_spec)):
+        assert (rule.semantics, under_spec.semantics) == (["ort"], ["spec"])
+        assert (under_spec.attributes["clip"], under_spec.activations) == ([], ["default"])
+        assert under_spec.directions == rule.directions
+        assert {"activations", "clip"} <= {*under_spec.wrong}
     assert not target.cautions
     assert [path] == list(tmp_path.iterdir())
 
@@ -285,10 +290,10 @@ def test_how_products_of_float16_are_summed(
 
     monkeypatch.setattr(asking, "Attempts", Narrow)
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert operators.arithmetic(asker, [of]) == says
+        assert types.arithmetic(asker, [of]) == says
         monkeypatch.setattr(Narrow, "run", Runtime.run)
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert operators.arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
+        assert types.arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
 
 
 class OneStep(Runtime):

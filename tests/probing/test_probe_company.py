@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, lowered, operators
+from rnnlower.probing import asking, cases, lowered, operators, types
 from rnnlower.targets import reading
 from rnnlower.targets.reading import read_toml
 
@@ -94,9 +94,9 @@ def test_what_is_right_between_operators_only_counts(monkeypatch: pytest.MonkeyP
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         ops = operators.operators(asker, 26)
         limits = operators.limits(asker, ops, [7, 26], False)
-        types = operators.dtypes(asker)
+        dtypes = types.dtypes(asker)
     assert {"Cast", "DequantizeLinear"} <= {*ops}
     assert "Split" not in ops
     assert not {"Cast", "DequantizeLinear"} & {name for limit in limits for name in limit["ops"]}
-    assert {"int8", "uint8", "int16", "uint16"} <= {*types}
-    assert "uint32" not in types
+    assert {"int8", "uint8", "int16", "uint16"} <= {*dtypes}
+    assert "uint32" not in dtypes

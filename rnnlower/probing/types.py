@@ -1,0 +1,231 @@
+"""The types in which a runtime computes, and the operators that it does not have for each of them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from rnnlower.engines.reference import evaluate
+from rnnlower.probing.asking import Asker, Question, question
+
+__all__ = ["arithmetic", "dtypes", "in_type", "lacking"]
+
+_FLOATS = ("float16", "float64")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_UNARY = (
+    *(
+        "Abs",
+        "Elu",
+        "Exp",
+        "HardSigmoid",
+        "Identity",
+        "LeakyRelu",
+        "Log",
+        "Neg",
+        "Relu",
+        "Sigmoid",
+        "Softplus",
+    ),
+    *("Softsign", "Tanh", "ThresholdedRelu"),
+)
+_BINARY = ("Add", "Div", "MatMul", "Max", "Min", "Mul", "Sub")
+_LINES = {
+    **{op_type: f"Y = {op_type} (X)" for op_type in _UNARY},
+    **{op_type: f"Y = {op_type} (X, W)" for op_type in _BINARY},
+    "Clip": "Y = Clip (X, low, high)",
+    "Concat": "Y = Concat <axis = 0> (X, W)",
+    "Expand": "Y = Expand (X, shape)",
+    "Gather": "Y = Gather (X, rows)",
+    "Gemm": "Y = Gemm <transB = 1> (X, W, W)",
+    "Reshape": "Y = Reshape (X, flat)",
+    "Slice": "Y = Slice (X, start, end, axes)",
+    "Split": "Y, Z = Split <axis = 0> (X, parts)",
+    "Squeeze": "Y = Squeeze (X, none)",
+    "Transpose": "Y = Transpose <perm = [1, 0]> (X)",
+    "Unsqueeze": "Y = Unsqueeze (X, axes)",
+    "Where": "Y = Where (on, X, W)",
+}
+"""What a lowering emits for data of the nodes' type."""
+_NUMBERS: Mapping[str, Any] = {
+    "X": np.arange(1, 17, dtype=np.float32).reshape(4, 4) / 8,
+    "W": np.arange(16, dtype=np.float32).reshape(4, 4) / 8 + 1,
+    "low": np.float32(0.5),
+    "high": np.float32(1.5),
+    "shape": np.array([2, 4, 4]),
+    "rows": np.array([2, 0]),
+    "flat": np.array([16]),
+    "start": np.array([1]),
+    "end": np.array([3]),
+    "axes": np.array([0]),
+    "parts": np.array([1, 3]),
+    "none": np.array([], np.int64),
+    "on": np.eye(4) > 0,
+}
+
+
+def dtypes(asker: Asker) -> list[str]:
+    """Return the data types in which it computes; float32, and int64 for shapes, are assumed."""
+    right = [dtype for dtype in _FLOATS if asker.right(f"a cell of {dtype}", _cell, dtype)]
+    for dtype in _INTEGERS:
+        answer = asker.ask(f"Add of {dtype}", _sum, dtype)
+        if answer == "right" or (answer == "refuses" and _is_quantized(asker, dtype)):
+            right.append(dtype)
+    # bool comes from comparisons rather than from a model's input.
+    right += ["bool"] if asker.right("Not between Casts", _bools) else []
+    right += ["string"] if asker.right("strings between Casts", _strings) else []
+    return sorted({*right, "float32", "int64"})
+
+
+def _is_quantized(asker: Asker, dtype: str) -> bool:
+    """Return whether values of the type are right between quantizers."""
+    known = dtype in ("int8", "uint8", "int16", "uint16")
+    return known and asker.right(f"quantized to {dtype}", _quantized, dtype)
+
+
+def _quantized(dtype: str) -> Question:
+    lines = ("Q = QuantizeLinear (X, s, z)", "Y = DequantizeLinear (Q, s, z)")
+    nodes = [onnx.parser.parse_node(line) for line in lines]
+    inputs = {"X": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8), "s": np.float32(0.02)}
+    return question(nodes, inputs | {"z": np.array(3, dtype)}, ["Y"], 21, {"s", "z"})
+
+
+def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
+    """Return in which type products of float16 are summed; nothing if it does not say."""
+    answer = asker.ask("a float16 sum of 1 and 4,096 times 2^-11", _small_terms) if "float16" in types else ""
+    found = {"right": "float32", "wrong": "float16"}.get(answer)
+    return {} if found is None else {"accumulates": found}
+
+
+def _small_terms() -> Question:
+    """A product whose sum is 3, of terms that are lost one by one beside 1 in float16."""
+    x = np.full((1, 4097), 2**-11, np.float16)
+    x[0, 0] = 1
+    ones = [numpy_helper.from_array(np.ones((4097, 1), np.float16), "W")]
+    nodes = [onnx.parser.parse_node("Y = MatMul (X, W)")]
+    return _of_type(nodes, onnx.TensorProto.FLOAT16, {"X": x}, np.array([[3]], np.float16), ones)
+
+
+def _bools() -> Question:
+    to_bool = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.BOOL)
+    to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
+    nodes = [to_bool, helper.make_node("Not", ["x"], ["y"]), to_float]
+    return question(nodes, {"X": np.array([0, 1, 1, 0], np.float32)}, ["Y"], 14)
+
+
+def _cell(dtype: str) -> Question:
+    """Make a question about the ops of a recurrence, with data of this type."""
+    kind = ir.DataType.from_numpy(np.dtype(dtype))
+    lines = ["A = MatMul (X, W)", "C = Gemm <transB = 1> (X, W, b)", "D = Add (A, C)", "E = Sigmoid (D)"]
+    nodes = [onnx.parser.parse_node(line) for line in [*lines, "F = Tanh (C)", "Y = Mul (E, F)"]]
+    x, w = (np.array(rows, dtype) for rows in ([[0, 1, 2], [1, 0, 3]], np.eye(3) + 1))
+    b = np.array([1, -1, 0], dtype)
+    c = x @ w.T + b
+    y = (np.tanh(c) / (1 + np.exp(-(x @ w + c)))).astype(dtype)
+    weights = [numpy_helper.from_array(array, name) for name, array in (("W", w), ("b", b))]
+    return _of_type(nodes, kind, {"X": x}, y, weights)
+
+
+def _sum(dtype: str) -> Question:
+    kind = ir.DataType.from_numpy(np.dtype(dtype))
+    x = np.array([[1, 0, 1]] * 3, dtype)
+    return _of_type([onnx.parser.parse_node("Y = Add (X, W)")], kind, {"X": x, "W": x}, x + x, [])
+
+
+def _of_type(
+    nodes: Sequence[onnx.NodeProto], kind: int, feeds: Mapping[str, Any], y: Any, weights: Sequence[Any]
+) -> Question:
+    """Nodes of data of one type, in and out."""
+    graph = helper.make_graph(
+        nodes,
+        "question",
+        [helper.make_tensor_value_info(name, kind, array.shape) for name, array in feeds.items()],
+        [helper.make_tensor_value_info("Y", kind, y.shape)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    return Question(model, [(feeds, {"Y": y})])
+
+
+def lacking(asker: Asker, ops: Sequence[str], types: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the limits ``dtypes`` of operators that compute in fewer types than the others, without sources.
+
+    Args:
+        asker: Puts the questions.
+        ops: The operators that it has.
+        types: The types that it has.
+    """
+    missing: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
+    for op_type in sorted(_LINES.keys() & {*ops}):
+        absent = [
+            dtype
+            for dtype in _FLOATS
+            if dtype in types and not asker.right(f"{op_type} of {dtype}", _of_floats, op_type, dtype)
+        ]
+        if absent:
+            missing[tuple(absent)].append(op_type)
+    return [
+        {"ops": names, "dtypes": [dtype for dtype in types if dtype not in absent]}
+        for absent, names in sorted(missing.items())
+    ]
+
+
+def _of_floats(op_type: str, dtype: str) -> Question:
+    node = onnx.parser.parse_node(_LINES[op_type])
+    inputs = {name: _NUMBERS[name] for name in node.input}
+    return in_type(question([node], inputs, list(node.output), 13, {*inputs} - {"X"}), dtype)
+
+
+def in_type(asked: Question, dtype: str) -> Question:
+    """Return a question about data of type float32 without bodies as one about data of another float type.
+
+    What is expected is computed in float32 from numbers that the type holds.
+    """
+    model = onnx.ModelProto.FromString(asked.model.SerializeToString())
+    graph, kind = model.graph, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    rounded = {name: _rounded(array, dtype) for name, array in weights.items()}
+    trials = [
+        {name: _rounded(np.asarray(array), dtype) for name, array in fed.items()} for fed, _ in asked.trials
+    ]
+    _set_weights(graph, rounded)
+    expected = [evaluate(model, feeds) for feeds in trials]
+    _set_weights(graph, {name: _typed(array, dtype) for name, array in rounded.items()})
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = kind
+    onnx.checker.check_model(model, full_check=True)
+    pairs = zip(trials, expected, strict=True)
+    return Question(model, [tuple(_all_typed(values, dtype) for values in pair) for pair in pairs])  # type: ignore[misc]
+
+
+def _rounded(array: Any, dtype: str) -> Any:
+    return array.astype(dtype).astype(np.float32) if array.dtype == np.float32 else array
+
+
+def _typed(array: Any, dtype: str) -> Any:
+    return array.astype(dtype) if array.dtype == np.float32 else array
+
+
+def _all_typed(values: Mapping[str, Any], dtype: str) -> Mapping[str, Any]:
+    return {name: _typed(np.asarray(array), dtype) for name, array in values.items()}
+
+
+def _set_weights(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> None:
+    del graph.initializer[:]
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items())
+
+
+def _strings() -> Question:
+    """Strings between Casts: no model's data of float32 becomes a string otherwise."""
+    to_string = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.STRING)
+    to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
+    nodes = [to_string, helper.make_node("Identity", ["x"], ["y"]), to_float]
+    x = np.array([0, 1, -2, 0.5], np.float32)
+    return question(nodes, {"X": x}, ["Y"], 14, expected={"Y": x})

@@ -1,0 +1,77 @@
+"""The types of single operators and of recurrent nodes, as a probe finds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from support.faulty_runtime import Feeds, Runtime
+
+from rnnlower.engines.known import find_engine
+from rnnlower.engines.opened import EngineError
+from rnnlower.engines.reference import evaluate
+from rnnlower.probing import asking, nodes, recurrent, types
+
+FLOATS = ["float16", "float32", "float64", "int64"]
+
+
+class FewKernels(Runtime):
+    """A runtime without a float64 Elu, which computes Tanh and LSTM of float16 wrong."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        (op_type,) = {node.op_type for node in model.graph.node}
+        kind = model.graph.input[0].type.tensor_type.elem_type
+        if (op_type, kind) == ("Elu", onnx.TensorProto.DOUBLE):
+            raise EngineError("no kernel")
+        off = kind == onnx.TensorProto.FLOAT16 and op_type in ("Tanh", "LSTM")
+        results = [evaluate(model, feeds) for feeds in trials]
+        return [{name: array + off for name, array in each.items()} for each in results]
+
+
+def test_operators_that_lack_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", FewKernels)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        found = types.lacking(asker, ["Add", "Elu", "Gemm", "Split", "Tanh"], FLOATS)
+        assert types.lacking(asker, ["Elu", "Tanh"], ["float32"]) == []
+    assert found == [
+        {"ops": ["Tanh"], "dtypes": ["float32", "float64", "int64"]},
+        {"ops": ["Elu"], "dtypes": ["float16", "float32", "int64"]},
+    ]
+
+
+def test_the_reference_lacks_no_type() -> None:
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert types.lacking(asker, [*types._LINES], FLOATS) == []
+
+
+@pytest.mark.parametrize(
+    ("op_type", "dtypes"), [("LSTM", ["float32", "float64"]), ("GRU", ["float32", "float16", "float64"])]
+)
+def test_recurrent_nodes_have_the_types_in_which_they_are_right(
+    op_type: str, dtypes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "Attempts", FewKernels)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        tries = recurrent._Tries(asker, nodes.Node(op_type), ["forward"], (), wrong := set())
+        tries._claims.taken.append("initial_h")
+        found = ["float32", *(name for name in ("float16", "float64") if tries._has(name))]
+    assert found == dtypes
+    assert wrong == ({"type"} if op_type == "LSTM" else set())
+
+
+def test_a_question_in_another_type_is_about_numbers_that_the_type_holds() -> None:
+    asked = types.in_type(nodes.node_question(nodes.Node("GRU")), "float16")
+    ((feeds, expected),) = asked.trials
+    assert feeds["X"].dtype == expected["Y"].dtype == np.float16
+    assert {tensor.data_type for tensor in asked.model.graph.initializer} == {onnx.TensorProto.FLOAT16}
+    np.testing.assert_allclose(evaluate(asked.model, feeds)["Y"], expected["Y"], atol=2e-3)
+
+
+def test_under_spec_no_rule_follows_from_one_that_is_right_under_both() -> None:
+    rule = {"attributes": {"clip": []}, "inputs": ["B"], "activations": ["default"]}
+    assert recurrent.under_spec(rule) == []
+    (under,) = recurrent.under_spec(rule | {"semantics": ["ort"], "inputs": ["B", "sequence_lens"]})
+    assert under["inputs"] == ["B"]
+    assert under["wrong"] == ["sequence_lens"]
