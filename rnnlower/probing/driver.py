@@ -13,8 +13,10 @@ from rnnlower.probing import operators, types
 from rnnlower.probing.asking import Asker, Tell
 from rnnlower.probing.keeping import PROBED, kept
 from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes, outputs
+from rnnlower.probing.quantized import quantized_rules
 from rnnlower.probing.recurrent import recurrent_rules, under_spec
 from rnnlower.probing.writing import toml_text
+from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.reading import parse_target, read_toml
 from rnnlower.targets.target import Target
 
@@ -104,6 +106,9 @@ def _tables(asker: Asker) -> dict[str, Any]:
     rules = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
     tables["recurrent"] = [rule | source for rule in rules]
     tables["recurrent"] = [each for rule in adaptations(asker, tables) for each in (rule, *under_spec(rule))]
+    if quantized := quantized_rules(asker):
+        tables["recurrent"] += [rule | source for rule in quantized]
+        tables["ops"]["allowed"] = [*ops, f"com.microsoft.{QUANTIZED_LSTM}"]
     tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
     return tables | {"tried": {"version": engine.version or "unknown"} | source}
 

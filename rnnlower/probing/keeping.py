@@ -41,8 +41,6 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
     result["ops"]["allowed"] = sorted(names, key=lambda name: ("." in name, name))
     result["limits"] = [_with_remedy(limit, before.get("limits", ())) for limit in tables["limits"]]
     known = [caution for caution in before.get("cautions", ()) if PROBED not in caution["source"]]
-    foreign = [rule for rule in before.get("recurrent", ()) if not {*rule["ops"]} & {*RECURRENT_OPS}]
-    result["recurrent"] = [*tables.get("recurrent", ()), *foreign]
     result["cautions"] = [*tables["cautions"], *known]
     # How it sums is found out, or else not known.
     gates = {name: value for name, value in before.get("arithmetic", {}).items() if name != "accumulates"}

@@ -58,7 +58,7 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert limits["Split"].max_outputs == 9
     assert limits["Gemm"].attributes == {"alpha": [1.0]}
     assert limits["Transpose"].written == ["perm"]
-    lstm, lstm_under_spec, gru, gru_under_spec = target.recurrent
+    lstm, lstm_under_spec, gru, gru_under_spec, quantized = target.recurrent
     assert (lstm.ops, lstm.directions, lstm.wrong) == (["LSTM"], ["forward", "bidirectional"], ["reverse"])
     assert set(lstm.inputs or ()) == {"B", "initial_h", "initial_c", "P"}
     assert lstm.attributes == {"layout": [0]}
@@ -68,6 +68,7 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert (lstm.not_empty, lstm.nested, gru.nested) == (["B"], False, True)
     assert set(lstm.adapt) == {"layout", "reverse", "B", "sequence_lens"}
     assert {"initial_h", "direction"} <= set(gru.adapt)
+    assert quantized.ops == ["DynamicQuantizeLSTM"]
     for rule, under_spec in ((lstm, lstm_under_spec), (gru, gru_under_spec)):
         assert (rule.semantics, under_spec.semantics) == (["ort"], ["spec"])
         assert (under_spec.attributes["clip"], under_spec.activations) == ([], ["default"])
@@ -276,6 +277,8 @@ def test_the_opset_begins_where_all_that_cuts_is_right() -> None:
     assert operators.opsets_to_cut([7, 26], []) == [7, 26]
     limits = [{"ops": ["Split"], "versions": [2, 11, 13]}]
     assert operators.opsets_to_cut([7, 18], limits) == [7, 17]
+    limits = [{"ops": ["Split"], "versions": [1, 2, 13, 18]}]
+    assert operators.opsets_to_cut([7, 26], limits) == [13, 26]
 
 
 @pytest.mark.parametrize(("of", "says"), [("float16", {"accumulates": "float16"}), ("float32", {})])

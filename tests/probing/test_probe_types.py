@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, nodes, recurrent, types
+from rnnlower.probing import asking, nodes, quantized, recurrent, types
 
 FLOATS = ["float16", "float32", "float64", "int64"]
 
@@ -75,3 +75,18 @@ def test_under_spec_no_rule_follows_from_one_that_is_right_under_both() -> None:
     (under,) = recurrent.under_spec(rule | {"semantics": ["ort"], "inputs": ["B", "sequence_lens"]})
     assert under["inputs"] == ["B"]
     assert under["wrong"] == ["sequence_lens"]
+
+
+@pytest.mark.parametrize("wrong", ["", "reverse"])
+def test_the_quantized_lstm(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Quantized(Runtime):
+        def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+            results = [evaluate(model, feeds) for feeds in trials]
+            directions = {a.s.decode() for a in model.graph.node[0].attribute if a.name == "direction"}
+            off = 1 if wrong in directions else 0
+            return [{name: array + off for name, array in each.items()} for each in results]
+
+    monkeypatch.setattr(asking, "Attempts", Quantized)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        (rule,) = quantized.quantized_rules(asker)
+    assert rule["directions"] == [each for each in ("forward", "reverse", "bidirectional") if each != wrong]

@@ -1,0 +1,68 @@
+"""com.microsoft.DynamicQuantizeLSTM on a runtime: which directions are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from rnnlower.engines.reference import evaluate
+from rnnlower.probing.asking import Asker, Question
+from rnnlower.recurrent.operators import QUANTIZED_LSTM
+
+__all__ = ["quantized_rules"]
+
+_DOMAIN = "com.microsoft"
+# Steps, batch, input_size, hidden_size. With several threads, onnxruntime rounds a batch in parts; over many
+# steps, two right sums may be rounded to different steps of 8 bits.
+_SIZES = ((1, 1, 8, 16), (3, 1, 8, 16), (3, 1, 16, 64))
+_DIRECTIONS = ("forward", "reverse", "bidirectional")
+_OUTPUTS = ("Y", "Y_h", "Y_c")
+
+
+def quantized_rules(asker: Asker) -> list[dict[str, Any]]:
+    """Return the rule of DynamicQuantizeLSTM, without its source; nothing if no direction is right."""
+    right = [
+        direction
+        for direction in _DIRECTIONS
+        if all(
+            asker.right(f"{QUANTIZED_LSTM} {direction} of {sizes}", _quantized, direction, sizes)
+            for sizes in _SIZES
+        )
+    ]
+    rule = {"ops": [QUANTIZED_LSTM], "dtypes": ["float32"], "directions": right, "semantics": ["ort"]}
+    return [rule] if right else []
+
+
+def _quantized(direction: str, sizes: tuple[int, int, int, int]) -> Question:
+    """Make a question about weights of 7 bits, whose products overflow on no processor."""
+    steps, batch, features, units = sizes
+    count = 2 if direction == "bidirectional" else 1
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (steps, batch, features)).astype(np.float32)
+    scale, zero = np.full(count, 0.5 / 64 / np.sqrt(units), np.float32), np.zeros(count, np.int8)
+    weights = {
+        "W": rng.integers(-64, 64, (count, features, 4 * units), np.int8),
+        "R": rng.integers(-64, 64, (count, units, 4 * units), np.int8),
+        "B": rng.uniform(-1, 1, (count, 8 * units)).astype(np.float32),
+        "scale": scale,
+        "zero": zero,
+    }
+    inputs = ["X", "W", "R", "B", "", "", "", "", "scale", "zero", "scale", "zero"]
+    node = helper.make_node(
+        QUANTIZED_LSTM, inputs, list(_OUTPUTS), domain=_DOMAIN, direction=direction, hidden_size=units
+    )
+    last = [count, batch, units]
+    shapes = {"Y": [steps, *last], "Y_h": last, "Y_c": last}
+    graph = helper.make_graph(
+        [node],
+        "question",
+        [helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name]) for name in _OUTPUTS],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid(_DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return Question(model, [({"X": x}, evaluate(model, {"X": x}))])
