@@ -42,6 +42,7 @@ others; if that is impossible, the node is refused by name.
 - Products: with `--gates auto` as many as the runtime wants (*arithmetic* below), or as run fastest. A
   runtime that sums products of float16 in float16 gets recurrences in float32 between Casts, as with
   `--compute-type float32`; one that sums them in float32 gets them as they are.
+- Outputs: a Cast to their own type where the runtime may compute in place on an output that other nodes read.
 - Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
   Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Tanh, Identity: `rnnlower/lowering/fallbacks.py`.
 
