@@ -79,6 +79,8 @@ def _section(target: Target) -> list[str]:
         ops = f"{len(target.ops.allowed)} operators"
     else:
         ops = "all operators" + (f" but {', '.join(target.ops.absent or ())}" if target.ops.absent else "")
+    ops += "; copies constants" if target.ops.copies_constants else ""
+    ops += "; overwrites outputs that are read" if target.ops.overwrites_outputs else ""
     says = {
         "opset": "{} to {}".format(*target.opset.range),
         "control_flow": ", ".join(target.control_flow.ops) or "none",

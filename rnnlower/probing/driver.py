@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from rnnlower.engines.known import Engine, find_engine
@@ -14,7 +15,7 @@ from rnnlower.probing.asking import Asker, Tell
 from rnnlower.probing.keeping import PROBED, kept
 from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes, outputs
 from rnnlower.probing.quantized import quantized_rules
-from rnnlower.probing.recurrent import recurrent_rules, under_spec
+from rnnlower.probing.recurrent import recurrent_rules
 from rnnlower.probing.writing import toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.reading import parse_target, read_toml
@@ -105,12 +106,32 @@ def _tables(asker: Asker) -> dict[str, Any]:
         tables["arithmetic"] = found | source
     rules = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
     tables["recurrent"] = [rule | source for rule in rules]
-    tables["recurrent"] = [each for rule in adaptations(asker, tables) for each in (rule, *under_spec(rule))]
+    tables["recurrent"] = [each for rule in adaptations(asker, tables) for each in (rule, *_under_spec(rule))]
     if quantized := quantized_rules(asker):
         tables["recurrent"] += [rule | source for rule in quantized]
         tables["ops"]["allowed"] = [*ops, f"com.microsoft.{QUANTIZED_LSTM}"]
     tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
     return tables | {"tried": {"version": engine.version or "unknown"} | source}
+
+
+def _under_spec(rule: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rule for ``--semantics spec`` of one that is correct under ``ort`` only.
+
+    The two agree but for clip, rows without time steps, and the defaults of alpha and beta.
+    """
+    if rule.get("semantics") != ["ort"]:
+        return []
+    wrong = ["clip"] if "clip" not in rule["attributes"] else []
+    wrong += ["sequence_lens"] if "sequence_lens" in rule["inputs"] else []
+    wrong += ["activations"] if len(rule["activations"]) > 1 else []
+    changed = {
+        "inputs": [name for name in rule["inputs"] if name != "sequence_lens"],
+        "attributes": rule["attributes"] | {"clip": []},
+        "activations": ["default"],
+        "semantics": ["spec"],
+        "wrong": sorted({*rule.get("wrong", ()), *wrong}),
+    }
+    return [{**rule, **changed}]
 
 
 def _source(engine: Engine) -> str:

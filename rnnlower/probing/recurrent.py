@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from rnnlower.probing.asking import Asker
 from rnnlower.probing.members import Claims, draw, smallest, with_parts
 from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
 
-__all__ = ["ask_node", "recurrent_rules", "under_spec"]
+__all__ = ["ask_node", "recurrent_rules"]
 
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
@@ -56,26 +56,6 @@ def recurrent_rules(
                 rule["attributes"] = rule["attributes"] | {"linear_before_reset": [form]}
             rules.append(rule)
     return rules
-
-
-def under_spec(rule: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rule for ``--semantics spec`` of one that is correct under ``ort`` only.
-
-    The two agree but for clip, rows without time steps, and the defaults of alpha and beta.
-    """
-    if rule.get("semantics") != ["ort"]:
-        return []
-    wrong = ["clip"] if "clip" not in rule["attributes"] else []
-    wrong += ["sequence_lens"] if "sequence_lens" in rule["inputs"] else []
-    wrong += ["activations"] if len(rule["activations"]) > 1 else []
-    changed = {
-        "inputs": [name for name in rule["inputs"] if name != "sequence_lens"],
-        "attributes": rule["attributes"] | {"clip": []},
-        "activations": ["default"],
-        "semantics": ["spec"],
-        "wrong": sorted({*rule.get("wrong", ()), *wrong}),
-    }
-    return [{**rule, **changed}]
 
 
 def _rules(

@@ -78,7 +78,7 @@ def dtypes(asker: Asker) -> list[str]:
             right.append(dtype)
     # bool comes from comparisons rather than from a model's input.
     right += ["bool"] if asker.right("Not between Casts", _bools) else []
-    right += ["string"] if asker.right("strings between Casts", _strings) else []
+    right += ["string"] if asker.right("strings beside constants", _strings) else []
     return sorted({*right, "float32", "int64"})
 
 
@@ -223,9 +223,10 @@ def _set_weights(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> None:
 
 
 def _strings() -> Question:
-    """Strings between Casts: no model's data of float32 becomes a string otherwise."""
+    """Strings between Casts, beside constants, so that no runtime can leave the Casts out."""
     to_string = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.STRING)
     to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
-    nodes = [to_string, helper.make_node("Identity", ["x"], ["y"]), to_float]
+    nodes = [to_string, helper.make_node("Concat", ["x", "more"], ["y"], axis=0), to_float]
     x = np.array([0, 1, -2, 0.5], np.float32)
-    return question(nodes, {"X": x}, ["Y"], 14, expected={"Y": x})
+    inputs = {"X": x, "more": np.array(["7", "-0.5"], object)}
+    return question(nodes, inputs, ["Y"], 14, {"more"}, {"Y": np.append(x, np.float32([7, -0.5]))})
