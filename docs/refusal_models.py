@@ -48,6 +48,7 @@ __all__ = [
     "text",
     "then",
     "training",
+    "untyped",
     "x",
 ]
 
@@ -121,6 +122,26 @@ def branches() -> onnx.ModelProto:
         """,
     )
     model.graph.node[0].attribute[1].g.node[1].name = "cell"
+    return model
+
+
+def untyped() -> onnx.ModelProto:
+    """Return a model in whose branch an output of unknown type has another reader."""
+    model = text(
+        17,
+        "float[5, 2, 3] X, float[1, 2, 3] W, float[1, 2, 2] R, bool c",
+        """
+            Z, Y = If (c) <
+                then_branch = first () => (float a, float b) {
+                    h = RNN <hidden_size = 2> (X, W, R)
+                    a = own.Op (h)
+                    b = Neg (a)
+                },
+                else_branch = second () => (float p, float q) { p = Neg (X) q = Abs (p) }
+            >
+        """,
+    )
+    model.graph.node[0].attribute[0].g.output[0].ClearField("type")
     return model
 
 

@@ -20,6 +20,7 @@ from refusal_models import (
     set_attribute,
     some_steps,
     then,
+    untyped,
     x,
 )
 
@@ -89,6 +90,12 @@ TARGETS = [
         f"{LOWER} own.toml",
         model=branches(),
         target=own(control_flow='ops = ["If"]', ops='absent = ["NonZero"]'),
+    ),
+    Case(
+        "an output that needs a copy",
+        f"{LOWER} own.toml",
+        model=untyped(),
+        target=own(ops="absent = []\noverwrites_outputs = true"),
     ),
     Case(
         "the rest of the model",

@@ -229,4 +229,4 @@ def _strings() -> Question:
     nodes = [to_string, helper.make_node("Concat", ["x", "more"], ["y"], axis=0), to_float]
     x = np.array([0, 1, -2, 0.5], np.float32)
     inputs = {"X": x, "more": np.array(["7", "-0.5"], object)}
-    return question(nodes, inputs, ["Y"], 14, {"more"}, {"Y": np.append(x, np.float32([7, -0.5]))})
+    return question(nodes, inputs, ["Y"], 14, {"more"}, {"Y": np.append(x, np.array([7, -0.5], np.float32))})
