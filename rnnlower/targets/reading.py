@@ -7,7 +7,7 @@ import functools
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rnnlower.errors import OptionError
@@ -26,6 +26,7 @@ from rnnlower.targets.target import (
     Target,
     Tried,
     Types,
+    standard_operators,
 )
 from rnnlower.targets.validation import did_you_mean, known_word, validate
 
@@ -74,7 +75,19 @@ _ALIKE = 0.7
 @functools.cache
 def _built_in(name: str) -> Target:
     """Return a built-in target, cached because every lowering uses it."""
-    return _read(_FOLDER / f"{name}.toml", name)
+    return _parse(name, _of_this_onnx(read_toml(_FOLDER / f"{name}.toml")))
+
+
+def _of_this_onnx(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a built-in file without operators that are newer than the installed onnx."""
+
+    def known(op_types: Sequence[str]) -> list[str]:
+        return [name for name in op_types if "." in name or name in standard_operators()]
+
+    ops, limits = data["ops"], data.get("limits", [])
+    ops |= {"allowed": known(ops["allowed"])} if "allowed" in ops else {}
+    limits = [limit | {"ops": known(limit["ops"])} for limit in limits if known(limit["ops"])]
+    return data | {"limits": limits}
 
 
 def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:

@@ -9,6 +9,8 @@ import pytest
 from support.configs import Config
 
 import rnnlower
+from rnnlower.targets import find_target, reading
+from rnnlower.targets.target import standard_operators
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,14 @@ def test_a_target_that_overwrites_outputs_gets_copies(place: str) -> None:
     assert "Cast" in [made[name] for name in outputs]
     assert [made[name] for name in outputs if name in read] == []
     assert rnnlower.verify(model, result)
+
+
+def test_a_built_in_target_leaves_out_what_the_installed_onnx_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "Elu" in find_target("onnxruntime").op_types
+    monkeypatch.setattr(reading, "standard_operators", lambda: standard_operators() - {"Elu"})
+    target = reading._built_in.__wrapped__("onnxruntime")
+    assert "Elu" not in target.op_types
+    assert not [limit for limit in target.limits if "Elu" in limit.ops]
+    assert "com.microsoft.DynamicQuantizeLSTM" in (target.ops.allowed or ())
