@@ -67,6 +67,11 @@ class Engine:
         return not self.missing
 
     @property
+    def is_coarse(self) -> bool:
+        """True if it computes in a smaller type than float32."""
+        return self.precision == "float16"
+
+    @property
     def is_here(self) -> bool:
         """True if this interpreter has it."""
         return self.python == sys.executable and not self.command

@@ -27,7 +27,7 @@ from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_
 from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.models import HeldModel, op_types
 from rnnlower.verification.verdict.compare import is_inexact
-from rnnlower.verification.verdict.widened import widened
+from rnnlower.verification.verdict.retyped import retyped
 
 __all__ = ["Runner"]
 
@@ -104,8 +104,7 @@ class Runner:
         Raises:
             LoadError: No engine takes the model.
         """
-        accepted = {value.name for value in model.proto.graph.input}
-        fixed = {name: array for name, array in self.sets.items() if name in accepted}
+        fixed = self._sets_of(model)
         if model.role == "candidate" and self.runtime is not None:
             self.engines[model.role] = self.runtime.name
             with closing(open_on(self.runtime, model.with_data())) as opened:
@@ -156,20 +155,29 @@ class Runner:
         except (LoadError, RunError):
             return None
 
-    def in_float64(
-        self, model: HeldModel, feeds: dict[str, Array], semantics: Semantics | None = None
+    def in_type(
+        self,
+        dtype: np.dtype[Any],
+        model: HeldModel,
+        feeds: dict[str, Array],
+        semantics: Semantics | None = None,
     ) -> dict[str, Any] | None:
-        """Return the model's outputs in float64 by NumPy; ``None`` if that fails, or the model is large."""
+        """Return the model's outputs in a float type by NumPy; ``None`` if it fails or the model is large."""
         if len(model.proto.graph.node) > _LARGE_GRAPH or not model.fits_memory:
             return None
-        wide = {
-            name: value.astype(np.float64) if is_inexact(value.dtype) else value
-            for name, value in feeds.items()
-        }
+        with np.errstate(over="ignore"):
+            fed = {
+                name: value.astype(dtype) if is_inexact(value.dtype) else value
+                for name, value in (feeds | self._sets_of(model)).items()
+            }
         try:
-            return NumpyEngine(widened(model), semantics or self._semantics).run(wide)
+            return NumpyEngine(retyped(model, dtype), semantics or self._semantics).run(fed)
         except (LoadError, RunError):
             return None
+
+    def _sets_of(self, model: HeldModel) -> dict[str, Array]:
+        accepted = {value.name for value in model.proto.graph.input}
+        return {name: array for name, array in self.sets.items() if name in accepted}
 
     def _is_for_numpy(self, error: Exception, model: HeldModel) -> bool:
         """Return whether NumPy may try what onnxruntime failed on."""

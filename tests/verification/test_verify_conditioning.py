@@ -28,8 +28,8 @@ def noise_of(output: np.ndarray, moved_by: float = 0.0, opinion: float | None = 
         wide = output.astype(np.float64)
         return {"y": (wide + moved_by * np.abs(wide).max()).astype(output.dtype)}
 
-    second = None if opinion is None else {"y": np.full(output.shape, opinion)}
-    return rounding_noise(run, feeds, {"y": output}, 0, second)["y"]
+    opinions = [] if opinion is None else [{"y": np.full(output.shape, opinion)}]
+    return rounding_noise(run, feeds, {"y": output}, 0, opinions)["y"]
 
 
 def test_noise_is_what_moves_and_what_another_precision_says() -> None:

@@ -9,7 +9,7 @@ of that size; real faults are larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -38,36 +38,39 @@ def rounding_noise(
     feeds: Mapping[str, Array],
     outputs: Mapping[str, Any],
     seed: int,
-    second_opinion: Mapping[str, Any] | None = None,
+    opinions: Sequence[Mapping[str, Any]] = (),
+    precision: Any = None,
 ) -> dict[str, Array | None]:
     """Return the difference to allow for rounding: float64, for each element of each float output.
 
     ``None`` if the inputs do not determine the output: rounding moves it by more than 1% of its scale
     (10% for types of two bytes).
 
-    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``second_opinion`` are those of an
-    evaluation in another precision, which counts where it is close.
+    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``opinions`` are those of
+    evaluations in other precisions, which count where they are close. ``precision`` is the type to which the
+    candidate's runtime rounds what it is fed.
     """
     floats = {
         name: value
         for name, value in outputs.items()
         if isinstance(value, np.ndarray) and is_inexact(value.dtype)
     }
-    opinions = {
-        name: other
-        for name, other in (second_opinion or {}).items()
-        if name in floats and other.shape == floats[name].shape
-    }
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
-    for moved in outputs_beside(run, feeds, seed, _DRAWS):
+    for moved in outputs_beside(run, feeds, seed, _DRAWS, precision=precision):
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
-    for name, other in opinions.items():
+    closest = _share(precision)
+    for name, other in ((name, each[name]) for each in opinions for name in floats if name in each):
+        if other.shape != noise[name].shape:
+            continue
         apart = _difference(other, outputs[name])
-        if float(apart.max(initial=0.0)) <= _LARGEST_SHARE * _scale(floats[name]):
+        if float(apart.max(initial=0.0)) <= closest * _scale(floats[name]):
             noise[name] = np.fmax(noise[name], apart)
-    return {name: _if_determined(_FACTOR * values, floats[name]) for name, values in noise.items()}
+    return {
+        name: _if_determined(_FACTOR * values, floats[name], max(_share(floats[name].dtype), closest))
+        for name, values in noise.items()
+    }
 
 
 def outputs_beside(
@@ -77,12 +80,16 @@ def outputs_beside(
     draws: int,
     *,
     evenly: bool = False,
+    precision: Any = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the reference's outputs on inputs moved by some units in the last place, or `evenly` up to it."""
+    """Yield the reference's outputs on inputs moved by some units in the last place, or `evenly` up to it.
+
+    The units are those of the inputs' types, or of ``precision`` if that is coarser.
+    """
     for draw in range(draws):
         rng = np.random.default_rng([seed, draw])
         try:
-            yield run({name: _moved(array, rng, evenly) for name, array in feeds.items()})
+            yield run({name: _moved(array, rng, evenly, precision) for name, array in feeds.items()})
         except RunError:
             # At the edge of what the model accepts; the other draws are enough.
             continue
@@ -96,14 +103,22 @@ def overflowing(values: Any, dtype: Any) -> Array:
     return ~np.asarray(np.abs(values.astype(np.float64)) < bound)
 
 
-def _moved(array: Array, rng: np.random.Generator, evenly: bool) -> Array:
+def _moved(array: Array, rng: np.random.Generator, evenly: bool, precision: Any) -> Array:
     if not is_inexact(array.dtype):
         return array
-    # In a small type one unit is already much.
-    ulps = _ULPS if array.dtype.itemsize >= 4 else 1.0
-    step = ulps * float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]
+    step = max(_step(array.dtype), 0.0 if precision is None else _step(precision))
     moves = rng.uniform(-1, 1, array.shape) if evenly else rng.integers(0, 2, array.shape) * 2 - 1
     return (array.astype(np.float64) * (1 + step * moves)).astype(array.dtype)
+
+
+def _step(dtype: Any) -> float:
+    # In a small type one unit is already much.
+    ulps = 1.0 if _is_small(dtype) else _ULPS
+    return ulps * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+
+
+def _is_small(dtype: Any) -> bool:
+    return dtype is not None and np.dtype(dtype).itemsize < 4
 
 
 def _difference(a: Array, b: Array) -> Array:
@@ -117,7 +132,10 @@ def _scale(output: Array) -> float:
     return float(np.where(np.isfinite(magnitude), magnitude, 0.0).max(initial=0.0))
 
 
-def _if_determined(noise: Array, output: Array) -> Array | None:
+def _share(dtype: Any) -> float:
     # One unit of a small type may itself exceed the share of a large one.
-    share = _LARGEST_SHARE if output.dtype.itemsize >= 4 else _LARGEST_SHARE_OF_SMALL
+    return _LARGEST_SHARE_OF_SMALL if _is_small(dtype) else _LARGEST_SHARE
+
+
+def _if_determined(noise: Array, output: Array, share: float) -> Array | None:
     return noise if float(noise.max(initial=0.0)) <= share * _scale(output) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rnnlower.engines.session import RunError
 from rnnlower.verification.inputs.trials import RunModel
-from rnnlower.verification.verdict.compare import is_inexact
+from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 from rnnlower.verification.verdict.conditioning import outputs_beside, overflowing, rounding_noise
 
 __all__ = ["Doubt", "masked_outputs", "overflowing_outputs"]
@@ -25,9 +25,9 @@ class Doubt:
     """A second look at the reference's outputs on one trial's inputs.
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``, ``opinion`` those of an evaluation
-    in another precision; ``run_wide`` runs it in float64 throughout, with the semantics of the spec.
+    in another precision; ``run_as`` runs it in one float type throughout, in float64 by the spec.
     ``noise`` is, for each float output, the difference that rounding explains, element by element; ``None``
-    if it explains any.
+    if it explains any. ``precision`` is the type that the candidate's runtime computes in.
     """
 
     def __init__(
@@ -37,15 +37,24 @@ class Doubt:
         outputs: Mapping[str, Any],
         opinion: Mapping[str, Any],
         seed: int,
-        run_wide: RunModel,
+        run_as: Callable[[np.dtype[Any], dict[str, Array]], dict[str, Any]],
+        precision: np.dtype[Any] | None = None,
     ) -> None:
         self._run, self._feeds, self._outputs = run, feeds, outputs
-        self._opinion, self._seed, self._run_wide = opinion, seed, run_wide
-        self.noise = rounding_noise(run, feeds, outputs, seed, opinion)
+        self._opinion, self._seed, self._run_as, self._precision = opinion, seed, run_as, precision
+        self.noise = rounding_noise(run, feeds, outputs, seed, [opinion, self._coarse], precision)
 
     def is_open(self, name: str) -> bool:
         """Return whether the inputs do not determine an output, because of rounding."""
         return name in self.noise and self.noise[name] is None
+
+    def is_lost(self, name: str, tolerance: Tolerance) -> bool:
+        """Return whether the reference itself has another output in the type that the runtime computes in."""
+        expected, coarse = self._outputs[name], self._coarse.get(name)
+        if coarse is None or name not in self.noise:
+            return False
+        found = coarse.astype(expected.dtype)
+        return not compare_values(name, expected, found, tolerance, self.noise[name]).equal
 
     @cached_property
     def overflowing_outputs(self) -> set[str]:
@@ -122,7 +131,13 @@ class Doubt:
 
     @cached_property
     def _wide(self) -> dict[str, Any]:
-        return self._run_wide(self._feeds)
+        return self._run_as(np.dtype(np.float64), self._feeds)
+
+    @cached_property
+    def _coarse(self) -> dict[str, Any]:
+        if self._precision is None or self._precision.itemsize >= 4:
+            return {}
+        return self._run_as(self._precision, self._feeds)
 
     def _is_number_in_float64(self, name: str) -> Array:
         expected, wide = self._outputs[name], self._wide.get(name)

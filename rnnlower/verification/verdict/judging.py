@@ -13,6 +13,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
 from rnnlower.engines.session import LoadError, RunError
+from rnnlower.verification.engine_choice import Semantics
 from rnnlower.verification.inputs.facts import dims_of, unnamed_dim
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial
@@ -36,6 +37,8 @@ __all__ = ["Judge", "Judged"]
 Array = NDArray[Any]
 Comparisons = dict[str, OutputComparison]
 
+_WIDE = np.dtype(np.float64)
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -58,8 +61,10 @@ class Judge:
             for node in facts.recurrent
             if node.elem_type
         ]
+        self._precision: np.dtype[Any] | None = None
         if runner.runtime is not None:
-            self._coarse.append(np.dtype(runner.runtime.precision))
+            self._precision = np.dtype(runner.runtime.precision)
+            self._coarse.append(self._precision)
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
         """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
@@ -129,7 +134,9 @@ class Judge:
                 if not doubtful:
                     continue
                 opinion = self._runner.second_opinion(one.trial.feeds) or {}
-                doubt = Doubt(run, one.trial.feeds, one.trial.outputs, opinion, seed, self._run_wide)
+                doubt = Doubt(
+                    run, one.trial.feeds, one.trial.outputs, opinion, seed, self._run_as, self._precision
+                )
                 second = self.compare(one.trial, one.outputs, doubt.noise)
                 tolerances = partial(self.tolerance, feeds=one.trial.feeds)
                 settled = Quantizers.settle(self._runner, one.trial.feeds, tolerances)
@@ -147,7 +154,11 @@ class Judge:
                             f"trial {one.trial.number}, output {name!r}: differs by "
                             f"{kept[name].max_abs:.2g}, from steps of 8 bits alone: {settled.edge}"
                         )
-                    elif doubt.is_open(name) or self._is_overflow(name, one, doubt, masks):
+                    elif (
+                        doubt.is_open(name)
+                        or self._is_overflow(name, one, doubt, masks)
+                        or doubt.is_lost(name, tolerances(one.trial.outputs[name].dtype))
+                    ):
                         undetermined.append((kept, kept.pop(name)))
                     elif second[name].equal or doubt.is_decided_by_a_hair(name, one.outputs[name]):
                         used = second[name].used if second[name].equal else None
@@ -189,8 +200,9 @@ class Judge:
         comparison = compare_values(name, expected, found, tolerance, doubt.noise[name])
         return replace(comparison, note="") if comparison.equal else None
 
-    def _run_wide(self, feeds: dict[str, Array]) -> dict[str, Any]:
-        return self._runner.in_float64(self._runner.reference, feeds, "spec") or {}
+    def _run_as(self, dtype: np.dtype[Any], feeds: dict[str, Array]) -> dict[str, Any]:
+        semantics: Semantics | None = "spec" if dtype == _WIDE else None
+        return self._runner.in_type(dtype, self._runner.reference, feeds, semantics) or {}
 
     def _in_float64(self, one: Judged) -> list[dict[str, Any]]:
         """Return what the two models compute in float64; empty if that is not possible."""
@@ -198,8 +210,8 @@ class Judge:
         accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
         feeds = {k: v for k, v in one.trial.feeds.items() if k in accepted}
         return [
-            runner.in_float64(runner.reference, one.trial.feeds) or {},
-            runner.in_float64(runner.candidate, feeds) or {},
+            runner.in_type(_WIDE, runner.reference, one.trial.feeds) or {},
+            runner.in_type(_WIDE, runner.candidate, feeds) or {},
         ]
 
     def _is_overflow(self, name: str, one: Judged, doubt: Doubt, masks: Collection[str]) -> bool:
