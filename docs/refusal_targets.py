@@ -98,6 +98,11 @@ TARGETS = [
         target=own(ops="absent = []\noverwrites_outputs = true"),
     ),
     Case(
+        "copies without the op that copies",
+        f"{LOWER} own.toml",
+        target=own(ops='allowed = ["Add"]\noverwrites_outputs = true'),
+    ),
+    Case(
         "the rest of the model",
         f"{LOWER} primitive --strict",
         then(STATIC, rename_input(0, "rounded"), insert(node("Round", ["X"], ["rounded"], name="rounding"))),

@@ -81,6 +81,8 @@ def _section(target: Target) -> list[str]:
         ops = "all operators" + (f" but {', '.join(target.ops.absent or ())}" if target.ops.absent else "")
     ops += "; copies constants" if target.ops.copies_constants else ""
     ops += "; overwrites outputs that are read" if target.ops.overwrites_outputs else ""
+    if target.ops.inexact_behind_sum:
+        ops += f"; {', '.join(target.ops.inexact_behind_sum)} less exact directly behind a sum"
     says = {
         "opset": "{} to {}".format(*target.opset.range),
         "control_flow": ", ".join(target.control_flow.ops) or "none",

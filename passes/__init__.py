@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.remove_noops import RemoveNoopsPass
     from rnnlower.passes.remove_unused import RemoveUnusedPass
     from rnnlower.passes.resolve_sequences import ResolveSequencesPass
+    from rnnlower.passes.separate_sums import SeparateSumsPass
     from rnnlower.passes.set_inputs import SetInputsPass
     from rnnlower.passes.static_shapes import StaticShapesPass
     from rnnlower.passes.stream import StreamPass
@@ -51,6 +52,7 @@ __all__ = [
     "RemoveNoopsPass",
     "RemoveUnusedPass",
     "ResolveSequencesPass",
+    "SeparateSumsPass",
     "SetInputsPass",
     "StaticShapesPass",
     "StreamPass",
@@ -78,6 +80,7 @@ _HOMES = {
     "RemoveNoopsPass": "remove_noops",
     "RemoveUnusedPass": "remove_unused",
     "ResolveSequencesPass": "resolve_sequences",
+    "SeparateSumsPass": "separate_sums",
     "SetInputsPass": "set_inputs",
     "StaticShapesPass": "static_shapes",
     "StreamPass": "stream",

@@ -88,7 +88,7 @@ def _copy(graph: ir.Graph, index: int, names: NameSource, knowledge: Knowledge) 
     type_ = knowledge.type(value)
     if not isinstance(type_, ir.TensorType):
         raise UnsupportedModelError(
-            f"output {value.name!r} needs a copy, and its type is not known",
+            f"output {value.name!r} needs a copy, and is not known to be a tensor",
             remedy="give the model types, by onnx.shape_inference",
         )
     cast = ir.node("Cast", [value], {"to": type_.dtype.value}, name=names.fresh(f"{value.name}/Cast"))

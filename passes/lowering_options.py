@@ -121,6 +121,11 @@ class LoweringOptions:
         return self.target is not None and self.target.ops.copies_constants
 
     @property
+    def separates_sums(self) -> bool:
+        """True if the target computes an activation less exactly directly behind a sum."""
+        return self.target is not None and bool(self.target.ops.inexact_behind_sum)
+
+    @property
     def copies_outputs(self) -> bool:
         """True if the target may overwrite an output that other nodes read."""
         return self.target is not None and self.target.ops.overwrites_outputs

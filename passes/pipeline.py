@@ -189,6 +189,11 @@ PIPELINE: Sequence[Step] = (
         when=("emits", "shares_constants"),
     ),
     Step(
+        emitting.separate_sums,
+        "A later step could take a Max of two equal values away.",
+        when=("emits", "separates_sums"),
+    ),
+    Step(
         emitting.copy_outputs,
         "A later step could take a Cast to the same type away.",
         when=("emits", "copies_outputs"),

@@ -14,6 +14,7 @@ from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.passes.steps.contracts import (
     contract,
     emitted_nodes_fit,
@@ -101,6 +102,10 @@ def share_constants(work: Work) -> None:
         graph.insert_before(graph[0], identity)
         for node, index in uses:
             node.replace_input_with(index, identity.outputs[0])
+
+
+def separate_sums(work: Work) -> None:
+    SeparateSumsPass(work.target.ops.inexact_behind_sum)(work.model)
 
 
 def copy_outputs(work: Work) -> None:

@@ -193,7 +193,9 @@ NEEDED = (
 )
 """Forms without which an operator counts as missing: another reader of its data, values, equal parts."""
 
-_QUANTIZED = {"X": (2, 4), "s": np.float32(0.05), "z": np.array(7, np.uint8)}
+# Whole steps, since some runtimes take a pair of quantizers away.
+_STEPS = (np.arange(8, dtype=np.float32).reshape(2, 4) - 4) / 20
+_QUANTIZED = {"X": _STEPS, "s": np.float32(0.05), "z": np.array(7, np.uint8)}
 BETWEEN = (
     Form("Cast", "I = Cast <to = 6> (X)\nY = Add (I, I)", {"X": (2, 4)}, ("between", "operators")),
     Form(

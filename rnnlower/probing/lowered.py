@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.errors import RnnLowerError
 from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
+from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.probing.asking import Asker, Question
 from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import toml_text
@@ -22,7 +23,7 @@ from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
 from rnnlower.targets.validation import ADAPTABLE
 
-__all__ = ["adaptations", "cautions", "control_flow", "gates", "open_sizes", "outputs"]
+__all__ = ["adaptations", "cautions", "control_flow", "gates", "open_sizes", "outputs", "sums"]
 
 Tables = Mapping[str, Any]
 
@@ -55,6 +56,19 @@ _READ_STATE = """
         }>
     }
 """
+
+# A fifth of the difference that fusing a sum makes: rounding to float16 is within the tolerance around 0.
+_BEHIND_SUM = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    behind_sum (float[2, 64] X, float[2, 64] zeros) => (float[2, 64] Y) <float fifth = {{0.2}}> {{
+        alone = {op_type} (X)
+        sum = Add (X, zeros)
+        behind = {op_type} (sum)
+        difference = Sub (alone, behind)
+        Y = Mul (difference, fifth)
+    }}
+"""
+_ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 
 
 def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
@@ -132,6 +146,7 @@ def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
 
 def outputs(asker: Asker) -> dict[str, bool]:
     """The key ``overwrites_outputs``: an output that others read is wrong, and right as a copy."""
+    feeds = {"X": np.arange(8, dtype=np.float32).reshape(2, 4) / 8}
     answers = []
     for copied in (False, True):
         asked = []
@@ -139,15 +154,28 @@ def outputs(asker: Asker) -> dict[str, bool]:
             model = ir.from_proto(onnx.parser.parse_model(text))
             if copied:
                 CopyOutputsPass()(model)
-            asked.append(_ask_model(asker, ir.to_proto(model), f"{model.graph.name}, copied: {copied}"))
+            key = f"{model.graph.name}, copied: {copied}"
+            asked.append(_ask_model(asker, ir.to_proto(model), key, feeds))
         answers.append(asked)
     plain, copies = answers
     mended = [was == "wrong" and now == "right" for was, now in zip(plain, copies, strict=True)]
     return {"overwrites_outputs": True} if any(mended) else {}
 
 
-def _ask_model(asker: Asker, model: onnx.ModelProto, key: str) -> str:
-    feeds = {"X": np.arange(8, dtype=np.float32).reshape(2, 4) / 8}
+def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
+    """The key ``inexact_behind_sum``: activations that are less exact behind a sum, but not behind a Max."""
+    x = np.linspace(-6, 6, 128, dtype=np.float32).reshape(2, 64)
+    feeds, found = {"X": x, "zeros": np.zeros_like(x)}, []
+    for op_type in (name for name in _ACTIVATIONS if name in ops):
+        model = ir.from_proto(onnx.parser.parse_model(_BEHIND_SUM.format(op_type=op_type)))
+        if _ask_model(asker, ir.to_proto(model), f"{op_type} behind a sum", feeds) == "wrong":
+            SeparateSumsPass([op_type])(model)
+            if _ask_model(asker, ir.to_proto(model), f"{op_type} behind a Max", feeds) == "right":
+                found.append(op_type)
+    return {"inexact_behind_sum": found} if found else {}
+
+
+def _ask_model(asker: Asker, model: onnx.ModelProto, key: str, feeds: Mapping[str, Any]) -> str:
     return asker.ask(key, Question, model, [(feeds, evaluate(model, feeds))])
 
 

@@ -91,7 +91,11 @@ def _shown(value: Any) -> str:
 
 def _said(target: Target) -> dict[str, dict[str, Any]]:
     """Return the claims of a target, by table or operator."""
-    ops = {"allowed": sorted(target.op_types), "overwrites_outputs": target.ops.overwrites_outputs}
+    ops = {
+        "allowed": sorted(target.op_types),
+        "overwrites_outputs": target.ops.overwrites_outputs,
+        "inexact_behind_sum": target.ops.inexact_behind_sum,
+    }
     said: dict[str, dict[str, Any]] = {"ops": ops}
     said |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
     if target.arithmetic is not None:

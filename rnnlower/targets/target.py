@@ -35,6 +35,7 @@ version) or, if there is no source, ``guess = true``::
     functions = false             # whether it supports model-local functions
     copies_constants = false      # whether each node that reads a constant gets a copy; an Identity shares it
     overwrites_outputs = false    # whether it may overwrite an output that other nodes read; a Cast copies it
+    inexact_behind_sum = ["Tanh"]  # operators that are less exact behind an Add or Gemm; a Max goes between
     source = "..."
 
     [[limits]]                    # of single operators; all keys but ops are optional
@@ -197,6 +198,7 @@ class Ops(Claim):
     functions: bool = False
     copies_constants: bool = False
     overwrites_outputs: bool = False
+    inexact_behind_sum: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -148,6 +148,15 @@ READ = """
 """
 
 
+SUMS = """
+    main (float[2] a, float[2] b) => (float[2] y, float[2] z)
+    {
+        s = Add (a, b)
+        y = Tanh (s)
+        z = Tanh (s)
+    }
+"""
+
 SEQUENCE = """
     main (float[2] a, float[2] b) => (float[4] y, float[4] z)
     {
@@ -182,6 +191,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),
     "RemoveUnusedPass": (passes.RemoveUnusedPass, UNUSED),
     "ResolveSequencesPass": (passes.ResolveSequencesPass, SEQUENCE),
+    "SeparateSumsPass": (lambda: passes.SeparateSumsPass(["Tanh"]), SUMS),
     "SetInputsPass": (lambda: passes.SetInputsPass({"W": 1.0, "R": 2.0}), GATED),
     "StaticShapesPass": (passes.StaticShapesPass, UNKNOWN),
     "StreamPass": (passes.StreamPass, STREAM),

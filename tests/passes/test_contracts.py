@@ -33,6 +33,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"strategy": "target", "target": "opencv", "control_flow": "unroll"},
     {"strategy": "target", "target": "onnx2torch", "dims": {"T": 3, "N": 2}},
     {"strategy": "target", "target": "mnn", "dims": {"T": 3, "N": 2}},
+    {"strategy": "target", "target": "ort-qnn", "dims": {"T": 3, "N": 2}},
 ]
 
 

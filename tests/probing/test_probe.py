@@ -15,7 +15,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, driver, lowered, operators, probe, recurrent, types
+from rnnlower.probing import asking, cases, driver, lowered, operators, probe, recurrent
 from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.keeping import kept
 from rnnlower.probing.nodes import SIZES, Node, node_question
@@ -279,24 +279,6 @@ def test_the_opset_begins_where_all_that_cuts_is_right() -> None:
     assert operators.opsets_to_cut([7, 18], limits) == [7, 17]
     limits = [{"ops": ["Split"], "versions": [1, 2, 13, 18]}]
     assert operators.opsets_to_cut([7, 26], limits) == [13, 26]
-
-
-@pytest.mark.parametrize(("of", "says"), [("float16", {"accumulates": "float16"}), ("float32", {})])
-def test_how_products_of_float16_are_summed(
-    of: str, says: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Narrow(Runtime):
-        """A runtime that sums in float16, term by term."""
-
-        def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
-            return [{"Y": np.cumsum(feeds["X"], axis=1, dtype=np.float16)[:, -1:]} for feeds in trials]
-
-    monkeypatch.setattr(asking, "Attempts", Narrow)
-    with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert types.arithmetic(asker, [of]) == says
-        monkeypatch.setattr(Narrow, "run", Runtime.run)
-    with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert types.arithmetic(asker, ["float16"]) == {"accumulates": "float32"}
 
 
 class OneStep(Runtime):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 from support.faulty_runtime import Feeds, Runtime
 
 from rnnlower.engines.known import find_engine
@@ -71,6 +74,37 @@ def test_a_runtime_that_overwrites_outputs(only_bodies: bool, monkeypatch: pytes
 def test_a_runtime_that_keeps_outputs() -> None:
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         assert lowered.outputs(asker) == {}
+
+
+class FusesSums(Runtime):
+    """A runtime whose kernel for an Add with a Tanh behind it is less exact than its Tanh."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        changed = onnx.ModelProto.FromString(model.SerializeToString())
+        sums = {node.output[0] for node in changed.graph.node if node.op_type == "Add"}
+        changed.graph.initializer.append(numpy_helper.from_array(np.float32(0.995), "less"))
+        nodes = []
+        for node in changed.graph.node:
+            nodes.append(node)
+            if node.op_type == "Tanh" and node.input[0] in sums:
+                name = node.output[0]
+                node.output[0] = f"{name}/exact"
+                nodes.append(helper.make_node("Mul", [node.output[0], "less"], [name]))
+        del changed.graph.node[:]
+        changed.graph.node.extend(nodes)
+        return [evaluate(changed, feeds) for feeds in trials]
+
+
+def test_a_runtime_that_is_less_exact_behind_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", FusesSums)
+    half = dataclasses.replace(find_engine("rnnlower-reference"), precision="float16")
+    with asking.Asker(half, None, lambda words: None) as asker:
+        assert lowered.sums(asker, ["Sigmoid", "Tanh"]) == {"inexact_behind_sum": ["Tanh"]}
+
+
+def test_a_runtime_that_is_as_exact_behind_a_sum() -> None:
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.sums(asker, ["Sigmoid", "Tanh"]) == {}
 
 
 class Between(Runtime):

@@ -90,3 +90,21 @@ def test_the_quantized_lstm(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
         (rule,) = quantized.quantized_rules(asker)
     assert rule["directions"] == [each for each in ("forward", "reverse", "bidirectional") if each != wrong]
+
+
+@pytest.mark.parametrize(("of", "says"), [("float16", {"accumulates": "float16"}), ("float32", {})])
+def test_how_products_of_float16_are_summed(
+    of: str, says: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Narrow(Runtime):
+        """A runtime that sums in float16, term by term."""
+
+        def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+            return [{"Y": np.cumsum(feeds["X"], axis=1, dtype=np.float16)[:, -1:]} for feeds in trials]
+
+    monkeypatch.setattr(asking, "Attempts", Narrow)
+    with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
+        assert types.arithmetic(asker, [of]) == says
+        monkeypatch.setattr(Narrow, "run", Runtime.run)
+    with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
+        assert types.arithmetic(asker, ["float16"]) == {"accumulates": "float32"}

@@ -88,6 +88,20 @@ def test_a_target_that_overwrites_outputs_gets_copies(place: str) -> None:
     assert rnnlower.verify(model, result)
 
 
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_a_target_that_is_less_exact_behind_a_sum_gets_a_max_between(op_type: str) -> None:
+    """QNN fuses an Add with the Sigmoid or Tanh behind it, and that kernel is off by up to 7e-3."""
+    config = Config(op_type=op_type, x_dims="static", seq_length=5, direction="bidirectional")
+    model = rnnlower.lower(config.build(), target="ort-qnn", native="lower")
+    assert isinstance(model, onnx.ModelProto)
+    made = {name: node.op_type for node in model.graph.node for name in node.output}
+    activations = [node for node in model.graph.node if node.op_type in ("Sigmoid", "Tanh")]
+    behind = collections.Counter(made.get(node.input[0]) for node in activations)
+    assert behind["Max"]
+    assert not behind["Add"]
+    assert rnnlower.verify(config.build(), model)
+
+
 def test_a_built_in_target_leaves_out_what_the_installed_onnx_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

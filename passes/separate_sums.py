@@ -1,0 +1,103 @@
+"""A Max between a sum and an activation.
+
+A runtime that fuses an Add, a Gemm or a Conv with the Sigmoid or Tanh behind it may compute the two less
+exactly than each alone. The maximum of a value and itself is the value, and keeps them apart.
+
+Before::
+
+    (float[2] x, float[2] y) => (float[2] z) {
+        sum = Add (x, y)
+        z = Tanh (sum)
+    }
+
+After ``SeparateSumsPass(["Tanh"])``::
+
+    (float[2] x, float[2] y) => (float[2] z) {
+        sum = Add (x, y)
+        sum_apart = Max (sum, sum)
+        z = Tanh (sum_apart)
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.walk import walk
+from rnnlower.passes.base import Pass
+from rnnlower.passes.contracts import Condition
+
+__all__ = ["SeparateSumsPass"]
+
+_SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
+# Ops that compute nothing, so that a runtime may fuse what stands before and behind them.
+_LAYOUT = ("Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def _sums_are_apart(model: ir.Model, separating: SeparateSumsPass) -> bool:
+    return not separating.found(model)
+
+
+class SeparateSumsPass(Pass):
+    """Puts a Max between a sum and the operators that a runtime computes less exactly there.
+
+    Products of matrices are sums, too. A sum also counts if ops that only change its shape or type stand
+    between.
+
+    Args:
+        op_types: These operators.
+    """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_sums_are_apart,)
+
+    def __init__(self, op_types: Collection[str]) -> None:
+        super().__init__()
+        self._op_types = frozenset(op_types)
+
+    def found(self, model: ir.Model) -> list[ir.Node]:
+        """Return the nodes that read a sum."""
+        return [
+            node
+            for node, _ in walk(model.graph)
+            if node.domain == "" and node.op_type in self._op_types and _is_sum(node.inputs[0])
+        ]
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = self.found(model)
+        if found:
+            names = NameSource(names_in(model))
+            for node in found:
+                _separate(node, names)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+
+def _is_sum(value: ir.Value | None) -> bool:
+    """Return whether a value is a sum, or a sum in another shape or type."""
+    pending, seen = [value], set[ir.Value | None]()
+    while pending:
+        value = pending.pop()
+        node = None if value is None or value in seen else value.producer()
+        seen.add(value)
+        if node is None or node.domain != "":
+            continue
+        if node.op_type in _SUMS:
+            return True
+        if node.op_type in _LAYOUT:
+            pending += node.inputs
+    return False
+
+
+def _separate(node: ir.Node, names: NameSource) -> None:
+    value, graph = node.inputs[0], node.graph
+    assert value is not None
+    assert graph is not None
+    maximum = ir.node("Max", [value, value], name=names.fresh(f"{value.name}/Max"))
+    apart = maximum.outputs[0]
+    apart.name = names.fresh(f"{value.name}_apart")
+    apart.type, apart.shape = value.type, value.shape
+    graph.insert_before(node, maximum)
+    node.replace_input_with(0, apart)
