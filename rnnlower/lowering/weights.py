@@ -110,8 +110,12 @@ class Weights:
             wide = wide.astype(np.promote_types(np.float32, e.dtype.numpy()))
             total = wide[:, first:last] + wide[:, offset + first : offset + last]
             return e.constant(total.astype(e.dtype.numpy()).reshape(-1), name=value.name or "")
-        parts = [self.vector(e, value, direction, shift + first, shift + last, [-1]) for shift in (0, offset)]
-        return e.op("Add", *parts)
+        # A row is taken of the sum: where two Slices take the second row, QNN adds wrong numbers.
+        halves = [e.slice(value, [shift + first], [shift + last], [1]) for shift in (0, offset)]
+        both = e.op("Add", *(self._in_dtype(e, half) for half in halves))
+        if direction is None:
+            return e.reshape(both, [-1])
+        return e.squeeze(e.slice(both, [direction], [direction + 1], [0]), 0, [last - first])
 
     def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:
         return value.const_value if value in self._private else None
