@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -287,13 +287,10 @@ def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
     """Return the cautions about lowered nodes, without sources: the first that the runtime does not run."""
     target = _target(tables)
     texts: dict[str, str] = {}
-    for node in _FORMS:
-        for direction in _DIRECTIONS:
-            for sizes in _REAL[:2] if asker.engine.slow else _REAL:
-                each = dataclasses.replace(node, direction=direction, sizes=sizes)
-                answer, words = _ask(asker, each, target, "lower", "lowered")
-                if answer != "right":
-                    texts.setdefault(node.op_type, f"{each}: {answer}; {words}"[:_MOST_WORDS])
+    for each in _real_nodes(asker.engine.slow):
+        answer, words = _ask(asker, each, target, "lower", "lowered")
+        if answer != "right":
+            texts.setdefault(each.op_type, f"{each}: {answer}; {words}"[:_MOST_WORDS])
     found: list[dict[str, Any]] = [
         {"ops": [op_type], "text": f"a lowered {op_type} is not right there: {text}"}
         for op_type, text in texts.items()
@@ -304,6 +301,15 @@ def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
             text = "without time steps, what is lowered is not right there: feed at least one"
             found.append({"ops": ["LSTM", "GRU", "RNN"], "open": ["time"], "text": text})
     return found
+
+
+def _real_nodes(is_slow: bool) -> Iterator[Node]:
+    """Nodes of real sizes, and those with weights of run time, which Slices take apart."""
+    for node in _FORMS:
+        for direction in _DIRECTIONS:
+            for sizes in _REAL[:2] if is_slow else _REAL:
+                yield dataclasses.replace(node, direction=direction, sizes=sizes)
+        yield dataclasses.replace(node, direction="bidirectional", sizes=_WIDE, fed=frozenset("WRB"))
 
 
 def _ifs() -> Question:

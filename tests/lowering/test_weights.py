@@ -29,7 +29,8 @@ def test_the_sum_of_both_biases(direction: int, private: bool) -> None:
     bias = bench.weight("B", B)
     weights = Weights({bias} if private else (), ir.DataType.FLOAT)
     total = weights.bias_sum(bench.e, bias, direction, 2, 4, 6)
-    assert ("Add" in bench.emitted) is not private
+    # The row is taken last: QNN adds wrong numbers where two Slices take the second row.
+    assert bench.emitted == ([] if private else ["Slice", "Slice", "Add", "Slice", "Squeeze"])
     np.testing.assert_array_equal(bench.compute([total])[0], B[direction, 2:4] + B[direction, 8:10])
 
 
