@@ -9,18 +9,24 @@ from rnnlower.errors import OptionError
 
 __all__ = ["fill", "split"]
 
+_COARSE = "float16"
 _PLACES = ("{model}", "{inputs}", "{outputs}")
 
 
-def split(line: str) -> Sequence[str]:
+def split(line: str) -> tuple[Sequence[str], str]:
     """Split ``cmd:PROGRAM {model} {inputs} {outputs}`` into words as a shell would.
+
+    Returns:
+        The words, and the type in which the program computes: float16 after ``cmd:float16:``, else float32.
 
     Raises:
         OptionError: The line does not have this form.
     """
     example = "'cmd:./run.sh {model} {inputs} {outputs}'"
+    text = line.removeprefix("cmd:")
+    precision = _COARSE if text.startswith(f"{_COARSE}:") else "float32"
     try:
-        words = shlex.split(line.removeprefix("cmd:"))
+        words = shlex.split(text.removeprefix(f"{_COARSE}:"))
     except ValueError as error:
         raise OptionError(
             f"the engine {line!r} cannot be split into words: {error}; as in {example}"
@@ -28,7 +34,7 @@ def split(line: str) -> Sequence[str]:
     missing = [place for place in _PLACES if not any(place in word for word in words)]
     if missing:
         raise OptionError(f"the engine {line!r} has no place for {missing[0]}; as in {example}")
-    return words
+    return words, precision
 
 
 def fill(words: Sequence[str], model: str, inputs: str, outputs: str) -> list[str]:

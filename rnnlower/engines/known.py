@@ -104,8 +104,8 @@ def find_engine(name: str) -> Engine:
         OptionError: There is no such runtime, or the command lacks one of its placeholders.
     """
     if name.startswith("cmd:"):
-        words = command.split(name)
-        return Engine(name, f"the command {words[0]}", command=words)
+        words, precision = command.split(name)
+        return Engine(name, f"the command {words[0]}", command=words, precision=precision)
     if name not in engine_names():
         raise OptionError(
             f"there is no engine {name!r}; it must be one of {', '.join(engine_names())}, "

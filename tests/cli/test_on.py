@@ -23,6 +23,7 @@ for tensor in model.graph.initializer:
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 model = model.SerializeToString()
 """
+HALF = "outputs = {name: array.astype(np.float16).astype(np.float32) for name, array in outputs.items()}"
 OTHER_NAME = "outputs['Z'] = outputs.pop('Y')"
 FAULTS = {
     "a wrong weight": {"model": NUDGED},
@@ -54,6 +55,19 @@ def test_equal_there(tmp_path: Path, strategy: str) -> None:
     assert result["on"] == {"engine": on, "version": None, "ran": True, "equal": True, "problem": None}
     assert [output["name"] for output in outputs] == ["Y", "Y_h", "Y_c"]
     assert result["verification"]["engines"]["candidate"] == "onnxruntime"
+
+
+def test_a_command_that_computes_in_float16(tmp_path: Path) -> None:
+    on = board(tmp_path, outputs=HALF)
+    rnnlower(*lowering(tmp_path, "unroll", on), code=1)
+    half = on.replace("cmd:", "cmd:float16:", 1)
+    result = rnnlower(*lowering(tmp_path, "unroll", half, "--json")).json
+    assert (result["on"]["engine"], result["on"]["equal"]) == (half, True)
+    verified = rnnlower("verify", tmp_path / "model.onnx", tmp_path / "out.onnx", "--on", half)
+    assert "onnxruntime" in verified.stdout
+    assert f"tried on the command {sys.executable}: equal" in verified.stdout
+    board(tmp_path, outputs=f"{HALF}; {FAULTS['a flipped direction']['outputs']}")
+    rnnlower("verify", tmp_path / "model.onnx", tmp_path / "out.onnx", "--on", half, code=1)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
