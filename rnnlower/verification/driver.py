@@ -190,7 +190,13 @@ def _verify(runner: Runner, procedure: _Procedure, options: _Options) -> Verific
     if options.also_on.is_here and options.also_on.name == runner.engines["candidate"]:
         return _tried_on(options.also_on, result)
     other = _compared(runner.on(options.also_on), procedure, finished, [], options)
-    return replace(result, equal=other.equal, on=other.on, skipped=other.skipped)
+    return replace(
+        result,
+        equal=other.equal,
+        on=other.on,
+        skipped=other.skipped,
+        first_difference=other.first_difference,
+    )
 
 
 def _compared(

@@ -67,7 +67,8 @@ def test_a_command_that_computes_in_float16(tmp_path: Path) -> None:
     assert "onnxruntime" in verified.stdout
     assert f"tried on the command {sys.executable}: equal" in verified.stdout
     board(tmp_path, outputs=f"{HALF}; {FAULTS['a flipped direction']['outputs']}")
-    rnnlower("verify", tmp_path / "model.onnx", tmp_path / "out.onnx", "--on", half, code=1)
+    run = rnnlower("verify", tmp_path / "model.onnx", tmp_path / "out.onnx", "--on", half, code=1)
+    assert f"1 of 3 outputs differ on the command {sys.executable}" in run.stderr
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -82,6 +82,10 @@ def verify(
 
 
 def _difference(result: VerificationResult, candidate: pathlib.Path) -> VerificationError:
-    differ = sum(not output.equal for output in result.outputs)
-    problem = next(iter(result.problems), f"{differ} of {len(result.outputs)} outputs differ")
+    outputs, problems, where = result.outputs, result.problems, ""
+    if result.on is not None and all(output.equal for output in outputs) and not problems:
+        outputs, problems = result.on.outputs, (result.on.problem,) if result.on.problem else ()
+        where = f" on {result.on.label}"
+    differ = sum(not output.equal for output in outputs)
+    problem = next(iter(problems), f"{differ} of {len(outputs)} outputs differ") + where
     return VerificationError(f"{candidate}: {problem}", remedy=other_comparison(result))
