@@ -147,7 +147,7 @@ def print_verification(result: VerificationResult, *, verbose: bool = False) -> 
     if result.states:
         write(f"fed back: {', '.join(f'{name} to {value}' for name, value in result.states.items())}")
     for reason in result.skipped:
-        write(f"{'note' if result else 'skipped'}: {reason}")
+        write(f"note: {reason}")
     sets = f"{counted(result.trials, 'set')} of inputs"
     verdict = Text("Verified", "bold green") if result else Text("DIFFERENT", "bold red")
     write(verdict.append(f": {', '.join([sets, *_engines(result)])}", "default"))

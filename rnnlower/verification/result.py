@@ -176,5 +176,5 @@ class VerificationResult:
         lines += [f"  {text}" for text in (*self.problems, *map(str, self.outputs))]
         lines += [f"  {self.on}"] if self.on else []
         lines += [f"  begins with {self.first_difference}"] if self.first_difference else []
-        lines += [f"  skipped: {text}" for text in self.skipped]
+        lines += [f"  note: {text}" for text in self.skipped]
         return "\n".join(lines)
