@@ -44,9 +44,9 @@ class AdaptNodesPass(Pass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
     Flatten, Squeeze, Unsqueeze and a Reshape with ``allowzero`` become a plain Reshape, a Split becomes
-    Slices; a Pad that repeats elements becomes Gathers; a Gather by a constant of several axes becomes one
-    by a vector, and a Reshape; a Tanh becomes a scaled Sigmoid of twice its input. A ScatterND into a
-    constant box becomes Slices and Concats around the box.
+    Slices; a Pad that repeats elements, or a Slice that goes backwards, becomes Gathers; a Gather by a
+    constant of several axes becomes one by a vector, and a Reshape; a Tanh becomes a scaled Sigmoid of twice
+    its input. A ScatterND into a constant box becomes Slices and Concats around the box.
 
     Args:
         refused: Whether a node must be replaced, and may not be emitted.
@@ -227,6 +227,22 @@ def _as_gathers(writer: _Writer, node: ir.Node) -> list[ir.Node]:
     return made
 
 
+def _backwards(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    value, shape = node.inputs[0], writer.knowledge.shape(node.inputs[0])
+    bounds = [writer.knowledge.constant(each) for each in node.inputs[1:]]
+    known = [each.tolist() for each in bounds if each is not None]
+    if value is None or shape is None or len(known) < 4:
+        return []
+    made = []
+    for start, end, axis, step in zip(*known, strict=True):
+        size = shape[axis]
+        if not size:
+            return []
+        made.append(writer.node(node, "Gather", value, np.arange(size)[start:end:step], axis=axis))
+        value = made[-1].outputs[0]
+    return made
+
+
 def _by_vector(writer: _Writer, node: ir.Node) -> list[ir.Node]:
     shape, value = writer.knowledge.shape(node.outputs[0]), node.inputs[0]
     indices = writer.knowledge.constant(node.inputs[1])
@@ -243,6 +259,7 @@ _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Pad": _as_gathers,
     "Reshape": _as_reshape,
     "ScatterND": _around_box,
+    "Slice": _backwards,
     "Split": _as_slices,
     "Squeeze": _as_reshape,
     "Tanh": _as_sigmoid,

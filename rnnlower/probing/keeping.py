@@ -14,7 +14,16 @@ PROBED = "rnnlower probe"
 """The text in the source of a probed claim."""
 _UNTRIED = "; what they do not test is taken over from what was known before"
 _OF_OPS = ("domains", "functions", "copies_constants")
-_OF_A_LIMIT = ("written", "alone_behind", "vector", "constant", "attributes", "versions", "max_outputs")
+_OF_A_LIMIT = (
+    "written",
+    "alone_behind",
+    "vector",
+    "not_negative",
+    "constant",
+    "attributes",
+    "versions",
+    "max_outputs",
+)
 
 
 def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection[str] = ()) -> dict[str, Any]:

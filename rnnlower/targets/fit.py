@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -91,7 +92,11 @@ def runs_op(target: Target, node: ir.Node) -> bool:
 
 def refuses(target: Target, node: ir.Node, opset: int) -> bool:
     """Return whether the target lacks a node's operator, or restricts its attributes or constants."""
-    limits = [each for each in target.limits if (each.attributes or each.vector) and node.op_type in each.ops]
+    limits = [
+        each
+        for each in target.limits
+        if (each.attributes or each.vector or each.not_negative) and node.op_type in each.ops
+    ]
     return not runs_op(target, node) or any(True for limit in limits for _ in _beyond(limit, node, opset))
 
 
@@ -190,6 +195,10 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         tensor = constant_of(node.inputs[index]) if index < len(node.inputs) else None
         if tensor is not None and len(tensor.shape) > 1:
             yield f"its constant input {index} has {len(tensor.shape)} axes"
+    for index in limit.not_negative:
+        tensor = constant_of(node.inputs[index]) if index < len(node.inputs) else None
+        if tensor is not None and np.any(tensor.numpy() < 0):
+            yield f"its constant input {index} is negative"
     for what, value in (("input", first), ("output", node.outputs[0])):
         rank = 0 if value is None or value.shape is None else len(value.shape)
         if limit.max_rank is not None and value is not None and rank > limit.max_rank:

@@ -43,6 +43,7 @@ version) or, if there is no source, ``guess = true``::
     dtypes = ["float32"]          # of the first input
     constant = [1, 2]             # inputs that must be constants
     vector = [1]                  # constant inputs that must have at most one axis
+    not_negative = [4]            # constant inputs that must hold no negative number
     max_rank = 4                  # of the first input and the first output
     attributes = { mode = ["linear"] }
     versions = [11, 13]           # supported versions of the operator
@@ -207,6 +208,7 @@ class Limit(Claim):
     dtypes: Sequence[str] | None = None
     constant: Sequence[int] = ()
     vector: Sequence[int] = ()
+    not_negative: Sequence[int] = ()
     max_rank: int | None = None
     attributes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     versions: Sequence[int] | None = None

@@ -203,6 +203,7 @@ def _numbers(target: Target) -> Iterator[tuple[str, int, int]]:
         where = f"limits[{index}]"
         yield from ((f"{where}.constant", number, 0) for number in limit.constant)
         yield from ((f"{where}.vector", number, 0) for number in limit.vector)
+        yield from ((f"{where}.not_negative", number, 0) for number in limit.not_negative)
         yield from ((f"{where}.versions", number, 1) for number in limit.versions or ())
         yield f"{where}.max_rank", 0 if limit.max_rank is None else limit.max_rank, 0
         # A tree of nodes with one output each would never end.

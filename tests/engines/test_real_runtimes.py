@@ -93,6 +93,28 @@ def test_lowered_nodes_are_equal_there(runtime: str, node: str) -> None:
     assert verdict.engines["candidate"] == runtime
 
 
+def test_tokens_go_in_and_an_image_comes_out(runtime: str) -> None:
+    """Integers are fed, and the output is that of a Conv, which runtimes keep in a layout of their own."""
+    if runtime in ("litert", "ncnn"):
+        pytest.skip("onnx2tf writes the channels of an image last; ncnn has no Gather")
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 13]>
+        text (int64[2, 9] tokens) => (float[2, 5, 1, 9] image) <int64[1] axis = {2}> {
+            vectors = Gather (letters, tokens)
+            features = Transpose <perm = [0, 2, 1]> (vectors)
+            rows = Unsqueeze (features, axis)
+            image = Conv <kernel_shape = [1, 3], pads = [0, 1, 0, 1]> (rows, kernel)
+        }
+    """)
+    rng = np.random.default_rng(0)
+    for name, shape in (("letters", (8, 7)), ("kernel", (5, 7, 1, 3))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    tokens = {"tokens": rng.integers(0, 8, (2, 9))}
+    verdict = rnnlower.verify(model, lowered_for_engine(model, runtime), on=runtime, inputs=tokens)
+    assert verdict, str(verdict)
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_models_are_equal_there(runtime: str, name: str) -> None:
     model = onnx.load(MODELS / f"{name}.onnx")

@@ -82,6 +82,32 @@ def test_a_split_becomes_slices(opset: int) -> None:
     assert adapted(text, "Split", opset=opset) == ["Slice", "Slice"]
 
 
+@pytest.mark.parametrize(
+    "bounds", ["-1 -9 0 -1", "4 0 0 -1", "-2 -5 0 -2", "3 -1 0 -1", "9 -99 1 -1", "1 -1 1 1", "-1 -9 -2 -1"]
+)
+def test_a_slice_that_goes_backwards(bounds: str) -> None:
+    start, end, axis, step = map(int, bounds.split())
+    shape = [5, 4]
+    shape[axis] = len(range(shape[axis])[start:end:step])
+    text = f"""main (float[5, 4] x) => (float{shape} y)
+        <int64[1] s = {{{start}}}, int64[1] e = {{{end}}}, int64[1] a = {{{axis}}}, int64[1] p = {{{step}}}>
+        {{ y = Slice (x, s, e, a, p) }}"""
+    assert adapted(text, "Slice") == ["Gather"]
+
+
+def test_a_slice_of_two_axes_for_a_target_that_goes_forward_only() -> None:
+    text = """main (float[5, 4] x) => (float[5, 2] y) <int64[2] s = {-1, 3}, int64[2] e = {-9, -9},
+        int64[2] a = {0, 1}, int64[2] p = {-1, -2}> { y = Slice (x, s, e, a, p) }"""
+    source = onnx.parser.parse_model(HEADER + text)
+    assert [each.reason for each in rnnlower.check(source, target="emx")] == [
+        "its constant input 4 is negative"
+    ]
+    lowered = rnnlower.lower(source, target="emx")
+    assert [node.op_type for node in lowered.graph.node] == ["Gather", "Gather"]
+    assert rnnlower.check(lowered, target="emx") == []
+    assert rnnlower.verify(source, lowered)
+
+
 def test_a_wrong_shape_is_corrected() -> None:
     own = ir.from_onnx_text(
         f"{HEADER} main (float[1, 1, 12] x) => (float[1, 12] y) <float[1, 1, 12] s, int64[1] axis = {{1}}>"

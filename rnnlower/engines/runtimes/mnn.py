@@ -19,7 +19,7 @@ _CONVERT = "import sys, _tools; _tools.mnnconvert(['mnnconvert'] + sys.argv[1:])
 def load(model: Model) -> Run:
     import os
 
-    options = ("--bizCode", "x", "--keepInputFormat", "1")
+    options = ("--bizCode", "x")
     files = ("--modelFile", model.path, "--MNNModel", "model.mnn")
     printed = model.call(sys.executable, "-c", _CONVERT, "-f", "ONNX", *files, *options)
     if not os.path.exists(f"{model.folder}/model.mnn"):
@@ -37,8 +37,8 @@ def load(model: Model) -> Run:
         values = []
         for name in inputs:
             array = np.asarray(feeds[name], order="C")
-            # MNN has no bool: its conditions are integers.
-            array = array.astype(np.int32) if array.dtype.kind == "b" else array
+            # MNN computes integers and conditions in int32.
+            array = array.astype(np.int32) if array.dtype.kind in "bui" else array
             values.append(MNN.expr.const(array, list(array.shape), MNN.expr.NCHW, kinds[array.dtype.kind]))
         return {name: value.read().copy() for name, value in zip(outputs, net.forward(values), strict=True)}
 
