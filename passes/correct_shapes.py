@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.knowledge import Knowledge, Shape
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 
@@ -29,15 +29,19 @@ __all__ = ["CorrectShapesPass"]
 class CorrectShapesPass(Pass):
     """Writes the shapes that follow from the inputs in the place of others, and none where there is none.
 
-    Graph outputs keep their declared shapes.
+    Graph outputs keep their declared sizes, except numbers that contradict those that follow.
 
     Args:
         outputs: Whether to declare shapes of graph outputs without one: some runtimes require it.
+
+    Attributes:
+        notes: A line for each graph output that declared another shape.
     """
 
     def __init__(self, *, outputs: bool = False) -> None:
         super().__init__()
         self._outputs = outputs
+        self.notes: list[str] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         knowledge = Knowledge(model)
@@ -55,9 +59,24 @@ class CorrectShapesPass(Pass):
             if known != declared:
                 out.shape = ir.Shape(known)
                 modified = True
-        for out in model.graph.outputs if self._outputs else ():
+        for out in model.graph.outputs:
             shape = knowledge.shape(out)
-            if out.shape is None and shape is not None and None not in shape:
-                out.shape = ir.Shape(shape)
-                modified = True
+            if out.shape is None:
+                if self._outputs and shape is not None and None not in shape:
+                    out.shape = ir.Shape(shape)
+                    modified = True
+            elif shape is not None and len(shape) == len(out.shape):
+                modified |= self._correct(out, out.shape, shape)
         return ir.passes.PassResult(model, modified)
+
+    def _correct(self, out: ir.Value, declared: ir.Shape, shape: Shape) -> bool:
+        sizes = [
+            known if isinstance(said, int) and known is not None else said
+            for said, known in zip(declared, shape, strict=True)
+        ]
+        if sizes == list(declared):
+            return False
+        out.shape = ir.Shape(sizes)
+        old, new = (f"[{', '.join(map(str, each))}]" for each in (declared, sizes))
+        self.notes.append(f"output {out.name!r} declares the shape {old} and has {new}: corrected")
+        return True

@@ -49,8 +49,9 @@ def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node:
     FoldConstantsPass(unwanted)(model)
     RemoveNoopsPass()(model)
     RemoveUnusedPass()(model)
-    CorrectShapesPass()(model)
-    return [
+    correcting = CorrectShapesPass()
+    correcting(model)
+    return correcting.notes + [
         f"If {node.name or node.outputs[0].name!r} stays: {reason}"
         for node, _ in walk(model.graph)
         if node.op_type == "If" and not node.domain and (reason := decided_by(model, node.inputs[0]))

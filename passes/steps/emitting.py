@@ -113,7 +113,9 @@ def copy_outputs(work: Work) -> None:
 
 
 def declare_outputs(work: Work) -> None:
-    CorrectShapesPass(outputs=True)(work.model)
+    correcting = CorrectShapesPass(outputs=True)
+    correcting(work.model)
+    work.notes += correcting.notes
 
 
 def tell_unused_factor(work: Work) -> None:

@@ -118,6 +118,21 @@ def test_a_wrong_shape_is_corrected() -> None:
     assert not CorrectShapesPass()(own).modified
 
 
+def test_an_output_that_declares_the_length_of_the_export_gets_its_own() -> None:
+    """As PyTorch's exporter writes it: the time of X is open, but that of the output is the traced one."""
+    text = """
+        main (float[N, T, 4] x) => (float[N, 10, 4] y) { h = Neg (x)  y = Abs (h) }
+    """
+    source = onnx.parser.parse_model(HEADER + text)
+    lowered, report = rnnlower.unroll.with_report(source, dims={"N": 2, "T": 12})
+    dims = lowered.graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_value for dim in dims] == [2, 12, 4]
+    assert report.notes == ["output 'y' declares the shape [2, 10, 4] and has [2, 12, 4]: corrected"]
+    assert rnnlower.verify(source, lowered)
+    kept = rnnlower.unroll(source).graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_param or dim.dim_value for dim in kept] == ["N", 10, 4]
+
+
 def test_outputs_without_a_shape_get_theirs_where_that_is_asked_for() -> None:
     own = ir.from_onnx_text(f"{HEADER} main (float[2, 3] x) => (float[2, 3] y) {{ y = Neg (x) }}")
     own.graph.outputs[0].shape = None
