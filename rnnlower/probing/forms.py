@@ -144,7 +144,8 @@ def _forms() -> Iterator[Form]:
     matrix = {"X": (5, 4), "s": [[3, 1], [0, 2]]}
     yield Form("Gather", "Y = Gather (X, s)", matrix, ("vector", 1), constant=frozenset("s"))
     backward = {"X": (5, 4), "b": [-1], "e": [-(2**62)], "a": [0], "p": [-1]}
-    yield Form("Slice", "Y = Slice (X, b, e, a, p)", backward, ("not_negative", 4), constant=frozenset("beap"))
+    step = ("not_negative", 4)
+    yield Form("Slice", "Y = Slice (X, b, e, a, p)", backward, step, constant=frozenset("beap"))
     # A model of constants alone would have no input.
     bare, full = (
         f"Z = ConstantOfShape {value}(s)\nY = Add (X, Z)" for value in ("", "<value = float[1] {0}> ")
