@@ -29,7 +29,8 @@ trial.
 `rnnlower targets --schema > target.schema.json` writes a JSON Schema of such files: with the line
 `#:schema target.schema.json` at the top, editors complete and check them.
 
-`lower` keeps a recurrent node that the runtime computes correctly, and lowers the others: unrolled if
+A recurrent node that the runtime computes correctly keeps its operator or is lowered, whichever is
+estimated to be faster; `--native keep` always keeps it. What is lowered is unrolled if
 the runtime has no Scan and no Loop or the steps are few, else in a Scan, else in a Loop. It emits only
 operators of the runtime, in an opset that the runtime accepts. A missing operator is expressed by
 others; if that is impossible, the node is refused by name.

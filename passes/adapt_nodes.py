@@ -44,8 +44,9 @@ class AdaptNodesPass(Pass):
     """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
 
     Flatten, Squeeze, Unsqueeze and a Reshape with ``allowzero`` become a plain Reshape, a Split becomes
-    Slices; a Pad that repeats elements, or a Slice that goes backwards, becomes Gathers; a Gather by a
-    constant of several axes becomes one by a vector, and a Reshape; a Tanh becomes a scaled Sigmoid of twice
+    Slices; a Pad that repeats elements, or a Slice that goes backwards, becomes Gathers, and so does a
+    ReverseSequence of whole sequences; a Gather by a constant of several axes becomes one by a vector, and a
+    Reshape; a Tanh becomes a scaled Sigmoid of twice
     its input. A ScatterND into a constant box becomes Slices and Concats around the box.
 
     Args:
@@ -243,6 +244,17 @@ def _backwards(writer: _Writer, node: ir.Node) -> list[ir.Node]:
     return made
 
 
+def _reversed_whole(writer: _Writer, node: ir.Node) -> list[ir.Node]:
+    """Only if the lengths are the whole sequence, as Keras writes a layer that goes backwards."""
+    value, lengths = node.inputs[0], writer.knowledge.constant(node.inputs[1])
+    axis = node.attributes.get_int("time_axis", 0)
+    shape = writer.knowledge.shape(value)
+    size = None if shape is None else shape[axis]
+    if value is None or lengths is None or size is None or np.any(lengths != size):
+        return []
+    return [writer.node(node, "Gather", value, np.arange(size)[::-1].copy(), axis=axis)]
+
+
 def _by_vector(writer: _Writer, node: ir.Node) -> list[ir.Node]:
     shape, value = writer.knowledge.shape(node.outputs[0]), node.inputs[0]
     indices = writer.knowledge.constant(node.inputs[1])
@@ -258,6 +270,7 @@ _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Gather": _by_vector,
     "Pad": _as_gathers,
     "Reshape": _as_reshape,
+    "ReverseSequence": _reversed_whole,
     "ScatterND": _around_box,
     "Slice": _backwards,
     "Split": _as_slices,

@@ -68,7 +68,7 @@ class DequantizeRecurrentPass(Pass):
         self._keep_integers = keep_integers
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Return dequantize the nodes.
+        """Dequantize the nodes.
 
         Raises:
             InvalidModelError: A node breaks the ONNX spec.

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from rnnlower.graph.walk import Located, default_opset
-from rnnlower.lowering.replacing import EMITTED
+from rnnlower.lowering.replacing import EMITTED, LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import PIPELINE
@@ -26,12 +26,14 @@ class Forecast:
 
     Attributes:
         lowered: The recurrent nodes that it would lower.
+        adapted: The recurrent nodes that it would keep in another form.
         kept: The recurrent nodes that it would keep.
         misfits: The nodes that the target would still not run.
         notes: Its other messages.
     """
 
     lowered: list[Located]
+    adapted: list[LoweredNode]
     kept: list[KeptNode]
     misfits: list[Misfit]
     notes: list[str]
@@ -52,4 +54,4 @@ def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
         for located in (*work.nodes, *work.impossible):
             located.node.meta[EMITTED] = True
     misfits = find_misfits(work.model, work.target, options.semantics, emitted=False)
-    return Forecast(work.nodes, work.kept, misfits, work.notes)
+    return Forecast(work.nodes, work.adapted, work.kept, misfits, work.notes)

@@ -31,6 +31,9 @@ from rnnlower.passes.contracts import Condition
 
 __all__ = ["FreezeDimsPass"]
 
+_END = 2**63
+"""The first size that int64, the type of sizes, does not hold."""
+
 
 def _sizes_are_frozen(model: ir.Model, freezing: FreezeDimsPass) -> bool:
     inputs = {value.name: value.shape for value in model.graph.inputs}
@@ -97,7 +100,7 @@ class FreezeDimsPass(Pass):
             if name not in known:
                 names = ", ".join(known) or "no symbolic dimension"
                 raise OptionError(f"the model has no dimension named {name!r}; it has {names}")
-            if size < 0:
+            if not 0 <= size < _END:
                 raise OptionError(f"dimension {name!r} cannot have the size {size}")
 
     def _bind(self, model: ir.Model, name: str, shape: Sequence[int], sizes: dict[str, int]) -> ir.Value:
@@ -117,10 +120,13 @@ class FreezeDimsPass(Pass):
         for axis, (size, dim) in enumerate(zip(shape, old, strict=True)):
             symbol = dim_name(dim)
             bound = sizes.get(symbol, size) if symbol else dim if isinstance(dim, int) and dim >= 0 else size
-            if size < 0 or bound != size:
-                raise OptionError(
-                    f"input {name!r} cannot have the size {size} on axis {axis}: the model has {bound}"
-                )
+            where = f"input {name!r} cannot have the size {size} on axis {axis}"
+            if not 0 <= size < _END:
+                raise OptionError(where)
+            if bound != size and symbol in self._dims:
+                raise OptionError(f"{where}: {symbol!r} is given as {bound}")
+            if bound != size:
+                raise OptionError(f"{where}: the model has {bound}")
             if symbol:
                 sizes[symbol] = size
         return value

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -115,7 +116,7 @@ def _wanted(value: ir.Value) -> str:
         return f"numbers of type {value.dtype.numpy()}"
     if not value.dtype.is_integer():
         return f"values of type {value.dtype.numpy()}"
-    limits = np.iinfo(value.dtype.numpy())
+    limits = ml_dtypes.iinfo(value.dtype.numpy())  # type: ignore[no-untyped-call]
     return f"integers from {limits.min} to {limits.max}"
 
 

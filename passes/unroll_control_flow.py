@@ -23,13 +23,13 @@ After ``UnrollControlFlowPass()``::
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.initializers import InitializerPool
@@ -38,7 +38,7 @@ from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
-from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.fold_constants import FoldConstantsPass
@@ -96,7 +96,8 @@ class UnrollControlFlowPass(Pass):
         if self._strict:
             for node, path in walk(model.graph):
                 if self._is_wanted(node):
-                    raise UnsupportedModelError(_why_not(model, node, path))
+                    located = Located(node, _label(node), path, default_opset(model))
+                    raise UnsupportedModelError(_why_not(model, node), node=located)
         return ir.passes.PassResult(model, modified=bool(self.unrolled))
 
     def _is_wanted(self, node: ir.Node) -> bool:
@@ -120,9 +121,12 @@ class UnrollControlFlowPass(Pass):
             body = node.attributes["body"].as_graph()
             self._made += count * sum(1 for _ in walk(body))
             if self._made > _MOST_NODES:
+                unasked = f"choose a target that has {node.op_type}"
+                asked = f"leave out {wording.option('control-flow')}"
                 raise UnsupportedModelError(
-                    f"{node.op_type} node {_label(node)!r}: its {count:,} iterations make more than "
-                    f"{_MOST_NODES:,} nodes in a straight line; choose a target that has {node.op_type}"
+                    f"its {count:,} iterations make more than {_MOST_NODES:,} nodes in a straight line",
+                    node=Located(node, _label(node), "", writer.knowledge.opset),
+                    remedy=asked if self._strict else unasked,
                 )
             self.unrolled[_label(node)] = count
             writer.unroll(node, count)
@@ -134,21 +138,12 @@ def _label(node: ir.Node) -> str:
     return node.name or str(node.outputs[0].name)
 
 
-def _why_not(model: ir.Model, node: ir.Node, path: str) -> str:
-    place = f"{path}/{_label(node)}" if path else _label(node)
+def _why_not(model: ir.Model, node: ir.Node) -> str:
     deciding = [*node.inputs[:2], node.attributes["body"].as_graph().outputs[0]]
     if node.op_type == "Scan":
         deciding = [*node.inputs[-node.attributes.get_int("num_scan_inputs", 1) :]]
     reason = decided_by(model, *deciding) or "it is known at run time only"
-    return f"{node.op_type} node {place!r} cannot be unrolled: its number of iterations is unknown; {reason}"
-
-
-@dataclasses.dataclass
-class _Series:
-    """An input or output of a Scan with a value for each iteration along an axis."""
-
-    axis: int
-    backward: bool
+    return f"it cannot be unrolled: its number of iterations is unknown; {reason}"
 
 
 class _Writer:

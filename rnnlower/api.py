@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnnlower.calling import Progress, model_function
+from rnnlower.calling import Progress, log, model_function
 from rnnlower.files.model_io import ModelLike, load_model
-from rnnlower.inspection import RecurrentNode, inspect_model
+from rnnlower.inspection import RecurrentNode, find_warnings, inspect_model
 from rnnlower.lowering.replacing import Gates
 from rnnlower.opset import OpsetReport
 from rnnlower.passes.convert_opset import ConvertOpsetPass
@@ -24,7 +24,7 @@ from rnnlower.passes.simplify import settle
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Native
-from rnnlower.targets.fit import Misfit, find_misfits, runs_op
+from rnnlower.targets.fit import Misfit, find_misfits, profile_notes, runs_op
 
 if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamReport
@@ -206,7 +206,8 @@ def check(
     own = load_model(model)
     runtime = find_target(target)
     tell("checking", 0, 0)
-    settle(own, dims, input_shapes, sets, lambda node: not runs_op(runtime, node))
+    notes = settle(own, dims, input_shapes, sets, lambda node: not runs_op(runtime, node))
+    log([*notes, *profile_notes(own, runtime)])
     return find_misfits(own, runtime, semantics)
 
 
@@ -233,7 +234,7 @@ def convert(
     """
     (progress or _silent)("converting", 0, 0)
     if sets:
-        settle(model, None, None, sets)
+        log(settle(model, None, None, sets))
         LegacyConstantsPass()(model)
     conversion = ConvertOpsetPass(opset)
     conversion(model)
@@ -252,7 +253,10 @@ def inspect(model: ModelLike, *, progress: Progress | None = None) -> list[Recur
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
     (progress or _silent)("reading", 0, 0)
-    return inspect_model(load_model(model))
+    own = load_model(model)
+    nodes = inspect_model(own)
+    log([], find_warnings(own))
+    return nodes
 
 
 @model_function

@@ -16,7 +16,7 @@ from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.suppression import paused_collection
 from rnnlower.recurrent.exporter_warnings import Suspicion
 
-__all__ = ["ModelFunction", "Progress", "model_function"]
+__all__ = ["ModelFunction", "Progress", "log", "model_function"]
 
 logger = logging.getLogger("rnnlower.api")
 
@@ -74,7 +74,7 @@ def model_function(
         own = load_model(model)
         with paused_collection():
             report = function(own, *args, **options)
-            _log(report.notes, getattr(report, "warnings", ()))
+            log(report.notes, getattr(report, "warnings", ()))
             return own if isinstance(model, ir.Model) else to_proto(own), report
 
     @functools.wraps(function)
@@ -96,7 +96,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=[model, *rest], return_annotation="onnx.ModelProto | ir.Model")
 
 
-def _log(notes: Sequence[str], warnings: Sequence[Suspicion]) -> None:
+def log(notes: Sequence[str], warnings: Sequence[Suspicion] = ()) -> None:
+    """Log what the commands print as notes and warnings."""
     for note in notes:
         logger.info("%s", note)
     for warning in warnings:

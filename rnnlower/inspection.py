@@ -15,7 +15,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.state_warnings import other_recurrences
+from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 
 __all__ = ["RecurrentNode", "find_warnings", "inspect_model"]
 
@@ -78,7 +78,8 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
 
 def find_warnings(model: ir.Model) -> list[Suspicion]:
     """Return what a user should know about the model's recurrence; call `inspect_model` first."""
-    return [*find_suspicions(model), *other_recurrences(model)]
+    steps = [(each, parse_recurrent(each, lenient=True).seq_length) for each in find_recurrent(model)]
+    return [*find_suspicions(model), *forgotten_states(steps), *other_recurrences(model)]
 
 
 def _describe(located: Located) -> RecurrentNode:

@@ -42,7 +42,7 @@ def counted(count: int, noun: str) -> str:
 def option(name: str, value: object = None) -> str:
     """Write an option: `--opset 17`, or `opset=17`; without a value, its name."""
     if not _in_python.get():
-        return f"--{name}" if value is None else f"--{name} {value}"
+        return f"--{name}" if value is None else f"--{name} {_quoted(str(value))}"
     argument = _ARGUMENTS.get(name, name.replace("-", "_"))
     if name.startswith("no-"):
         return f"{argument.removeprefix('no_')}=False"

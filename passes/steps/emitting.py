@@ -63,7 +63,7 @@ def lower_nodes(work: Work) -> None:
     lowering(work.model)
     work.lowered = lowering.lowered
     work.notes += [
-        f"{located.label} never runs on inputs of these shapes, and went with its branch"
+        f"{located.label} never runs with these inputs, and was removed with its branch"
         for located in work.unreachable
     ]
     work.notes += [

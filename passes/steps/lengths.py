@@ -62,7 +62,7 @@ def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
                 f"{steps * _NODES_A_STEP:,} nodes and {steps * _BYTES_A_STEP / 1e9:,.1f} GB; "
                 f"the limit is {_MOST_STEPS:,} steps",
                 node=located,
-                remedy=f"use `{wording.call('scan')}`, which makes one",
+                remedy=f"use `{wording.call('scan')}`, which emits a single step",
             )
 
 

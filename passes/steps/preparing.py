@@ -153,6 +153,8 @@ def adapt_nodes(work: Work) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
 def set_impossible_aside(work: Work) -> None:
+    if not work.nodes:
+        return
     analysis = StaticShapesPass(work.nodes)
     analysis(work.model)
     work.unreachable += analysis.unreachable

@@ -72,7 +72,7 @@ def bench(
     on: str | None = None,
     progress: Progress | None = None,
 ) -> BenchResult:
-    """Return time the model as it is and in its lowered forms, on one runtime and on the same inputs.
+    """Time the model as it is and in its lowered forms, on one runtime and on the same inputs.
 
     Sessions run in a child process, one at a time. A form is timed only if its outputs agree with
     the model's.
@@ -133,6 +133,7 @@ def bench(
         gates=gates,
         runtime=runtime,
         target=target,
+        is_folded=target is not None or bool(sets),
         progress=progress or (lambda activity, done, total: None),
     )
     plans = [(strategy, 1) for strategy in STRATEGIES if strategy in strategies]

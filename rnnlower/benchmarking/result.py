@@ -28,7 +28,7 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Timing:
-        """Return summarize the samples."""
+        """Return the statistics of the samples, which are in seconds."""
         p10, median, p90 = (float(1e3 * value) for value in np.percentile(seconds, (10, 50, 90)))
         return cls(median, p10, p90, 1e3 * min(seconds))
 

@@ -49,6 +49,7 @@ class Settings:
     gates: Gates
     runtime: Engine | None
     target: Target | None
+    is_folded: bool
     progress: Progress
 
 
@@ -108,7 +109,7 @@ def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Setting
         unroll_factor=factor,
         semantics=settings.semantics,
         target=settings.target,
-        fold=None if settings.target is None else True,
+        fold=True if settings.is_folded else None,
         native=_NATIVE.get(strategy, "lower"),
         dequantize=settings.dequantize,
         assume_linear_before_reset=settings.assume_linear_before_reset,

@@ -60,7 +60,6 @@ app = typer.Typer(
     help="Rewrites LSTM, GRU and RNN nodes of ONNX models into primitive operators.",
     epilog=epilog("rnnlower"),
     no_args_is_help=True,
-    # Its two options are only in the help of `rnnlower` itself.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -42,6 +42,7 @@ _OWN_PANELS = {
 _ENGINE = "one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} {outputs}'"
 _OWN_HELP = {
     "verify": {"on": f"Run the candidate on this runtime: {_ENGINE}."},
+    "check": {"verbose": "List every node that does not fit, and the sources of guesses."},
     "bench": {"on": f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime."},
 }
 """Shared options that mean something else for some commands."""

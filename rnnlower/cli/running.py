@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import pathlib
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -38,6 +40,7 @@ __all__ = [
     "UNVERIFIED",
     "discard_stdout",
     "emit",
+    "emit_json",
     "emit_result",
     "error_entry",
     "exit_code",
@@ -78,6 +81,14 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
             name = f" {error.filename}" if isinstance(error.filename, str) else ""
             problem = f"cannot read or write{name}: {error.strerror or error}"
             _fail(OptionError(problem), USAGE, json_, error)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except Exception as error:
+            # A traceback would end with exit code 1, which means that two models differ.
+            traceback.print_exc()
+            problem = f"unexpected {type(error).__name__}: {error}"
+            remedy = "this is a fault of rnnlower: please report it with the lines above"
+            _fail(UnsupportedModelError(problem, remedy=remedy), REFUSED, json_, error)
 
     return guarded
 
@@ -86,7 +97,7 @@ def _fail(error: RnnLowerError, code: int, json_: bool, cause: BaseException) ->
     to_stderr(f"rnnlower: error: {error}")
     if json_:
         on = {"on": error.on} if isinstance(error, UnverifiableError) and error.on else {}
-        emit(json.dumps({"error": error_entry(error)} | on))
+        emit_json({"error": error_entry(error)} | on)
     raise typer.Exit(code) from cause
 
 
@@ -100,6 +111,19 @@ def exit_code(error: RnnLowerError) -> int:
     """Return the exit code of an error."""
     kinds = ((OptionError, USAGE), (UnverifiableError, UNVERIFIED), (VerificationError, DIFFERENT))
     return next((code for kind, code in kinds if isinstance(error, kind)), REFUSED)
+
+
+def emit_json(result: Mapping[str, Any]) -> None:
+    """Print an object on stdout; infinity and NaN, which JSON lacks, become null."""
+    emit(json.dumps(_without_infinities(result), allow_nan=False))
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_infinities(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinities(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def emit(text: str) -> None:
@@ -174,7 +198,7 @@ def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:
 
 def emit_result(result: dict[str, Any], error: RnnLowerError | None = None) -> None:
     """Print a result as JSON, with the error if the exit code is not 0."""
-    emit(json.dumps(result if error is None else result | {"error": error_entry(error)}))
+    emit_json(result if error is None else result | {"error": error_entry(error)})
 
 
 def size_on_disk(path: pathlib.Path, model: ir.Model) -> int:

@@ -143,7 +143,10 @@ def _look(engine: Engine, variable: str) -> tuple[str | None, str]:
         missing = [] if version else [engine.title]
     else:
         choices = tuple(package.split("|") for package in engine.packages)
-        found = _versions(engine.python, tuple(name for names in choices for name in names))
+        try:
+            found = _versions(engine.python, tuple(name for names in choices for name in names))
+        except OptionError as error:
+            return None, f"{variable} is of no use: {error}"
         present = [next((found[name] for name in names if name in found), None) for names in choices]
         missing = [names[0] for names, each in zip(choices, present, strict=True) if each is None]
         version = None if missing else present[0]

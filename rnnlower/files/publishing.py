@@ -37,8 +37,9 @@ def check_destination(output: pathlib.Path) -> None:
         OptionError: The destination is a directory, a device or a pipe.
     """
     with contextlib.suppress(OSError):
-        mode = output.lstat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        # A link to a file is replaced by a file, but what a link to a folder stands for is the folder.
+        mode = output.stat().st_mode
+        if not stat.S_ISREG(mode):
             kind = "a directory" if stat.S_ISDIR(mode) else "a device or pipe"
             raise OptionError(f"{output} cannot be written: it is {kind} and not a file")
 

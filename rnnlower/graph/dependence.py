@@ -79,7 +79,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
 def _given_to(owner: ir.Node | None, value: ir.Value) -> list[ir.Value | None]:
     """Return the sources of a body's input: the input of the enclosing node, and the loop-carried value."""
     body = owner.attributes.get("body") if owner is not None else None
-    if owner is None or body is None or body.is_ref():
+    if owner is None or body is None or body.is_ref() or not value.is_graph_input():
         return []
     graph = body.as_graph()
     index = graph.inputs.index(value)

@@ -61,7 +61,7 @@ def evaluate(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[
     feeds = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
     try:
         with np.errstate(all="ignore"):
-            outputs = ReferenceEvaluator(proto, opsets={"": opset}).run(None, feeds)
+            outputs = ReferenceEvaluator(_model_of(proto, feeds, opset)).run(None, feeds)
     except _FAILURES:
         return None
     if not all(isinstance(output, np.ndarray | np.generic) for output in outputs):
@@ -72,6 +72,17 @@ def evaluate(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[
         for value, array in zip(node.outputs, arrays, strict=True)
     )
     return arrays if agree and all(array.dtype.kind in _KINDS for array in arrays) else None
+
+
+def _model_of(node: onnx.NodeProto, feeds: Mapping[str, Array], opset: int) -> onnx.ModelProto:
+    """Return a model of the node: alone, it would be evaluated in the newest version of its operator."""
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), None)
+        for name, array in feeds.items()
+    ]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output]
+    graph = onnx.helper.make_graph([node], "node", inputs, outputs)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
 
 
 def infer(

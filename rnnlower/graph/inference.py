@@ -89,7 +89,7 @@ def _check_comes_back(infer: Callable[[Model], object], model: Model) -> None:
 
 
 def _serialized(model: ir.Model) -> bytes:
-    """Return serialize the model with the constants that may determine a size, and without the others."""
+    """Serialize the model with the constants that may determine a size, and without the others."""
     held = {value: value.const_value for value in _initializers(model)}
     try:
         for value, tensor in held.items():

@@ -46,6 +46,15 @@ class Question:
     trials: Sequence[tuple[Feeds, Feeds]]
 
 
+def _read(partial: pathlib.Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(partial.read_text(encoding="utf-8"))
+    except ValueError:
+        # Cut off in the middle: the questions are asked again.
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
 def question(
     nodes: Sequence[onnx.NodeProto],
     inputs: Feeds,
@@ -131,8 +140,8 @@ class Asker:
         self._answers: dict[str, list[str]] = {}
         self._saved = time.monotonic()
         if partial is not None and partial.exists():
-            kept = json.loads(partial.read_text(encoding="utf-8"))
-            if kept["of"] == self._of:
+            kept = _read(partial)
+            if kept.get("of") == self._of:
                 self._answers = kept["answers"]
 
     def __enter__(self) -> Self:

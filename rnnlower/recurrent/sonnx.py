@@ -24,9 +24,8 @@ from rnnlower.graph.walk import Located, origin
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 
-__all__ = ["FIRST_OPSET", "RULES", "SOURCE", "Departure", "Rule", "departures"]
+__all__ = ["FIRST_OPSET", "RULES", "Departure", "Rule", "departures"]
 
-SOURCE = "SONNX, informal specification of operator LSTM"
 FIRST_OPSET = 14
 """The first opset whose LSTM has all the attributes that must be written out."""
 

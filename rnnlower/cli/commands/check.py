@@ -56,7 +56,7 @@ def check(
         say(f"rnnlower: note: {note}", showing.quiet)
     after = _after_lowering(read_model(model), options) if misfits else None
     if after is not None:
-        say(f"rnnlower: note: {_told(after, runtime.name)}", showing.quiet)
+        say(f"rnnlower: note: {_told(after, target, runtime.name)}", showing.quiet)
     if showing.json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {
@@ -85,9 +85,10 @@ def _after_lowering(model: ir.Model, options: LoweringOptions) -> dict[str, Any]
     try:
         found = forecast(model, options)
     except RnnLowerError as error:
-        return {"lowered": [], "kept": [], "misfits": [], "left": [], "refused": str(error)}
+        return {"lowered": [], "adapted": [], "kept": [], "misfits": [], "left": [], "refused": str(error)}
     return {
         "lowered": [located.name for located in found.lowered],
+        "adapted": [node.name for node in found.adapted],
         "kept": [node.name for node in found.kept],
         "misfits": [dataclasses.asdict(misfit) for misfit in found.misfits],
         "left": grouped(found.misfits),
@@ -95,13 +96,13 @@ def _after_lowering(model: ir.Model, options: LoweringOptions) -> dict[str, Any]
     }
 
 
-def _told(after: dict[str, Any], target: str) -> str:
+def _told(after: dict[str, Any], target: str, name: str) -> str:
     command = f"`{call('lower', target=target)}`"
     if after["refused"]:
         return f"{command} refuses: {after['refused']}"
-    does = (
-        f"{command} lowers {counted(len(after['lowered']), 'recurrent node')} and keeps {len(after['kept'])}"
-    )
+    adapts = f", adapts {len(after['adapted'])}" if after["adapted"] else ""
+    lowers = f"lowers {counted(len(after['lowered']), 'recurrent node')}{adapts}"
+    does = f"{command} {lowers} and keeps {len(after['kept'])}"
     if not after["left"]:
         return f"{does}; then everything fits"
-    return f"{does}; then target {target} does not run " + "; ".join(after["left"])
+    return f"{does}; then target {name} does not run " + "; ".join(after["left"])

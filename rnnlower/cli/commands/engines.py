@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
-import typer
-
 from rnnlower.cli.options import Json
-from rnnlower.cli.running import exit_codes
+from rnnlower.cli.running import emit_json, exit_codes
 
 __all__ = ["engines"]
 
@@ -20,6 +16,6 @@ def engines(json_: Json = False) -> None:
 
     found = known()
     if json_:
-        typer.echo(json.dumps({"engines": [engine.to_dict() for engine in found]}))
+        emit_json({"engines": [engine.to_dict() for engine in found]})
     else:
         tables.print_engines(found)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from rnnlower.cli.options import Json, Model
-from rnnlower.cli.running import emit, exit_codes, warn
+from rnnlower.cli.running import emit_json, exit_codes, warn
 
 __all__ = ["inspect"]
 
@@ -26,6 +25,6 @@ def inspect(model: Model, json_: Json = False) -> None:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
-        emit(json.dumps(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]}))
+        emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
     else:
         tables.print_inspection(loaded, nodes)

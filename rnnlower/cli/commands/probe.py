@@ -71,6 +71,6 @@ def probe(
 def _tell(words: str) -> None:
     # On a terminal one line is overwritten; else every question is a line.
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{words[:100]}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{words[:100]}\r", end="", file=sys.stderr, flush=True)
     else:
         print(words, file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rnnlower.cli.options import OUTPUT, Json
-from rnnlower.cli.running import emit, exit_codes
+from rnnlower.cli.running import emit, emit_json, exit_codes
 
 __all__ = ["targets"]
 
@@ -36,6 +36,6 @@ def targets(
         return
     known = [find_target(name) for name in target_names()]
     if json_:
-        emit(json.dumps({"targets": [dataclasses.asdict(target) for target in known]}))
+        emit_json({"targets": [dataclasses.asdict(target) for target in known]})
     else:
         tables.print_targets(known)

@@ -40,6 +40,10 @@ def load(model: Model) -> Run:
             # MNN computes integers and conditions in int32.
             array = array.astype(np.int32) if array.dtype.kind in "bui" else array
             values.append(MNN.expr.const(array, list(array.shape), MNN.expr.NCHW, kinds[array.dtype.kind]))
-        return {name: value.read().copy() for name, value in zip(outputs, net.forward(values), strict=True)}
+        results = {name: value.read() for name, value in zip(outputs, net.forward(values), strict=True)}
+        return {
+            name: array.astype(model.dtypes[name]) if array.dtype.kind == "i" else array.copy()
+            for name, array in results.items()
+        }
 
     return run
