@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.adapt_nodes import AdaptNodesPass
     from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
     from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
+    from rnnlower.passes.capture_states import CaptureStatesPass
     from rnnlower.passes.conform_sonnx import ConformSonnxPass
     from rnnlower.passes.convert_opset import ConvertOpsetPass
     from rnnlower.passes.copy_outputs import CopyOutputsPass
@@ -36,6 +37,7 @@ __all__ = [
     "AdaptNodesPass",
     "AdaptRecurrentPass",
     "AssumeLinearBeforeResetPass",
+    "CaptureStatesPass",
     "ConformSonnxPass",
     "ConvertOpsetPass",
     "CopyOutputsPass",
@@ -64,6 +66,7 @@ _HOMES = {
     "AdaptNodesPass": "adapt_nodes",
     "AdaptRecurrentPass": "adapt_recurrent",
     "AssumeLinearBeforeResetPass": "assume_linear",
+    "CaptureStatesPass": "capture_states",
     "DequantizeRecurrentPass": "dequantize_recurrent",
     "ConformSonnxPass": "conform_sonnx",
     "ConvertOpsetPass": "convert_opset",

@@ -29,7 +29,7 @@ from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
 
-__all__ = ["AdaptNodesPass"]
+__all__ = ["ADAPTED", "AdaptNodesPass"]
 
 _PAD_MODES = ("reflect", "edge", "wrap")
 """The names used by the standard and by NumPy."""
@@ -278,3 +278,6 @@ _FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
     "Tanh": _as_sigmoid,
     "Unsqueeze": _as_reshape,
 }
+
+ADAPTED = frozenset(_FORMS)
+"""The operators that have another form."""

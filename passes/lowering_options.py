@@ -91,6 +91,11 @@ class LoweringOptions:
         return tuple(op_type for op_type in LOOPS if op_type not in self.target.control_flow.ops)
 
     @property
+    def may_unroll(self) -> bool:
+        """True if some of the model's own control flow may be unrolled."""
+        return bool(self.unrolls) or (self.target is not None and self.control_flow is None)
+
+    @property
     def emits(self) -> bool:
         """True if recurrent nodes are replaced, and not kept by a profile."""
         return not self.conforms

@@ -117,7 +117,7 @@ PIPELINE: Sequence[Step] = (
     Step(
         preparing.unroll_control_flow,
         "Unrolling makes sizes known.",
-        when=("unrolls",),
+        when=("may_unroll",),
     ),
     Step(
         preparing.resolve_sequences,

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import walk
+from rnnlower.passes.capture_states import CaptureStatesPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -46,6 +47,7 @@ def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node:
         unwanted: Whether a node must be folded however large the result is, because it cannot stay.
     """
     TakeBranchesPass()(model)
+    CaptureStatesPass()(model)
     FoldConstantsPass(unwanted)(model)
     RemoveNoopsPass()(model)
     RemoveUnusedPass()(model)

@@ -23,7 +23,7 @@ After ``UnrollControlFlowPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -66,6 +66,7 @@ class UnrollControlFlowPass(Pass):
     Args:
         kinds: The operators to unroll.
         strict: Whether a node that cannot be unrolled is an error.
+        also: Whether to unroll another Scan or Loop.
 
     Attributes:
         unrolled: The number of iterations of each unrolled node, by its name.
@@ -73,10 +74,17 @@ class UnrollControlFlowPass(Pass):
 
     ENSURES: ClassVar[Sequence[Condition]] = (_unrolled_nodes_are_gone,)
 
-    def __init__(self, kinds: Sequence[str] = _KINDS, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        kinds: Sequence[str] = _KINDS,
+        *,
+        strict: bool = False,
+        also: Callable[[ir.Node], bool] = lambda node: False,
+    ) -> None:
         super().__init__()
         self._kinds = kinds
         self._strict = strict
+        self._also = also
         self.unrolled: dict[str, int] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -101,7 +109,9 @@ class UnrollControlFlowPass(Pass):
         return ir.passes.PassResult(model, modified=bool(self.unrolled))
 
     def _is_wanted(self, node: ir.Node) -> bool:
-        return not node.domain and node.op_type in self._kinds
+        if node.domain or node.op_type not in _KINDS:
+            return False
+        return node.op_type in self._kinds or self._also(node)
 
     def _unroll_outermost(self, model: ir.Model) -> bool:
         if not any(self._is_wanted(node) for node, _ in walk(model.graph)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import default_opset, op_types
+from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
-from rnnlower.passes.adapt_nodes import AdaptNodesPass
+from rnnlower.passes.adapt_nodes import ADAPTED, AdaptNodesPass
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
 from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
@@ -28,7 +30,7 @@ from rnnlower.passes.steps.opset_moves import inline, move
 from rnnlower.passes.steps.work import Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
-from rnnlower.recurrent.finding import find_recurrent, matches
+from rnnlower.recurrent.finding import find_recurrent, is_recurrent, matches
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.fit import refuses, runs_op
 from rnnlower.targets.plan import require_static_inputs
@@ -104,15 +106,30 @@ def expand_definitions(work: Work) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
 def unroll_control_flow(work: Work) -> None:
-    kinds = work.options.unrolls
-    if kinds:
-        unrolling = UnrollControlFlowPass(kinds, strict=work.options.control_flow == "unroll")
-        unrolling(work.model)
-        work.notes += [
-            f"{name!r} became a straight line of {count} iterations"
-            for name, count in unrolling.unrolled.items()
-        ]
+    options = work.options
+    unrolling = UnrollControlFlowPass(
+        options.unrolls,
+        strict=options.control_flow == "unroll",
+        also=lambda node: options.control_flow is None and _does_not_run_inside(work, node),
+    )
+    unrolling(work.model)
+    work.notes += [
+        f"{name!r} became a straight line of {count} iterations" for name, count in unrolling.unrolled.items()
+    ]
+    if unrolling.unrolled:
         work.find_nodes()
+
+
+def _does_not_run_inside(work: Work, node: ir.Node) -> bool:
+    """Return whether the body of a Loop or Scan has ops that the target lacks, such as those of sequences.
+
+    In a straight line sequences become tensors, and constants can be folded.
+    """
+    target = work.options.target
+    inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
+    return target is not None and any(
+        not is_recurrent(each) and not runs_op(target, each) and each.op_type not in ADAPTED for each in inner
+    )
 
 
 def resolve_sequences(work: Work) -> None:

@@ -157,6 +157,15 @@ SUMS = """
     }
 """
 
+CARRIED = """
+    main (float[3, 2] x, float[2] w) => (float[3, 2] y, float[3, 2] z) <int64 n = {3}> {
+        a, y = Loop (n, , w) <body = b (int64 i, bool c, float[2] v) => (bool c, float[2] v, float[2] r)
+            { t = Gather (x, i)  r = Mul (t, v) }>
+        d, z = Loop (n, , w) <body = e (int64 k, bool f, float[2] u) => (bool f, float[2] u, float[2] q)
+            { s = Gather (x, k)  q = Add (s, u) }>
+    }
+"""
+
 SEQUENCE = """
     main (float[2] a, float[2] b) => (float[4] y, float[4] z)
     {
@@ -175,6 +184,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "AdaptNodesPass": (lambda: passes.AdaptNodesPass(is_a("Squeeze")), SQUEEZED),
     "AdaptRecurrentPass": (lambda: passes.AdaptRecurrentPass(find_target("opencv")), GATED),
     "AssumeLinearBeforeResetPass": (passes.AssumeLinearBeforeResetPass, GATED),
+    "CaptureStatesPass": (passes.CaptureStatesPass, CARRIED),
     "ConformSonnxPass": (passes.ConformSonnxPass, LSTMS),
     "ConvertOpsetPass": (lambda: passes.ConvertOpsetPass(12), RNNS),
     "CopyOutputsPass": (passes.CopyOutputsPass, READ),

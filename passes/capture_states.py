@@ -1,0 +1,103 @@
+"""Capture of states that a Loop hands on unchanged.
+
+Before::
+
+    (float[5, 2] x, float[2] h, float[2] w) => (float[5, 2] y) <int64 steps = {5}> {
+        last, same, y = Loop (steps, , h, w) <body = (int64 i, bool c, float[2] h_in, float[2] w_in)
+            => (bool c, float[2] h_out, float[2] w_in, float[2] row) {
+            x_t = Gather (x, i)
+            s = Mul (h_in, w_in)
+            h_out = Add (s, x_t)
+            row = Identity (h_out)
+        }>
+    }
+
+After ``CaptureStatesPass()``, the body reads ``w`` itself::
+
+    (float[5, 2] x, float[2] h, float[2] w) => (float[5, 2] y) <int64 steps = {5}> {
+        last, y = Loop (steps, , h) <body = (int64 i, bool c, float[2] h_in)
+            => (bool c, float[2] h_out, float[2] row) {
+            x_t = Gather (x, i)
+            s = Mul (h_in, w)
+            h_out = Add (s, x_t)
+            row = Identity (h_out)
+        }>
+    }
+
+TensorFlow's loops carry their weights in this way. A constant then is one inside the body, too, and OpenVINO
+refuses a body that returns one of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import walk
+from rnnlower.passes.base import Pass
+
+__all__ = ["CaptureStatesPass"]
+
+
+class CaptureStatesPass(Pass):
+    """Makes bodies of Loops read a state that never changes from outside.
+
+    A state stays that the body returns more than once, or whose final value is an output of a graph.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        modified = False
+        for node, _ in list(walk(model.graph)):
+            if node.op_type == "Loop" and not node.domain:
+                modified |= _capture(node)
+        return ir.passes.PassResult(model, modified)
+
+
+def _capture(node: ir.Node) -> bool:
+    body = node.attributes["body"].as_graph()
+    states = range(len(node.inputs) - 2)
+    same = [index for index in states if _is_same(node, body, index)]
+    for index in reversed(same):
+        given = node.inputs[2 + index]
+        assert given is not None
+        body.outputs.pop(1 + index)
+        body.inputs.pop(2 + index).replace_all_uses_with(given)
+        node.outputs[index].replace_all_uses_with(given)
+    if same:
+        _leave_out(node, same)
+    return bool(same)
+
+
+def _leave_out(node: ir.Node, same: Sequence[int]) -> None:
+    """Put a node without some states in the place of the node."""
+    graph = node.graph
+    assert graph is not None
+    inputs = [value for at, value in enumerate(node.inputs) if at - 2 not in same]
+    kept = [value for at, value in enumerate(node.outputs) if at not in same]
+    fewer = ir.Node(
+        "",
+        "Loop",
+        inputs,
+        node.attributes.values(),
+        num_outputs=len(kept),
+        name=node.name,
+        version=node.version,
+    )
+    fewer.metadata_props.update(node.metadata_props)
+    fewer.meta.update(node.meta)
+    fewer.doc_string = node.doc_string
+    graph.insert_before(node, fewer)
+    for new, old in zip(fewer.outputs, kept, strict=True):
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.type, new.shape = old.type, old.shape
+        name, old.name = old.name, None
+        new.name = name
+    graph.remove(node, safe=True)
+
+
+def _is_same(node: ir.Node, body: ir.Graph, index: int) -> bool:
+    inner = body.inputs[2 + index]
+    returned = [value for value in body.outputs if value is inner]
+    is_result = node.outputs[index].is_graph_output()
+    return body.outputs[1 + index] is inner and len(returned) == 1 and not is_result
