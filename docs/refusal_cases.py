@@ -97,6 +97,7 @@ OPTIONS = [
     Case("an input that is not there", f"{UNROLL} --input-shape Z:1"),
     Case("another rank", f"{UNROLL} --input-shape X:3,1"),
     Case("a size that contradicts", f"{UNROLL} --input-shape X:3,2,3"),
+    Case("two sizes of one dimension", f"{UNROLL} --dim T=4 --input-shape X:3,1,3"),
     Case("--node", f"{SCAN} --node gru*"),
     Case("--semantics", f"{SCAN} --semantics onnx"),
     Case("--semantics of verify", "verify model.onnx model.onnx --semantics onnx"),

@@ -3,7 +3,7 @@
 Before::
 
     (float[5, 2] x, float[2] h, float[2] w) => (float[5, 2] y) <int64 steps = {5}> {
-        last, same, y = Loop (steps, , h, w) <body = (int64 i, bool c, float[2] h_in, float[2] w_in)
+        last, same, y = Loop (steps, , h, w) <body = each (int64 i, bool c, float[2] h_in, float[2] w_in)
             => (bool c, float[2] h_out, float[2] w_in, float[2] row) {
             x_t = Gather (x, i)
             s = Mul (h_in, w_in)
@@ -12,10 +12,10 @@ Before::
         }>
     }
 
-After ``CaptureStatesPass()``, the body reads ``w`` itself::
+After ``CaptureStatesPass()``::
 
     (float[5, 2] x, float[2] h, float[2] w) => (float[5, 2] y) <int64 steps = {5}> {
-        last, y = Loop (steps, , h) <body = (int64 i, bool c, float[2] h_in)
+        last, y = Loop (steps, , h) <body = each (int64 i, bool c, float[2] h_in)
             => (bool c, float[2] h_out, float[2] row) {
             x_t = Gather (x, i)
             s = Mul (h_in, w)
@@ -31,13 +31,19 @@ refuses a body that returns one of its inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
+from rnnlower.passes.contracts import Condition
 
 __all__ = ["CaptureStatesPass"]
+
+
+def _states_change(model: ir.Model, owner: object) -> bool:
+    return not any(_states_to_capture(node) for node in _loops(model))
 
 
 class CaptureStatesPass(Pass):
@@ -46,18 +52,26 @@ class CaptureStatesPass(Pass):
     A state stays that the body returns more than once, or whose final value is an output of a graph.
     """
 
+    ENSURES: ClassVar[Sequence[Condition]] = (_states_change,)
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
-        for node, _ in list(walk(model.graph)):
-            if node.op_type == "Loop" and not node.domain:
-                modified |= _capture(node)
+        for node in _loops(model):
+            modified |= _capture(node)
         return ir.passes.PassResult(model, modified)
 
 
-def _capture(node: ir.Node) -> bool:
+def _loops(model: ir.Model) -> list[ir.Node]:
+    return [node for node, _ in walk(model.graph) if node.op_type == "Loop" and not node.domain]
+
+
+def _states_to_capture(node: ir.Node) -> list[int]:
     body = node.attributes["body"].as_graph()
-    states = range(len(node.inputs) - 2)
-    same = [index for index in states if _is_same(node, body, index)]
+    return [index for index in range(len(node.inputs) - 2) if _is_same(node, body, index)]
+
+
+def _capture(node: ir.Node) -> bool:
+    body, same = node.attributes["body"].as_graph(), _states_to_capture(node)
     for index in reversed(same):
         given = node.inputs[2 + index]
         assert given is not None

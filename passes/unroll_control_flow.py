@@ -95,6 +95,8 @@ class UnrollControlFlowPass(Pass):
                 known.
         """
         self._made = 0
+        if not any(self._is_wanted(node) for node, _ in walk(model.graph)):
+            return ir.passes.PassResult(model, modified=False)
         TakeBranchesPass()(model)
         while self._unroll_outermost(model):
             # Outer iterations reveal more about the nodes inside.
@@ -153,7 +155,7 @@ def _why_not(model: ir.Model, node: ir.Node) -> str:
     if node.op_type == "Scan":
         deciding = [*node.inputs[-node.attributes.get_int("num_scan_inputs", 1) :]]
     reason = decided_by(model, *deciding) or "it is known at run time only"
-    return f"it cannot be unrolled: its number of iterations is unknown; {reason}"
+    return f"cannot be unrolled: its number of iterations is unknown; {reason}"
 
 
 class _Writer:

@@ -116,8 +116,7 @@ def unroll_control_flow(work: Work) -> None:
     work.notes += [
         f"{name!r} became a straight line of {count} iterations" for name, count in unrolling.unrolled.items()
     ]
-    if unrolling.unrolled:
-        work.find_nodes()
+    work.find_nodes()
 
 
 def _does_not_run_inside(work: Work, node: ir.Node) -> bool:

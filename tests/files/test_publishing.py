@@ -156,6 +156,16 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["dangling.onnx", "link.onnx", "model.onnx"]
 
 
+def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
+    path = saved_model(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    code, words = run_line("scan", path, "-o", tmp_path / "link", "--trials", 1)
+    assert code == 2
+    assert "it is a directory and not a file" in words
+    assert (tmp_path / "link").is_symlink()
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
     first, second = saved_model(tmp_path), saved_model(tmp_path, 0.5, "second.onnx")

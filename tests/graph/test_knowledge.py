@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 from support.opset_cases import node_cases
 
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.evaluation import FOLDABLE, evaluate
 from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.walk import walk
@@ -108,3 +109,42 @@ def test_integers_are_divided_as_the_standard_says() -> None:
 def test_a_division_of_integers_by_zero_is_left_alone() -> None:
     node = ir.from_proto(helper.make_node("Div", ["a", "b"], ["c"]))
     assert evaluate(node, [np.array([7], np.int64), np.array([0], np.int64)], 17) is None
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13])
+def test_a_node_is_evaluated_in_the_version_of_the_model(opset: int) -> None:
+    """Up to opset 12 the axes of a Squeeze are an attribute, which the newest version ignores."""
+    axes, attribute = ("ones", "") if opset >= 13 else ("", "<axes = [0]>")
+    own = ir.from_onnx_text(f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        main (float[2] x) => (float[1, 2] y, float[1, 1, 1, 2] z)
+            <float[1, 1, 2] k = {{1, 2}}, int64[1] ones = {{0}}>
+        {{
+            s = Squeeze {attribute} (k{", " * bool(axes)}{axes})
+            u = Unsqueeze {attribute} (k{", " * bool(axes)}{axes})
+            y = Add (s, x)
+            z = Add (u, x)
+        }}
+    """)
+    knowledge = Knowledge(own)
+    squeezed, unsqueezed = (knowledge.constant(own.graph.node(at).outputs[0]) for at in (0, 1))
+    assert squeezed is not None
+    assert unsqueezed is not None
+    assert squeezed.tolist() == [[1, 2]]
+    assert unsqueezed.tolist() == [[[[1, 2]]]]
+
+
+def test_what_an_initializer_of_a_body_decides() -> None:
+    """A constant of a body is no input of it."""
+    own = ir.from_onnx_text(f"""{HEADER}
+        main (float[2] x, int64 n) => (float[2] y) {{
+            first = Loop (n, , x) <body = b (int64 i, bool c, float[2] h) => (bool c, float[2] h_out)
+                <float[2] k = {{1, 1}}> {{ h_out = Add (h, k) }}>
+            s = ReduceSum <keepdims = 0> (first)
+            m = Cast <to = 7> (s)
+            y = Loop (m, , x) <body = d (int64 j, bool e, float[2] v) => (bool e, float[2] v_out)
+                {{ v_out = Mul (v, v) }}>
+        }}
+    """)
+    decided = own.graph.node(-1).inputs[0]
+    assert "'x'" in (decided_by(own, decided) or "")

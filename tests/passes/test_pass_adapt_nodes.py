@@ -177,3 +177,12 @@ def test_what_comes_of_an_adapted_node_is_known_to_the_next() -> None:
         { t = ScatterND (x, first, u)  y = ScatterND (t, last, u) }
     """
     assert "ScatterND" not in adapted(text, "ScatterND")
+
+
+@pytest.mark.parametrize(("lengths", "expected"), [("5, 5", ["Gather"]), ("5, 3", ["ReverseSequence"])])
+@pytest.mark.parametrize("order", ["time_axis = 0, batch_axis = 1", "time_axis = 1, batch_axis = 0"])
+def test_a_whole_sequence_is_reversed_by_a_gather(lengths: str, expected: list[str], order: str) -> None:
+    shape = "5, 2, 3" if order.startswith("time_axis = 0") else "2, 5, 3"
+    text = f"""main (float[{shape}] x) => (float[{shape}] y) <int64[2] n = {{{lengths}}}>
+        {{ y = ReverseSequence <{order}> (x, n) }}"""
+    assert adapted(text, "ReverseSequence") == expected

@@ -95,11 +95,25 @@ OPEN = """
     }
 """
 
+FILLED = """
+    main (float[3, 2] x) => (float[3, 2] y) <int64 n = {3}> {
+        none = SequenceEmpty ()
+        rows = Loop (n, , none) <body = b (int64 i, bool c, seq(float[2]) s) => (bool c, seq(float[2]) more) {
+            t = Gather (x, i)
+            r = Tanh (t)
+            more = SequenceInsert (s, r)
+        }>
+        y = ConcatFromSequence <axis = 0, new_axis = 1> (rows)
+    }
+"""
+
 
 def test_what_is_open_stays_or_is_refused_by_name() -> None:
     own = ir.from_onnx_text(HEADER + OPEN)
     assert not UnrollControlFlowPass()(own).modified
-    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Loop node 'y' .* input 'n' decides it: sets="):
+    with pytest.raises(
+        rnnlower.UnsupportedModelError, match=r"Loop node 'y': .* input 'n' decides it: sets="
+    ):
         UnrollControlFlowPass(strict=True)(own)
 
 
@@ -107,6 +121,17 @@ def test_names_in_iterations_tell_where_they_come_from() -> None:
     model = rnnlower.unroll(onnx.parser.parse_model(HEADER + OPEN), sets={"n": 3}, control_flow="unroll")
     assert isinstance(model, onnx.ModelProto)
     assert [node.output[0] for node in model.graph.node] == ["y/0/g", "y/1/g", "y"]
+
+
+def test_a_runtime_that_lacks_an_op_of_the_body_gets_a_straight_line() -> None:
+    """OpenCV has Loop, but no sequences."""
+    source = onnx.parser.parse_model(HEADER + FILLED)
+    lowered, report = rnnlower.lower.with_report(source, target="opencv")
+    assert "'rows' became a straight line of 3 iterations" in report.notes
+    assert not {"Loop", "SequenceInsert"} & {node.op_type for node in lowered.graph.node}
+    assert rnnlower.verify(source, lowered)
+    kept = rnnlower.lower(source, target="opencv", control_flow="keep")
+    assert "Loop" in {node.op_type for node in kept.graph.node}
 
 
 def test_too_long_a_line_is_refused() -> None:

@@ -45,7 +45,7 @@ def _judge_open(model: ControlModel, inputs: Arrays) -> str:
         lowered, report = rnnlower.unroll.with_report(model.proto, sets=sets, control_flow="unroll")
     except rnnlower.UnsupportedModelError as error:
         told = re.search(
-            r"Loop node '.+' cannot be unrolled: .*input '(x|flag|times)' decides it", str(error)
+            r"Loop node '.+': cannot be unrolled: .*input '(x|flag|times)' decides it", str(error)
         )
         return "" if told else f"refused: {error}"
     fed = inputs | {name: np.array(value) for name, value in model.settings.items() if name != "mode"}
