@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
@@ -64,7 +65,7 @@ class AssumeLinearBeforeResetPass(Pass):
                 raise UnsupportedModelError(
                     f"GRU-1 has no {_NAME}, which is to be assumed",
                     node=located,
-                    remedy=f"convert the model first (rnnlower convert --opset {_FIRST_OPSET})",
+                    remedy=f"convert the model first: `{wording.call('convert', opset=_FIRST_OPSET)}`",
                 )
             given = node.attributes.get(_NAME)
             if given is None or given.is_ref() or given.as_int() != 1:

@@ -40,9 +40,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def option(name: str, value: object = None) -> str:
-    """Write an option: `--opset 17`, or `opset=17`; without a value, its name."""
+    """Write an option: `--opset 17`, or `opset=17`; a switch has the value True, a mere name none."""
     if not _in_python.get():
-        return f"--{name}" if value is None else f"--{name} {_quoted(str(value))}"
+        return f"--{name}" if value is None or value is True else f"--{name} {_quoted(str(value))}"
     argument = _ARGUMENTS.get(name, name.replace("-", "_"))
     if name.startswith("no-"):
         return f"{argument.removeprefix('no_')}=False"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import MissingOperatorError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
@@ -152,6 +153,6 @@ def _look_at_types(work: Work, nodes: Sequence[ResolvedNode]) -> None:
     work.rounds = bool(narrow) and work.preferences.compute_type is None
     if narrow and work.options.compute_type is None and not work.rounds:
         work.notes.append(
-            f"target {work.target.name} sums products of float16 in float16: {len(narrow)} recurrent node(s) "
-            "compute in float32, between Casts"
+            f"target {work.target.name} sums products of float16 in float16: "
+            f"{wording.counted(len(narrow), 'recurrent node')} in float32, between Casts"
         )

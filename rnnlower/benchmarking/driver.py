@@ -257,7 +257,8 @@ def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
             continue
         dims = "" if value.shape is None else f" {value.shape}"
         notes.append(
-            f"input {value.name!r}{dims} ran as {list(array.shape)}; --dim and --input-shape fix that"
+            f"input {value.name!r}{dims} ran as {list(array.shape)}; {wording.option('dim')} and "
+            f"{wording.option('input-shape')} fix that"
         )
     return notes
 

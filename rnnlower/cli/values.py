@@ -121,7 +121,7 @@ def parse_chunk(chunk: str) -> int | None:
     if chunk == "any":
         return None
     if not chunk.isdecimal():
-        raise OptionError(f"--chunk {chunk!r} is no number of time steps, and not any")
+        raise OptionError(f"--chunk {chunk!r} is neither a number of time steps nor any")
     return int(chunk)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import MissingOperatorError
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.names import Scope
@@ -30,7 +31,6 @@ __all__ = ["FIRST_OPSET", "quantized_lanes", "restore_order"]
 FIRST_OPSET = 11
 """The first opset with DynamicQuantizeLinear."""
 
-_REMEDY = "make the weights float (--dequantize)"
 _IOFC, _CARRIED = "iofc", "carried"
 
 
@@ -88,7 +88,8 @@ def quantized_lanes(e: Emitter, node: ResolvedNode, weights: Weights, X: TimeSer
         rounded = _rounded(e, _computed_steps(e, node, X.axes, X))
         return [_lane(e, node, weights, X.axes, rounded, d) for d in range(node.num_directions)]
     except MissingOperatorError as error:
-        raise error.behind("integer arithmetic", _REMEDY) from None
+        advice = f"make the weights float ({wording.option('dequantize', True)})"
+        raise error.behind("integer arithmetic", advice) from None
 
 
 def _lane(

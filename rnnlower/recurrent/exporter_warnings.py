@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, walk
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
@@ -18,7 +19,6 @@ from rnnlower.recurrent.parsing import parse_recurrent
 __all__ = ["Suspicion", "find_suspicions"]
 
 _RECURRENT_NAME = re.compile(r"LSTM|GRU|RNN|Lstm|Gru|Rnn|(^|_)(lstm|gru|rnn)(_|$)")
-_LINEAR = "--assume-linear-before-reset"
 _MOVES = frozenset(["Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 
 
@@ -91,7 +91,7 @@ def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspici
         located.label,
         "linear_before_reset is 0",
         f"{why}, so the model most likely does not compute what was trained",
-        f"export it again with a newer exporter, or fix it with {_LINEAR}",
+        f"export it again with a newer exporter, or fix it with {wording.option('assume-linear-before-reset', True)}",
     )
 
 
@@ -174,8 +174,12 @@ def _baked_batch(model: ir.Model, located: Located) -> Iterator[Suspicion]:
             f"{name} is a constant of {rows} row(s), but the batch of X is dynamic",
             "an exporter has fixed the batch of its example (pytorch/pytorch#45653, onnx/onnx#3182), "
             "so the model only runs with that batch",
-            f"fix the batch to {rows} (--dim, --input-shape), or export the initial states as inputs",
+            f"fix the batch to {rows} ({_sizes()}), or export the initial states as inputs",
         )
+
+
+def _sizes() -> str:
+    return f"{wording.option('dim')}, {wording.option('input-shape')}"
 
 
 def _baked_lengths(model: ir.Model, located: Located) -> Iterator[Suspicion]:
@@ -190,7 +194,7 @@ def _baked_lengths(model: ir.Model, located: Located) -> Iterator[Suspicion]:
         f"sequence_lens is a constant ({brief}), but the batch or the length of X is dynamic",
         "an exporter that traces writes down the lengths of its example (pytorch/pytorch#15319), and steps "
         "behind them are never read",
-        "export the lengths as an input, or fix the sizes of X to the example's (--dim, --input-shape)",
+        f"export the lengths as an input, or fix the sizes of X to the example's ({_sizes()})",
     )
 
 

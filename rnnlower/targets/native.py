@@ -66,7 +66,7 @@ def native_misfits(located: Located, target: Target, semantics: Semantics) -> li
     """Return why the target does not run a recurrent node of known types and sizes as it is."""
     found = _of_profile(located, target)
     if found is None:
-        remedy = wording.call("lower", target=target.name)
+        remedy = wording.call("lower", target=target.address)
         found = [(text, remedy, claim) for text, claim in _native_reasons(located, target, semantics)]
     return [
         Misfit(located.path, located.name, located.node.op_type, text, remedy, claim.source, claim.guess)

@@ -96,9 +96,10 @@ def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
         listed = f"; it must be one of {', '.join(names)}, or the path of a .toml file that describes one"
         raise OptionError(f"there is no target {str(name)!r}" + (did_you_mean(name, names, _ALIKE) or listed))
     try:
-        return parse_target(path.stem, path.read_text(encoding="utf-8"))
+        target = parse_target(path.stem, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise OptionError(f"target file {path}: {error}") from error
+    return dataclasses.replace(target, path=str(name))
 
 
 def read_toml(path: pathlib.Path) -> dict[str, Any]:

@@ -279,7 +279,10 @@ class Tried(Claim):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A runtime; the fields are the tables of its file. ``engine`` runs models on it, if there is one."""
+    """A runtime; the fields are the tables of its file.
+
+    ``engine`` runs models on it, if there is one; ``path`` is that of its file if it is not built in.
+    """
 
     name: str
     title: str
@@ -295,6 +298,12 @@ class Target:
     costs: Costs | None = None
     tried: Tried | None = None
     engine: str = ""
+    path: str = ""
+
+    @property
+    def address(self) -> str:
+        """The name under which a command finds it: that of a file is its path."""
+        return self.path or self.name
 
     @property
     def profile(self) -> str:

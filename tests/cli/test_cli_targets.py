@@ -37,6 +37,20 @@ def test_check_before_and_after(tmp_path: Path) -> None:
     assert "every node fits target openvino" in rnnlower("check", out, "--target", "openvino").stdout
 
 
+def test_check_counts_adapted_nodes(tmp_path: Path) -> None:
+    path = save(Config(op_type="GRU", opset=14, linear_before_reset=1, seq_length=50).build(), tmp_path)
+    line = ("check", path, "--target", "opencv")
+    after = rnnlower(*line, "--json", code=1).json["after_lower"]
+    assert (len(after["lowered"]), len(after["adapted"]), len(after["kept"])) == (0, 1, 0)
+    assert "lowers 0 recurrent nodes, adapts 1 and keeps 0" in rnnlower(*line, code=1).stderr
+
+
+def test_check_names_a_target_file_as_it_was_given(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL)
+    run = rnnlower("check", MODELS / "lstm14_peephole.onnx", "--target", path, code=1)
+    assert f"rnnlower lower --target {path}" in run.stderr
+
+
 def test_check_json_marks_guesses(tmp_path: Path) -> None:
     path = save(Config(opset=14, dtype="float16").build(), tmp_path)
     result = rnnlower("check", path, "--target", "onnx2c", "--json", code=1).json

@@ -8,8 +8,8 @@ from pathlib import Path
 import generate
 import onnx
 import pytest
+from support.cli_helpers import Run, save
 from support.cli_helpers import rnnlower as run
-from support.cli_helpers import save
 from support.commands import board
 from support.small_models import info, model_of, recurrent_model, weights
 
@@ -118,3 +118,20 @@ def one_node(op_type: str, domain: str = "", opset: int = 17) -> onnx.ModelProto
     float_ = onnx.TensorProto.FLOAT
     x, y = info("X", float_, [64]), info("Y", float_, [64])
     return model_of([node], [x], [y], opset=opset, extra_domains=[domain] if domain else [])
+
+
+def test_a_fault_of_rnnlower_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("rnnlower.files.model_io.read_model", fail)
+    result = Run("inspect", KEPT["FIXED"], "--json")
+    assert result.code == 3
+    assert "Traceback" in result.stderr
+    assert result.json["error"]["message"].startswith("unexpected ZeroDivisionError: planted")
+
+
+def test_json_has_no_infinity(tmp_path: Path) -> None:
+    model = recurrent_model("RNN", activations=["LeakyRelu"], activation_alpha=[float("inf")])
+    (node,) = run("inspect", save(model, tmp_path), "--json").json["recurrent"]
+    assert node["attributes"]["activation_alpha"] == [None]

@@ -88,3 +88,7 @@ def test_warnings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="rnnlower"):
         rnnlower.unroll(recurrent_model(), dims={"T": 1})
     assert "`rnnlower.stream(model)`" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="rnnlower"):
+        rnnlower.inspect(recurrent_model(inputs={"X": (FLOAT, [1, 2, 3])}))
+    assert "`rnnlower.stream(model)`" in caplog.text

@@ -39,6 +39,8 @@ def test_another_interpreter_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path)
     assert (engine.python, engine.version) == (str(other), metadata.version("onnxruntime"))
     monkeypatch.setenv("RNNLOWER_PYTHON_ONNXRUNTIME", str(tmp_path / "nowhere"))
     assert "is not a program" in find_engine("onnxruntime").missing
+    monkeypatch.setenv("RNNLOWER_PYTHON_ONNXRUNTIME", "false")
+    assert "cannot list its packages" in find_engine("onnxruntime").missing
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def test_a_probe_that_was_ended_goes_on(
     first = runtime.asked
     path.unlink()
     runtime.asked = 0
+    (tmp_path / "faulty.toml.partial").write_text('{"of": {"eng')
     probe("rnnlower-reference", output=path)
     assert runtime.asked == first
 

@@ -36,6 +36,8 @@ def targets(
         return
     known = [find_target(name) for name in target_names()]
     if json_:
-        emit_json({"targets": [dataclasses.asdict(target) for target in known]})
+        # The path is that of a user's file.
+        fields = [dataclasses.asdict(target) for target in known]
+        emit_json({"targets": [{k: v for k, v in each.items() if k != "path"} for each in fields]})
     else:
         tables.print_targets(known)
