@@ -87,11 +87,12 @@ def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspici
         )
     else:
         return
+    option = wording.option("assume-linear-before-reset", True)
     yield Suspicion(
         located.label,
         "linear_before_reset is 0",
         f"{why}, so the model most likely does not compute what was trained",
-        f"export it again with a newer exporter, or fix it with {wording.option('assume-linear-before-reset', True)}",
+        f"export it again with a newer exporter, or fix it with {option}",
     )
 
 

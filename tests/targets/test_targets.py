@@ -323,7 +323,8 @@ def test_native_nodes_are_judged_by_their_attributes(
     model = Config(opset=14, **fields).build()  # type: ignore[arg-type]
     misfits = rnnlower.check(model, target=path)
     assert [misfit.reason for misfit in misfits][:1] == ([reason] if reason else [])
-    assert all(misfit.remedy == 'rnnlower.lower(model, target="own")' for misfit in misfits)
+    remedy = f'rnnlower.lower(model, target="{path}")'
+    assert all(misfit.remedy == remedy for misfit in misfits)
     kept = [node.op_type for node in model.graph.node] if not reason else []
     assert rnnlower.check(model, target=path, semantics="spec") != [] or not kept
 
