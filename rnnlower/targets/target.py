@@ -298,7 +298,7 @@ class Target:
     costs: Costs | None = None
     tried: Tried | None = None
     engine: str = ""
-    path: str = ""
+    path: str = dataclasses.field(default="", compare=False)
 
     @property
     def address(self) -> str:
