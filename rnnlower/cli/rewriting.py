@@ -139,11 +139,14 @@ class Rewriting:
     ) -> None:
         """Write the page about the run, if one is wanted; ``sections`` uses facts about the source."""
         if self.showing.report is not None and self.facts is not None:
+            from rnnlower.reporting import result_section
+
+            written = verification is None or bool(verification)
             report_page(
                 self.showing.report,
                 f"rnnlower {self.name} {self.source.name}",
                 verification,
-                [self.facts.section, *sections(self.facts)],
+                [self.facts.section, result_section(self.output, written), *sections(self.facts)],
                 self.phases,
                 not self.shows_words,
             )

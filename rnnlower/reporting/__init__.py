@@ -5,6 +5,7 @@ from rnnlower.reporting.content import (
     conversion_sections,
     lowering_sections,
     model_facts,
+    result_section,
     stream_sections,
     verification_sections,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "conversion_sections",
     "lowering_sections",
     "model_facts",
+    "result_section",
     "stream_sections",
     "verification_sections",
     "write_page",

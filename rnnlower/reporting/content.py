@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
-from rnnlower.files.model_io import read_model
+from rnnlower.files.model_io import data_files, read_model
 from rnnlower.inspection import RecurrentNode, inspect_model
 from rnnlower.reporting.drawing import draw_node, draw_step, step_of
 from rnnlower.reporting.page import Section, escape, paragraphs, table
-from rnnlower.reporting.plots import bars, over_time
+from rnnlower.reporting.plots import bars, over_time, percent, shares
 from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
@@ -30,12 +30,14 @@ __all__ = [
     "conversion_sections",
     "lowering_sections",
     "model_facts",
+    "result_section",
     "stream_sections",
     "verification_sections",
 ]
 
 _MOST_DRAWN = 4
 _MOST_PLOTTED = 12
+_TYPE_NAMES = {"float": "float32", "double": "float64"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +61,10 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
     """
     model = read_model(path)
     graph, nodes = model.graph, _recurrent_nodes(path)
+    size = path.stat().st_size + sum(file.stat().st_size for file in data_files(model))
     facts = [
-        ("file", f"{path.name}, {path.stat().st_size:,} bytes"),
+        ("file", str(path)),
+        ("size", f"{size:,} bytes"),
         ("opset", ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in model.opset_imports.items())),
         ("producer", f"{model.producer_name or '?'} {model.producer_version or ''}"),
         *(("input", _signature(value)) for value in graph.inputs if not value.is_initializer()),
@@ -69,9 +73,18 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
     return ModelFacts(Section(title, table((), facts) + _recurrent_table(nodes)), nodes)
 
 
+def result_section(path: pathlib.Path, written: bool) -> Section:
+    """Return the section on the model that a command has written, or on why there is none."""
+    title = "The result"
+    if written:
+        return model_facts(path, title).section
+    return Section(title, paragraphs([f"The outputs differ, so {path} was not written."]))
+
+
 def _signature(value: ir.Value) -> str:
     shape = "of unknown shape" if value.shape is None else f"[{', '.join(map(_dim, value.shape))}]"
-    return f"{value.name}: {'?' if value.dtype is None else value.dtype.name.lower()} {shape}"
+    name = "?" if value.dtype is None else value.dtype.name.lower()
+    return f"{value.name}: {_TYPE_NAMES.get(name, name)} {shape}"
 
 
 def _dim(dim: int | ir.SymbolicDim) -> str:
@@ -241,7 +254,7 @@ def verification_sections(result: VerificationResult | None) -> Iterator[Section
     )
     sets = counted(result.trials, "set")
     body = paragraphs([f"Compared on {sets} of inputs. {engines[:1].upper()}{engines[1:]}."])
-    body += paragraphs([*result.problems, *filter(None, [result.first_difference]), *result.skipped])
+    body += paragraphs([*result.problems, *_beginning(result), *result.skipped])
     body += _outputs(result.outputs)
     if result.on is not None:
         body += f"<h3>On another runtime</h3>\n{paragraphs([str(result.on)])}"
@@ -249,6 +262,12 @@ def verification_sections(result: VerificationResult | None) -> Iterator[Section
     yield Section("Verification", body)
     if plots := "".join(_time_plots(result.outputs)):
         yield Section("Errors over the time steps", plots)
+
+
+def _beginning(result: VerificationResult) -> list[str]:
+    return (
+        [f"The first inner value that differs: {result.first_difference}"] if result.first_difference else []
+    )
 
 
 def _outputs(outputs: Sequence[OutputComparison]) -> str:
@@ -259,17 +278,14 @@ def _outputs(outputs: Sequence[OutputComparison]) -> str:
     for each in outputs:
         allowed = "" if each.allowed is None else f"{each.allowed:.2g}"
         verdict = ("equal" if each.equal else "DIFFERENT") + (f", {each.note}" if each.note else "")
-        rows.append((each.name, each.dtype or "?", f"{each.error:.2g}", allowed, _share(each), verdict))
-    lengths = [(each, min(each.used or 0.0, 2.0)) for each in outputs[:_MOST_PLOTTED]]
-    plot = bars([(each.name, length, _share(each) or "0", not each.equal) for each, length in lengths], 1.0)
-    caption = "Share of the allowed error that is used (dashed: the limit)"
+        rows.append((each.name, each.dtype or "?", f"{each.error:.2g}", allowed, _used(each), verdict))
+    plot = shares([(each.name, each.used or 0.0, not each.equal) for each in outputs[:_MOST_PLOTTED]])
+    caption = "Share of the allowed error that is used, on a logarithmic scale (dashed: the limit)"
     return f"{table(header, rows)}<h3>{caption}</h3>\n{plot}"
 
 
-def _share(output: OutputComparison) -> str:
-    if not output.used:
-        return "" if output.used is None else "0%"
-    return f"{output.used:.1%}" if output.used < 10 else f"{output.used:.3g}x"
+def _used(output: OutputComparison) -> str:
+    return "" if output.used is None else percent(output.used)
 
 
 def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:

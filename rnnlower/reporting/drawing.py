@@ -181,7 +181,7 @@ class _Drawing:
     def svg(self) -> str:
         first = min(layer for _, _, _, layer in self._boxes)
         layers = [layer - first for _, _, _, layer in self._boxes]
-        layout = place([_width(title, kind) for title, _, kind, _ in self._boxes], layers, self.edges)
+        layout = place([_width(*box) for box in self._boxes], layers, self.edges)
         width, height = layout.width + 4, max(layers) * _LAYER + _TALL + 4
         body = "\n".join([*self._lines(layout), *self._shapes(layout, layers)])
         return (
@@ -207,13 +207,15 @@ class _Drawing:
 
     def _shapes(self, layout: Layout, layers: Sequence[int]) -> Iterator[str]:
         made = {b for _, b in self.edges}
-        for number, (title, subtitle, kind, _) in enumerate(self._boxes):
+        for number, box in enumerate(self._boxes):
+            title, subtitle, kind, _ = box
             middle, y = layout.middles[number], layers[number] * _LAYER
+            width = _width(*box)
             if kind == "value":
                 yield _text(middle, y + (14 if number in made else 30), title, ' class="dim"')
                 continue
             yield (
-                f'<rect x="{middle - _BOX / 2:.1f}" y="{y}" width="{_BOX}" height="{_TALL}" rx="5" '
+                f'<rect x="{middle - width / 2:.1f}" y="{y}" width="{width}" height="{_TALL}" rx="5" '
                 f'fill="var(--paper)" stroke="{_COLOURS[kind]}" stroke-width="1.5"/>'
             )
             yield _text(middle, y + (16 if subtitle else 22), title, ' font-weight="600"')
@@ -221,8 +223,9 @@ class _Drawing:
                 yield _text(middle, y + 30, subtitle, ' class="dim"')
 
 
-def _width(title: str, kind: str) -> int:
-    return max(40, _LETTER * len(_short(title))) if kind == "value" else _BOX
+def _width(title: str, subtitle: str, kind: str, layer: int) -> int:
+    text = _LETTER * max(len(_short(title)), len(_short(subtitle)))
+    return max(40, text) if kind == "value" else max(_BOX, text + 2 * _LETTER)
 
 
 def _short(text: str) -> str:

@@ -18,6 +18,8 @@ from rnnlower.files.publishing import check_destination
 __all__ = ["Page", "Section", "check_report", "escape", "paragraphs", "table", "write_page"]
 
 _NUMBER = re.compile(r"[\d.,]+(e[+-]?\d+)?( ?[%x]| s)?( - [\d.]+)?|inf|nan|\?")
+_LONG = 24
+"""The number of letters from which a word may be broken."""
 _STYLE = pathlib.Path(__file__).with_name("style.css")
 
 
@@ -108,9 +110,17 @@ def _origin(page: Page) -> str:
     versions = [(name, _version(name)) for name in ("rnnlower", "onnx", "onnx-ir", "onnxruntime", "numpy")]
     machine = f"{platform.system()} {platform.machine()}"
     rows = [*versions, ("Python", platform.python_version()), ("machine", machine)]
-    phases = [(phase, f"{seconds:.2f} s") for phase, seconds in page.seconds.items()]
-    times = f"<h3>Time of each phase</h3>\n{table((), phases)}" if phases else ""
+    times = f"<h3>Time of each phase</h3>\n{table((), _phases(page.seconds))}" if page.seconds else ""
     return f"<pre>{escape(page.command)}</pre>\n{table((), rows)}{times}"
+
+
+def _phases(seconds: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the time of each phase and of all; ``a: b`` is a part of ``a`` that ``a`` does not include."""
+    whole = {phase.partition(":")[0] for phase in seconds if ":" in phase}
+    names = {phase: f"{phase}: the rest" if phase in whole else phase for phase in seconds}
+    order = sorted(seconds, key=lambda phase: phase in whole)
+    rows = [(names[phase], seconds[phase]) for phase in order]
+    return [(name, f"{time:.2f} s") for name, time in [*rows, ("all", sum(seconds.values()))]]
 
 
 def _version(package: str) -> str:
@@ -136,12 +146,20 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     body = [["" if value is None else value for value in row] for row in rows]
     columns = list(zip(*body, strict=True))
     shown = [number for number, column in enumerate(columns) if any(value != "" for value in column)]
-    kinds = {number: ' class="number"' * all(map(_is_number, columns[number])) for number in shown}
+    kinds = {number: _kind(columns[number]) for number in shown}
     lines = [
         "".join(f"<{tag}{kinds[number]}>{escape(_shown(row[number]))}</{tag}>" for number in shown)
         for tag, row in [*([("th", header)] if header else []), *(("td", row) for row in body)]
     ]
     return f'<div class="wide"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>\n'
+
+
+def _kind(column: Sequence[object]) -> str:
+    """Return the class of a column: numbers, or names so long that they may be broken anywhere."""
+    if all(map(_is_number, column)):
+        return ' class="number"'
+    words = [word for value in column for word in str(value).split()]
+    return ' class="long"' if max(map(len, words), default=0) > _LONG else ""
 
 
 def _shown(value: object) -> object:

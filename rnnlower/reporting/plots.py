@@ -3,42 +3,77 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rnnlower.reporting.page import escape
 
-__all__ = ["bars", "over_time"]
+__all__ = ["bars", "over_time", "percent", "shares"]
 
 _WIDTH = 760
 _LABELS = 190
 _ROW = 24
+_SPAN = _WIDTH - _LABELS - 150
+"""The length of the longest bar; its text follows."""
+_LOWEST_SHARE, _MOST_TICKS = -4, 8
 _MOST_POINTS = 500
 
 
-def bars(rows: Sequence[tuple[str, float, str, bool]], limit: float | None = None) -> str:
-    """Draw horizontal bars, given as (label, length, text after the bar, is bad), and a line at the limit."""
-    largest = (
-        max([length for _, length, _, _ in rows] + ([] if limit is None else [limit]), default=0.0) or 1.0
-    )
-    scale = (_WIDTH - _LABELS - 150) / largest
+def bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
+    """Draw horizontal bars, given as (label, length, text after the bar, is bad)."""
+    scale = _SPAN / (max([length for _, length, _, _ in rows], default=0.0) or 1.0)
+    parts = _bars((label, length * scale, text, bad) for label, length, text, bad in rows)
+    return _svg(_WIDTH, len(rows) * _ROW + 4, parts)
+
+
+def shares(rows: Sequence[tuple[str, float, bool]]) -> str:
+    """Draw shares of a limit, given as (label, share, is bad), on a logarithmic axis; the limit is dashed."""
+    known = [share for _, share, _ in rows if 0 < share < math.inf]
+    low = max(math.floor(math.log10(min(known, default=0.1))), _LOWEST_SHARE)
+    low, high = min(low, -1), max(math.ceil(math.log10(max(known, default=1.0))), 0)
+    scale, height = _SPAN / (high - low), len(rows) * _ROW + 4
+
+    def width_of(share: float) -> float:
+        return scale * ((math.log10(min(share, 10.0**high)) if share > 0 else low) - low)
+
     parts = []
-    for number, (label, length, text, bad) in enumerate(rows):
-        top, width = number * _ROW, max(length * scale, 1.0)
-        colour = "var(--bad)" if bad else "var(--blue)"
+    for power in range(low, high + 1):
+        if power % math.ceil((high - low) / _MOST_TICKS):
+            continue
+        x, line = _LABELS + (power - low) * scale, "var(--line)"
+        if power == 0:
+            line = 'var(--bad)" stroke-dasharray="4 3'
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="{line}"/>'
+            f'<text x="{x:.1f}" y="{height + 14}" text-anchor="middle" class="dim">{_tick(power)}</text>'
+        )
+    drawn = _bars((label, width_of(share), percent(share), bad) for label, share, bad in rows)
+    return _svg(_WIDTH, height + 20, [*drawn, *parts])
+
+
+def _tick(power: int) -> str:
+    return f"{10**power:,}x" if power > 0 else f"{10.0 ** (power + 2):g}%"
+
+
+def percent(share: float) -> str:
+    """Return a share of a limit in words: as a percentage, or as a multiple from 10 on."""
+    if not share:
+        return "0%"
+    return f"{share:.1%}" if share < 10 else f"{share:,.0f}x"
+
+
+def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:
+    """Return a bar for each row, whose lengths are in pixels."""
+    parts = []
+    for number, (label, width, text, bad) in enumerate(rows):
+        top, width = number * _ROW, max(width, 1.0)
+        color = "var(--bad)" if bad else "var(--blue)"
         parts.append(
             f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{escape(_short(label))}</text>'
             f'<rect x="{_LABELS}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 8}" rx="2" '
-            f'fill="{colour}"/>'
+            f'fill="{color}"/>'
             f'<text x="{_LABELS + width + 6:.1f}" y="{top + 16}" class="dim">{escape(text)}</text>'
         )
-    height = len(rows) * _ROW + 4
-    if limit is not None:
-        x = _LABELS + limit * scale
-        parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="var(--bad)" '
-            'stroke-dasharray="4 3"/>'
-        )
-    return _svg(_WIDTH, height, parts)
+    return parts
 
 
 def over_time(errors: Sequence[float], allowed: float | None = None) -> str:

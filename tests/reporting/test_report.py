@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from rnnlower.cli.app import app
 from rnnlower.files.model_io import read_model
 from rnnlower.reporting.drawing import draw_step, step_of
-from rnnlower.reporting.plots import over_time
+from rnnlower.reporting.page import Page, table, write_page
+from rnnlower.reporting.plots import over_time, shares
 from rnnlower.verification.verdict.compare import errors_over_time
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -81,6 +82,74 @@ def test_every_command_that_changes_or_compares_writes_a_page(command, tmp_path)
     for text in [*expected, "Command and versions", f"<h1>rnnlower {command} "]:
         assert text in page
     assert {path.name for path in tmp_path.iterdir()} <= {"out.onnx", "report.html"}
+
+
+@pytest.mark.parametrize("command", ["unroll", "scan", "stream", "lower", "convert"])
+def test_the_result_is_described(command, tmp_path):
+    out = tmp_path / "out.onnx"
+    arguments = [str(out) if text == "OUT" else text for text in COMMANDS[command][0]]
+    assert invoke(*arguments, "--report", str(tmp_path / "report.html")) == 0
+    _, _, section = read(tmp_path / "report.html").partition("<h2>The result</h2>")
+    facts = cells(section.partition("</section>")[0])
+    model = onnx.load(out)
+    assert ("file", str(out)) in facts
+    assert ("size", f"{out.stat().st_size:,} bytes") in facts
+    assert ("opset", f"ai.onnx {model.opset_import[0].version}") in facts
+    named = {fact[1].partition(":")[0] for fact in facts if fact[0] in ("input", "output")}
+    assert named == {value.name for value in (*model.graph.input, *model.graph.output)}
+
+
+def cells(html_: str) -> list[tuple[str, ...]]:
+    """Return the rows of the tables in a piece of a page."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html_)
+    return [tuple(html.unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", r)) for r in rows]
+
+
+def test_a_result_that_differs_was_not_written(tmp_path):
+    out, report = tmp_path / "out.onnx", tmp_path / "report.html"
+    arguments = ["scan", MODEL, "-o", str(out), "--atol", "0", "--report", str(report)]
+    assert invoke(*arguments) == 1
+    assert not out.exists()
+    assert f"{out} was not written" in read(report)
+
+
+def test_the_size_includes_the_data_file(tmp_path):
+    out, report = tmp_path / "out.onnx", tmp_path / "report.html"
+    model = str(MODELS / "lstm17_weights_computed.onnx")
+    assert invoke("scan", model, "-o", str(out), "--external-data", "always", "--report", str(report)) == 0
+    files = [path for path in tmp_path.iterdir() if path != report]
+    assert f"{sum(path.stat().st_size for path in files):,} bytes" in read(report)
+
+
+def test_the_phases_add_up(tmp_path):
+    seconds = {"reading": 0.25, "verifying": 0.71, "verifying: candidate": 1.14, "writing": 0.1}
+    write_page(Page("t", "v", None, (), "c", seconds), tmp_path / "page.html")
+    rows = dict(row for row in cells(read(tmp_path / "page.html")) if row[1].endswith(" s"))
+    assert rows == {
+        "reading": "0.25 s",
+        "verifying: candidate": "1.14 s",
+        "verifying: the rest": "0.71 s",
+        "writing": "0.10 s",
+        "all": "2.20 s",
+    }
+
+
+def test_the_scale_of_the_shares_is_labeled():
+    drawn = shares([("a", 0.002, False), ("b", 0.3, False), ("c", 2000.0, True), ("d", float("inf"), True)])
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert texts[-8:] == ["0.1%", "1%", "10%", "100%", "10x", "100x", "1,000x", "10,000x"]
+    bars = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', drawn)]
+    ticks = [float(x) for x in re.findall(r'<line x1="([\d.]+)"', drawn)]
+    step = ticks[1] - ticks[0]
+    assert bars[1] - bars[0] == pytest.approx(np.log10(0.3 / 0.002) * step, abs=0.2)
+    assert bars[2] - bars[0] == pytest.approx(6 * step, abs=0.2)
+    assert bars[3] == pytest.approx(7 * step, abs=0.2)
+
+
+def test_long_names_may_be_broken_and_short_ones_not():
+    drawn = table(("node", "op"), [("If_0_then_branch__Inline_0__/decoder/rnn/LSTM", "LSTM"), ("b", "GRU")])
+    assert drawn.count('<td class="long">') == 2
+    assert "<td>LSTM</td>" in drawn
 
 
 def test_a_difference_is_on_the_page(tmp_path):
@@ -149,6 +218,26 @@ def test_the_drawn_step_is_a_step(strategy, tmp_path):
     counts = {op: sum(node.op_type == op for node in nodes) for op in ("Gemm", "Sigmoid", "Tanh", "Add")}
     assert counts == {"Gemm": 2, "Sigmoid": 1, "Tanh": 2, "Add": 1}
     assert draw_step(nodes).count("<rect") == len(nodes)
+
+
+def test_labels_fit_into_their_boxes(tmp_path):
+    model = onnx.load(MODEL)
+    for name in ("R", "W"):
+        next(each for each in model.graph.initializer if each.name == name).name = f"onnx::LSTM_{name}_3452_2"
+    for number, name in ((1, "W"), (2, "R")):
+        model.graph.node[0].input[number] = f"onnx::LSTM_{name}_3452_2"
+    onnx.save(model, tmp_path / "model.onnx")
+    arguments = ["scan", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "o.onnx"), "--no-verify"]
+    assert invoke(*arguments) == 0
+    drawn = draw_step(step_of(read_model(tmp_path / "o.onnx"), "LSTM_0", 5))
+    boxes = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', drawn) for _ in range(2)]
+    labels = re.findall(
+        r"<rect[^>]*/>\n<text[^>]*><title>[^<]*</title>([^<]*)</text>(?:\n<text[^>]*class=\"dim\"><title>[^<]*</title>([^<]*)</text>)?",
+        drawn,
+    )
+    assert any("LSTM_R" in text for pair in labels for text in pair)
+    for width, text in zip(boxes, [text for pair in labels for text in pair], strict=True):
+        assert 7 * len(text) < width, text
 
 
 def test_the_only_step_is_drawn(tmp_path):
