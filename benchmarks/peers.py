@@ -83,7 +83,7 @@ every version, attribute and place, from opset 1 on, many of them unusual on pur
 CONVERSION = """
 ## Converters to other formats
 
-{models} of the models above, each with a length that is a number. A model is converted and runs on the
+{models} of the models above, each with a static length. A model is converted and runs on the
 converter's runtime, as it is and after `rnnlower unroll`; the numbers are compared with those of onnxruntime
 on the model as it is.
 

@@ -31,15 +31,16 @@ INTRODUCTION = """\
 
 <!-- Written by docs/accuracy.py with {versions}. -->
 
-SONNX wants the activation functions of LSTM within 1 ULP. A lowered graph has the Sigmoid and Tanh of the
-runtime it runs on, so what is measured is the runtime: here onnxruntime {onnxruntime} on {machine}.
+SONNX requires the activation functions of LSTM to be within 1 ULP. A lowered graph has the
+Sigmoid and Tanh of the runtime it runs on, so what is measured is the
+runtime: here onnxruntime {onnxruntime} on {machine}.
 
 Each result is compared with the exact value rounded once (mpmath with 60 digits wherever float64 leaves the
 rounding in doubt); the distance counts representable numbers between the two. *Alone* is a model of that one
 node; *in the graph* a lowered RNN of two steps with W = 1 and R = 0, whose second step runs the function
-behind the recurrent Gemm (onnxruntime fuses the two); *native* the RNN node itself. Inputs: every number of
+after the recurrent Gemm (onnxruntime fuses the two); *native* the RNN node itself. Inputs: every number of
 the 16-bit types, {count:,} of float32 and {double:,} of float64, evenly spread over the bit patterns from
-2^-40 to 2^7 on both sides, so that all magnitudes are met alike.
+2^-40 to 2^7 on both sides, so that all magnitudes count equally.
 """
 
 Array = np.ndarray

@@ -27,8 +27,8 @@ INTRODUCTION = """\
 
 <!-- Written by docs/runtimes.py. -->
 
-LSTM, GRU and RNN nodes on real runtimes: what each one makes of the node itself, and of the graph that
-`rnnlower lower --target` writes for it.
+LSTM, GRU and RNN nodes on real runtimes: the results of the node itself, and of the graph that
+`rnnlower lower --target` writes for the runtime.
 
 {summary}
 Each attempt is judged by an oracle that follows the operators' text:
@@ -38,12 +38,12 @@ Each attempt is judged by an oracle that follows the operators' text:
 - *refuses*: it reports that it cannot run the node;
 - *crashes*: its process ends.
 
-Each section below has a table of nodes with one feature beside the defaults (float32, opset 14, 8 features,
-16 units, 16 rows; 50 steps, or 3 where compiling takes long). A cell is the native attempt; the lowered
-graph is right unless the cell says otherwise. Softplus and ThresholdedRelu serve the cell alone; gates have
-Sigmoid. *Combinations* are all those of sequence_lens, clip, other activations, layout = 1, initial states
-and peepholes, for each cell and direction, at 3 steps of 2 rows. *Real sizes* are plain nodes of 1, 3 and
-50 steps, 1 and 16 rows, 8 and 64 features, 16, 64 and 256 units, every other one with initial states. The
+Each section below has a table of nodes with one feature added to the defaults (float32, opset 14, 8 features,
+16 units, 16 rows; 50 steps, or 3 where compiling takes long). A cell is the native attempt; the lowered graph
+is right unless the cell says otherwise. Softplus and ThresholdedRelu are used for the cell only; gates have
+Sigmoid. *Combinations* are all combinations of sequence_lens, clip, other activations, layout = 1, initial
+states and peepholes, for each cell and direction, at 3 steps of 2 rows. *Real sizes* are plain nodes of 1, 3
+and 50 steps, 1 and 16 rows, 8 and 64 features, 16, 64 and 256 units, every other one with initial states. The
 list has the runtime's messages for the nodes that it refuses or that end its process.
 """
 _LONG, _SHORT, _ROWS = 50, 3, 16
@@ -98,7 +98,7 @@ def _section(runtime: Runtime) -> Iterator[str]:
         tried = itertools.islice(rows(steps, _ROWS), 0, None, runtime.every)
         cells = {(row, column): attempt(attempts, runtime, config) for row, column, config in tried}
         if runtime.every > 1:
-            yield f"Compiling takes it long: one node of {runtime.every} is tried, the others are left blank."
+            yield f"Compiling takes long: one node in {runtime.every} is tried; the others are left blank."
             yield ""
         yield f"| | {' | '.join(' '.join(column) for column in COLUMNS)} |"
         yield "|---" * (len(COLUMNS) + 1) + "|"

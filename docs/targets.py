@@ -21,8 +21,8 @@ INTRODUCTION = """\
 
 <!-- Written by docs/targets.py. -->
 
-What `rnnlower check MODEL --target NAME` and `rnnlower lower MODEL -o OUT --target NAME` know of each
-runtime: one TOML file per runtime in `rnnlower/targets/data/`. **Guess** marks claims without a source or a
+The data on runtimes that `rnnlower check MODEL --target NAME` and `rnnlower lower MODEL -o OUT --target NAME`
+use: one TOML file for each runtime in `rnnlower/targets/data/`. **Guess** marks claims without a source or a
 trial.
 
 `--target FILE.toml` takes a file of your own; `rnnlower/targets/target.py` describes the format.
@@ -30,19 +30,19 @@ trial.
 `#:schema target.schema.json` at the top, editors complete and check them.
 
 A recurrent node that the runtime computes correctly keeps its operator or is lowered, whichever is
-estimated to be faster; `--native keep` always keeps it. What is lowered is unrolled if
-the runtime has no Scan and no Loop or the steps are few, else in a Scan, else in a Loop. It emits only
-operators of the runtime, in an opset that the runtime accepts. A missing operator is expressed by
-others; if that is impossible, the node is refused by name.
+estimated to be faster; `--native keep` always keeps it. A lowered node is unrolled if
+the runtime has neither Scan nor Loop or there are few steps; otherwise it becomes a Scan, or a Loop if there
+is no Scan. Only operators of the runtime are emitted, in an opset that it accepts. A missing operator is
+expressed by others; if that is impossible, the node is refused by name:
 
-- Split: Slices. Gemm: MatMul and Add, also where the runtime wants a constant matrix and it is none. Squeeze
-  and Unsqueeze: Reshape.
-- Where: with constant sequence_lens rows by Slice and Concat, exactly; else multiplication by 0 and 1, which
-  is exact for finite numbers, while NaN or infinity past the end of a sequence reaches the results. Less:
-  Cast, Sub and Clip.
-- Products: with `--gates auto` as many as the runtime wants (*arithmetic* below), or as run fastest. A
-  runtime that sums products of float16 in float16 gets recurrences in float32 between Casts, as with
-  `--compute-type float32`; one that sums them in float32 gets them as they are.
+- Split: Slices. Gemm: MatMul and Add, also where the runtime requires a constant matrix and the matrix is
+  computed. Squeeze and Unsqueeze: Reshape.
+- Where: with constant sequence_lens, Slice and Concat of the rows, which is exact; otherwise multiplication
+  by 0 and 1, which is exact for finite numbers, but lets NaN or infinity past the end of a sequence into the
+  results. Less: Cast, Sub and Clip.
+- Products: with `--gates auto`, as many as the runtime requires (*arithmetic* below), or else as many as run
+  fastest. A runtime that sums products of float16 in float16 gets recurrences in float32 between Casts, as
+  with `--compute-type float32`; one that sums them in float32 gets them as they are.
 - Outputs: a Cast to their own type where the runtime may compute in place on an output that other nodes read.
 - Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
   Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Tanh, Identity: `rnnlower/lowering/fallbacks.py`.
