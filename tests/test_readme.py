@@ -45,6 +45,15 @@ def test_a_recipe_runs(
         assert sizes["int8"] < 0.75 * sizes["float"], sizes
 
 
+@pytest.mark.parametrize("page", ["index", "getting_started"])
+def test_the_first_steps_run(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    steps = "".join(recipes((ROOT / f"docs/{page}.md").read_text(encoding="utf-8")).values())
+    assert "pip install .\n" in steps
+    script = "cp models/lstm14_dynamic.onnx model.onnx\n" + steps.replace("pip install .\n", "")
+    result = run(script, tmp_path, environment)
+    assert result.returncode == 0, result.stdout
+
+
 @pytest.mark.parametrize(("command", "shown"), CONSOLE, ids=lambda text: text.split()[1])
 def test_an_example_prints_what_is_shown(
     command: str, shown: str, tmp_path: Path, environment: dict[str, str]
