@@ -150,6 +150,45 @@ def single(seed: int) -> onnx.ModelProto:
     )
 
 
+def exploding(seed: int) -> onnx.ModelProto:
+    """A GRU of one unit and both directions whose state, an input, squares at every step of one of them."""
+    constants = weights("GRU", input_size=4, hidden_size=1, directions=2, seed=seed)
+    return recurrent_model(
+        "GRU",
+        constants={name: 2.5 * value for name, value in constants.items()},
+        inputs={"X": (FLOAT, [7, 1, 4]), "initial_h": (FLOAT, [2, 1, 1])},
+        hidden_size=1,
+        direction="bidirectional",
+        linear_before_reset=1,
+        activations=["Relu", "Relu", "Relu", "HardSigmoid"],
+        activation_alpha=[0.329],
+        activation_beta=[0.644],
+    )
+
+
+@pytest.mark.parametrize("weights_seed", [2, 5, 22, 32, 57])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.filterwarnings("error")
+def test_a_large_state_that_is_fed_back_explains_infinities(weights_seed: int, seed: int) -> None:
+    """The outputs hold no large number, but infinity and NaN from the second step on: the input does."""
+    model = exploding(weights_seed)
+    result = verify(model, rnnlower.scan(model), seed=seed)
+    assert result, str(result)
+
+
+def test_inputs_moved_by_rounding_stay_within_their_type() -> None:
+    largest = np.array([-1, 1], np.float32) * np.finfo(np.float32).max
+    seen = []
+
+    def run(inputs: dict[str, Any]) -> dict[str, Any]:
+        seen.append(inputs["x"])
+        return {"y": inputs["x"]}
+
+    rounding_noise(run, {"x": largest}, {"y": largest}, 0)
+    assert seen
+    assert all(np.isfinite(each).all() for each in seen)
+
+
 @pytest.mark.parametrize(("model", "seed"), [(growing(82), 82), (single(199), 199)], ids=["82", "199"])
 def test_gates_without_bounds_raise_no_false_alarm(model: onnx.ModelProto, seed: int) -> None:
     result = verify(model, rnnlower.scan(model), seed=seed, trials=8)

@@ -108,7 +108,10 @@ def _moved(array: Array, rng: np.random.Generator, evenly: bool, precision: Any)
         return array
     step = max(_step(array.dtype), 0.0 if precision is None else _step(precision))
     moves = rng.uniform(-1, 1, array.shape) if evenly else rng.integers(0, 2, array.shape) * 2 - 1
-    return (array.astype(np.float64) * (1 + step * moves)).astype(array.dtype)
+    with np.errstate(over="ignore"):
+        moved = (array.astype(np.float64) * (1 + step * moves)).astype(array.dtype)
+    # The largest number of the type stays one.
+    return np.where(np.isfinite(moved), moved, array)
 
 
 def _step(dtype: Any) -> float:

@@ -112,11 +112,18 @@ class Doubt:
 
     @cached_property
     def _has_large_numbers(self) -> bool:
-        """True if the reference or the second opinion has a number near the end of its type's range."""
+        """True if the inputs, the reference or the second opinion have a number near the end of its range.
+
+        A state that was fed back is such an input: the next steps take it out of the range at once.
+        """
         return any(
-            bool((overflowing(values[name], self._outputs[name].dtype) & _is_number(values[name])).any())
-            for values in (self._outputs, self._opinion)
-            for name in overflowing_outputs(values, self._outputs)
+            bool((overflowing(values[name], typed[name].dtype) & _is_number(values[name])).any())
+            for values, typed in (
+                (self._feeds, self._feeds),
+                (self._outputs, self._outputs),
+                (self._opinion, self._outputs),
+            )
+            for name in overflowing_outputs(values, typed)
         )
 
     def _is_meant(self, name: str) -> Array:
