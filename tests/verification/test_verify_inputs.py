@@ -138,6 +138,39 @@ def test_what_runs_on_no_size_is_not_passed() -> None:
         verify(model, model)
 
 
+@pytest.mark.parametrize("op_type", ["Gather", "Reshape"])
+def test_a_dimension_of_zero_is_told_in_the_words_of_the_model(op_type: str) -> None:
+    """The last of no time steps: NumPy's error alone would say nothing of the node."""
+    constants = weights("GRU")
+    cell = helper.make_node("GRU", ["X", "W", "R"], ["Y"], hidden_size=4)
+    constants["last"] = np.array(-1) if op_type == "Gather" else np.array([0, -1])
+    last = helper.make_node(op_type, ["Y", "last"], ["y"], name="last_step")
+    model = model_of([cell, last], [info("X", FLOAT, [0, 2, 3])], [info("y", FLOAT, None)], constants)
+    with pytest.raises(UnverifiableError) as raised:
+        verify(model, model)
+    assert f"{op_type} node 'last_step' does not run on shapes [0, 1, 2, 4]" in str(raised.value)
+    assert "Error:" not in str(raised.value)
+    assert "at least 1" in raised.value.remedy
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_inputs_of_few_elements_are_drawn_more_often(seed: int) -> None:
+    """A bias shows only where the clip leaves it anything, which few numbers reach."""
+    constants = {"W": np.array([[[-1.2]]]), "R": np.zeros((1, 1, 1)), "B": np.array([[8.0, 0.0]])}
+    constants = {name: value.astype(np.float32) for name, value in constants.items()}
+    source, faulty = (
+        recurrent_model(
+            "RNN",
+            constants=constants | {"B": np.float32(factor) * constants["B"]},
+            inputs={"X": (FLOAT, [1, 1, 1])},
+            hidden_size=1,
+            clip=3.0,
+        )
+        for factor in (1.0, 1.05)
+    )
+    assert not verify(source, faulty, seed=seed)
+
+
 def test_inputs_with_initializers_are_left_to_them() -> None:
     model = recurrent_model("RNN", opset=6)
     assert {value.name for value in model.graph.input} > {"X"}

@@ -24,6 +24,7 @@ from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9
 from rnnlower.engines.reference.old_ops import find_old_op
 from rnnlower.engines.reference.quantized_ops import OMITTED, DynamicQuantizeLSTM
 from rnnlower.engines.reference.recurrent_ops import recurrent_ops
+from rnnlower.engines.session import RunError
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
 __all__ = ["Evaluator", "evaluate"]
@@ -56,6 +57,7 @@ class Evaluator:
         UnsupportedModelError: An operator, attribute or activation is unknown.
         InvalidModelError: Shapes of weights or states do not fit.
         ValueError: ``semantics`` is unknown; in ``run``: an input is missing, or sequence_lens outside 0..T.
+        RunError: In ``run``: another node does not run on its inputs.
     """
 
     def __init__(self, model: onnx.ModelProto, *, semantics: Semantics = "ort", precise: bool = True) -> None:
@@ -83,6 +85,24 @@ class Evaluator:
         return dict(zip(self._evaluator.output_names, values, strict=True))
 
 
+def _naming_node(op: OpRun, node: onnx.NodeProto) -> OpRun:
+    """Make NumPy's errors name the node: alone they speak of arrays that the user has never seen."""
+    run = op.run
+
+    def named(*inputs: Any, **settings: Any) -> Any:
+        try:
+            return run(*inputs, **settings)
+        except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+            if str(error).startswith(f"{node.op_type} node"):
+                raise
+            shapes = ", ".join(str(list(each.shape)) for each in inputs if isinstance(each, np.ndarray))
+            label = f"{node.op_type} node {node.name or node.output[0]!r}"
+            raise RunError(f"{label} does not run on shapes {shapes}: {error}") from error
+
+    op.run = named
+    return op
+
+
 def _key(domain: str, name: str) -> FunctionKey:
     return ("" if domain == "ai.onnx" else domain, name)
 
@@ -101,9 +121,7 @@ class _GraphEvaluator(ReferenceEvaluator):
     def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
         changed = _normalized(node, self.opsets[""])
         implementation = self._find(changed, input_types)
-        if changed is node:
-            return implementation
-        return lambda _, run_params: implementation(changed, run_params)
+        return lambda _, run_params: _naming_node(implementation(changed, run_params), changed)
 
     def _find(self, node: onnx.NodeProto, input_types: Any) -> Callable[..., OpRun]:
         function = self.local_functions.get(_key(node.domain, node.op_type))

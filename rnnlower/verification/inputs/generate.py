@@ -37,9 +37,12 @@ _REACHED = 30.0
 # Weights that are inputs: strong ones saturate, weak ones leave the result to the other inputs.
 _WEIGHT_FACTORS = {"large": 1.0, "small": 0.1, "tiny": 0.05}
 _MAX_VARIANTS = 4
-# A small model takes no time: more draws find faults that only show in a narrow range of values.
+# A small model takes no time: more draws find faults that only show in a narrow range of values, and still
+# more if each draws next to nothing.
 _SMALL_MODEL = 20_000
 _ROUNDS_OF_A_SMALL_MODEL = 3
+_SMALL_INPUTS = 16
+_ROUNDS_OF_SMALL_INPUTS = 12
 _UNKNOWN_LIMIT = 2
 # Magnitudes of integers that are never a size or an index, in turns; 0: small values that may be one.
 _WIDE = (0, 9, 1000)
@@ -87,7 +90,14 @@ class InputMaker:
     def natural_trials(self) -> int:
         """The number of trials for every pattern with every variant of the switches, repeated if cheap."""
         rounds = _ROUNDS_OF_A_SMALL_MODEL if self.parameters <= _SMALL_MODEL else 1
+        if rounds > 1 and not self.plan.is_dynamic and 0 < self._drawn <= _SMALL_INPUTS:
+            rounds = _ROUNDS_OF_SMALL_INPUTS
         return len(self._patterns) * self._variants * rounds
+
+    @property
+    def _drawn(self) -> int:
+        """The number of elements that a set of inputs of fixed sizes has."""
+        return sum(math.prod(d for d in dims if isinstance(d, int)) for dims in self.plan.dims.values())
 
     @property
     def has_discrete_inputs(self) -> bool:

@@ -160,7 +160,9 @@ def generate_trials(
     if not finished:
         raise UnverifiableError(
             f"the reference ran on no generated inputs. The last reason: {reason}",
-            remedy=f"give some with {wording.option('inputs')}",
+            remedy="a dimension of 0 leaves it nothing to compute: make that at least 1"
+            if maker.plan.has_empty_inputs
+            else f"give some with {wording.option('inputs')}",
         )
     return finished, [
         f"trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"
