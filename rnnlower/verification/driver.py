@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -157,7 +158,8 @@ def verify(
         if runtime is not None:
             runner = runner.on(runtime)
         stream = stream_of(*models)
-        return _verify(runner, _WHOLE if stream is None else _in_chunks(Chunks(stream)), options)
+        with closing(runner):
+            return _verify(runner, _WHOLE if stream is None else _in_chunks(Chunks(stream)), options)
 
 
 def _in_chunks(chunks: Chunks) -> _Procedure:

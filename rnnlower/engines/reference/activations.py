@@ -99,8 +99,7 @@ def _parameter(
 
 def _bind(function: Callable[[Array, float, float], Array], alpha: float, beta: float) -> Bound:
     def bound(x: Array) -> Array:
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            return function(x, alpha, beta).astype(x.dtype, copy=False)
+        return function(x, alpha, beta).astype(x.dtype, copy=False)
 
     return bound
 

@@ -23,7 +23,7 @@ An empty sequence (T = 0) counts as ``sequence_lens = 0``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -135,11 +135,15 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
     ) -> tuple[Array, list[Array]]:
         seq_length = X.shape[0]
         Y = np.zeros((*X.shape[:2], states[0].shape[1]), X.dtype)
+        shortest = min(lengths, default=0)
         # A reversed row starts at its own last element: until then its mask keeps the state.
         for t in range(seq_length - 1, -1, -1) if reverse else range(seq_length):
+            new = step(X[t], states)
+            if t < shortest:
+                states = new
+                Y[t] = states[0]
+                continue
             active = (t < lengths)[:, np.newaxis]
-            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                new = step(X[t], states)
             states = [np.where(active, n, s) for n, s in zip(new, states, strict=True)]
             Y[t] = np.where(active, states[0], 0)
         if self.semantics == "ort":
@@ -231,6 +235,11 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
                 raise InvalidModelError(f"{self.where}: {name} has shape {value.shape}, not {shape}")
 
 
+def _gates(values: Array, count: int) -> Iterable[Array]:
+    # np.split takes as long as the rest of a step.
+    return values.reshape(len(values), count, -1).swapaxes(0, 1)
+
+
 class LSTM(_Recurrent):
     """LSTM of versions 1, 7, 14 and 22: gates ``i o f c``, peepholes ``i o f``."""
 
@@ -256,7 +265,7 @@ class LSTM(_Recurrent):
 
         def step(x: Array, states: Sequence[Array]) -> list[Array]:
             H, C = states
-            i, o, forget, c = np.split(x @ W.T + H @ R.T + input_bias + recurrent_bias, 4, axis=1)
+            i, o, forget, c = _gates(x @ W.T + H @ R.T + input_bias + recurrent_bias, 4)
             i = f(clip(i + P_i * C))
             forget = 1 - i if coupled else f(clip(forget + P_f * C))
             C = forget * C + i * g(clip(c))
@@ -290,7 +299,7 @@ class GRU(_Recurrent):
 
         def step(x: Array, states: Sequence[Array]) -> list[Array]:
             (H,) = states
-            x_z, x_r, x_h = np.split(x @ W.T + input_bias, 3, axis=1)
+            x_z, x_r, x_h = _gates(x @ W.T + input_bias, 3)
             z = f(clip(x_z + H @ R_z.T + Rb_z))
             r = f(clip(x_r + H @ R_r.T + Rb_r))
             recurrent = r * (H @ R_h.T + Rb_h) if linear_before_reset else (r * H) @ R_h.T + Rb_h

@@ -132,9 +132,10 @@ class Doubt:
         A NaN that is a number in float64 is not meant: an overflow inside, such as that of Softplus in the
         kernels, met a state of 0 or another overflow.
         """
-        is_nan = np.isnan(self._outputs[name].astype(np.float64))
-        is_overflow = is_nan & self._is_number_in_float64(name)
-        return np.asarray(self._is_in_another_precision(name) & ~is_overflow)
+        meant = self._is_in_another_precision(name)
+        is_nan = np.isnan(self._outputs[name].astype(np.float64)) & meant
+        # An evaluation of long sequences in float64 takes seconds.
+        return meant & ~(is_nan & self._is_number_in_float64(name)) if is_nan.any() else meant
 
     @cached_property
     def _wide(self) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -140,8 +140,9 @@ class Judge:
                 second = self.compare(one.trial, one.outputs, doubt.noise)
                 tolerances = partial(self.tolerance, feeds=one.trial.feeds)
                 settled = Quantizers.settle(self._runner, one.trial.feeds, tolerances)
+                in_float64 = cache(partial(self._in_float64, one))
                 for name in doubtful:
-                    within = self._within_range(name, one, doubt, masks)
+                    within = self._within_range(name, one, doubt, masks, in_float64)
                     if within is not None:
                         kept[name] = within
                         self._runner.note(
@@ -173,7 +174,12 @@ class Judge:
         return again
 
     def _within_range(
-        self, name: str, one: Judged, doubt: Doubt, masks: Collection[str]
+        self,
+        name: str,
+        one: Judged,
+        doubt: Doubt,
+        masks: Collection[str],
+        in_float64: Callable[[], list[dict[str, Any]]],
     ) -> OutputComparison | None:
         """Compare values that neither overflow in the reference nor equal it in float64; ``None`` if unequal.
 
@@ -189,7 +195,7 @@ class Judge:
         if not may_differ or (found.shape, found.dtype) != (expected.shape, expected.dtype):
             return None
         beyond, tolerance = doubt.reference_overflows(name), self.tolerance(expected.dtype, one.trial.feeds)
-        wide, other = (values.get(name) for values in self._in_float64(one))
+        wide, other = (values.get(name) for values in in_float64())
         settled = beyond
         if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
             axis = self._runner.reference_facts.time_axes.get(name)

@@ -1,0 +1,47 @@
+"""Models in other float types, and the engines that evaluate them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.small_models import lowered_by, recurrent_model
+
+from rnnlower.verification.engine_choice import NumpyEngine, OnnxRuntimeEngine
+from rnnlower.verification.models import hold
+from rnnlower.verification.running import Runner
+
+WIDE = np.dtype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("activations", "engine"),
+    [(["Sigmoid", "Tanh"], OnnxRuntimeEngine), (["Softsign", "Tanh"], NumpyEngine)],
+    ids=["kernels", "no kernel"],
+)
+def test_a_candidate_in_float64_runs_on_onnxruntime_if_that_has_kernels(
+    activations: list[str], engine: type, tmp_path: Path
+) -> None:
+    source = recurrent_model("GRU", activations=activations)
+    models = hold(source, "reference", tmp_path), hold(lowered_by(source, "scan"), "candidate", tmp_path)
+    feeds = {"X": np.random.default_rng(0).standard_normal((7, 2, 3))}
+    with closing(Runner(*models, "ort", None)) as runner:
+        reference, candidate = (runner.in_type(WIDE, model, feeds) for model in models)
+        kinds = {role: type(each) for (role, *_), each in runner._retyped.items()}
+    assert kinds == {"reference": NumpyEngine, "candidate": engine}
+    for name, values in reference.items():
+        assert values.dtype == candidate[name].dtype == WIDE
+        np.testing.assert_allclose(candidate[name], values, atol=1e-7)
+
+
+def test_what_runs_nowhere_in_float64_has_no_outputs(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18, "elsewhere" : 1]>
+        main (float[2,3] X) => (float[2,3] Z) { Z = elsewhere.Other (X) }
+    """)
+    held = hold(model, "reference", tmp_path)
+    with closing(Runner(held, held, "ort", None)) as runner:
+        assert runner.in_type(WIDE, held, {"X": np.ones((2, 3))}) is None
