@@ -68,6 +68,37 @@ def test_a_difference_is_traced_to_where_it_begins() -> None:
     assert "RNN node 'two'" in result.first_difference
 
 
+def _halves(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        main (float[2,3] X) => (float[2,3] Z)
+        <float one = {{1}}, float two = {{2}}, float half = {{0.5}}, float third = {{0.3}}>
+        {{ {text} }}
+    """)
+
+
+def test_a_value_that_another_operator_makes_is_not_compared() -> None:
+    """A quantizer removes a Relu, and gives its name to what entered it."""
+    source = _halves("a = Add (X, one)  r = Relu (a)  s = Mul (r, two)  Z = Neg (s)")
+    changed = _halves("r = Add (X, one)  b = Relu (r)  s = Mul (b, one)  Z = Neg (s)")
+    result = verify(source, changed)
+    assert result.first_difference is not None
+    assert result.first_difference.startswith("s:")
+
+
+@pytest.mark.parametrize(("constant", "begins"), [("half", "z:"), ("third", "m:")])
+def test_floats_of_two_types_are_compared_in_the_wider(constant: str, begins: str) -> None:
+    source = _halves("m = Mul (X, half)  z = Add (m, one)  Z = Neg (z)")
+    narrow = _halves(
+        f"x = Cast <to = 10> (X)  c = Cast <to = 10> ({constant})  m = Mul (x, c)"
+        "  w = Cast <to = 1> (m)  z = Add (w, two)  Z = Neg (z)"
+    )
+    result = verify(source, narrow)
+    assert result.first_difference is not None
+    assert result.first_difference.startswith(begins), result.first_difference
+    assert "inf" not in result.first_difference
+
+
 def test_equal_models_have_no_first_difference() -> None:
     assert verify(_chain(), _chain()).first_difference is None
 

@@ -237,7 +237,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
 
 def _gates(values: Array, count: int) -> Iterable[Array]:
     # np.split takes as long as the rest of a step.
-    return values.reshape(len(values), count, -1).swapaxes(0, 1)
+    return values.reshape(len(values), count, values.shape[1] // count).swapaxes(0, 1)
 
 
 class LSTM(_Recurrent):
