@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -31,12 +31,14 @@ from rnnlower.verification.interface import feedable_inputs, interface_problems,
 from rnnlower.verification.models import HeldModel, ModelLike, hold
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.result import RuntimeTrial, VerificationResult
-from rnnlower.verification.running import Runner
+from rnnlower.verification.running import Runner, in_float32
 from rnnlower.verification.streaming import state_pairs
 from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
 from rnnlower.verification.verdict.judging import Judge, Judged
 
 __all__ = ["Progress", "verify"]
+
+_TRIALS_IN_FLOAT32 = 24
 
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
@@ -52,6 +54,13 @@ class _Options:
     atol: float | None
     rtol: float | None
     also_on: Engine | None
+    feeds: Sequence[dict[str, Array]] | None = None
+
+    def given(self, graph: onnx.GraphProto, sets: Mapping[str, Array]) -> Sequence[dict[str, Array]] | None:
+        """Return the sets of inputs to run on; ``None`` if they are to be generated."""
+        if self.feeds is not None or self.inputs is None:
+            return self.feeds
+        return read_inputs(self.inputs, graph, sets)
 
 
 @dataclass(frozen=True)
@@ -165,9 +174,7 @@ def verify(
 def _in_chunks(chunks: Chunks) -> _Procedure:
     def reference(runner: Runner, options: _Options) -> list[Trial]:
         runner.states = dict(chunks.stream.states)
-        given = None
-        if options.inputs is not None:
-            given = read_inputs(options.inputs, runner.reference.proto.graph)
+        given = options.given(runner.reference.proto.graph, {})
         return chunks.run_reference(runner, given, options.trials, options.seed, options.progress)
 
     return _Procedure(chunks.problems, reference, chunks.run_candidate, chunks.where_it_begins)
@@ -187,6 +194,8 @@ def _verify(runner: Runner, procedure: _Procedure, options: _Options) -> Verific
     except VerificationError as error:
         return _result(runner, procedure, judge, [], [*problems, str(error)])
     result = _compared(runner, procedure, finished, problems, options)
+    if result:
+        result = _also_in_float32(runner, procedure, finished, result, options)
     if options.also_on is None or not result:
         return result
     if options.also_on.is_here and options.also_on.name == runner.engines["candidate"]:
@@ -199,6 +208,36 @@ def _verify(runner: Runner, procedure: _Procedure, options: _Options) -> Verific
         skipped=other.skipped,
         first_difference=other.first_difference,
     )
+
+
+def _also_in_float32(
+    runner: Runner,
+    procedure: _Procedure,
+    finished: list[Trial],
+    result: VerificationResult,
+    options: _Options,
+) -> VerificationResult:
+    """Return the result, or the difference that two models of small floats have in float32.
+
+    A wrong weight may hide in what float16 loses at every step.
+    """
+    given = options.atol is not None or options.rtol is not None
+    other = None if given or runner.runtime is not None else runner.in_float32()
+    if other is None:
+        return result
+    feeds = [{name: in_float32(array) for name, array in trial.feeds.items()} for trial in finished]
+    with closing(other):
+        try:
+            trials = procedure.reference(other, replace(options, feeds=feeds[:_TRIALS_IN_FLOAT32]))
+            wide = _compared(other, procedure, trials, [], options)
+        except (UnverifiableError, VerificationError) as error:
+            return replace(result, skipped=(*result.skipped, f"not compared in float32: {error.problem}"))
+    if wide:
+        return result
+    if wide.problems:
+        return replace(result, skipped=(*result.skipped, f"not compared in float32: {wide.problems[0]}"))
+    note = f"computed in float32 instead of {other.rounded_to}, the models differ by more than its rounding"
+    return replace(wide, skipped=(*result.skipped, note), engines=result.engines, versions=result.versions)
 
 
 def _compared(
@@ -252,7 +291,7 @@ def _version(engine: str) -> str:
 def _run_reference(runner: Runner, options: _Options) -> list[Trial]:
     """Return the trials: inputs, given or generated, and the reference's outputs on them."""
     graph = runner.reference.proto.graph
-    given = None if options.inputs is None else read_inputs(options.inputs, graph, runner.sets)
+    given = options.given(graph, runner.sets)
     try:
         if given is None:
             return _run_generated(runner, options)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -29,14 +30,15 @@ from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_
 from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.models import HeldModel, op_types
 from rnnlower.verification.verdict.compare import is_inexact
-from rnnlower.verification.verdict.retyped import retyped
+from rnnlower.verification.verdict.retyped import SMALL_FLOATS, moved_weights, retyped, small_floats
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "in_float32"]
 
 Array = NDArray[Any]
 
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
+_DRAWS_OF_WEIGHTS = 3
 
 
 def _is_quantized(*models: HeldModel) -> bool:
@@ -50,6 +52,11 @@ def _is_half(model: HeldModel) -> bool:
     types = {value.type.tensor_type.elem_type for value in graph.input}
     types.update(tensor.data_type for tensor in graph.initializer)
     return onnx.TensorProto.FLOAT16 in types
+
+
+def in_float32(array: Array) -> Array:
+    """Return floats of two bytes as float32, and anything else as it is."""
+    return array.astype(np.float32) if str(array.dtype) in SMALL_FLOATS.values() else array
 
 
 class Runner:
@@ -77,6 +84,10 @@ class Runner:
         self.states: dict[str, str] = {}
         self.empty_inputs = False
         self.runtime: Runtime | None = None
+        # The type to which one model's constants are rounded, and those of the other are not.
+        self.rounded_to: str | None = None
+        self._moved: list[RunModel] = []
+        self._sessions = ExitStack()
         self._retyped: dict[tuple[str, np.dtype[Any], Semantics], Engine] = {}
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced
@@ -196,8 +207,38 @@ class Runner:
             # Some operators have no kernel in float64.
             return NumpyEngine(model, semantics)
 
+    def in_float32(self) -> Runner | None:
+        """Return a runner of both models in float32 instead of smaller floats; ``None`` if they have none."""
+        models = self.reference, self.candidate
+        kinds = set().union(*(small_floats(model.proto) for model in models))
+        held = all(model.fits_memory and len(model.proto.graph.node) <= _LARGE_GRAPH for model in models)
+        if not kinds or not held:
+            return None
+        wide = [retyped(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
+        sets = {name: in_float32(array) for name, array in self.sets.items()}
+        runner = Runner(wide[0], wide[1], self._semantics, self._forced, sets)
+        runner.empty_inputs, runner.states = self.empty_inputs, self.states
+        runner.rounded_to = max(kinds, key=lambda kind: float(ml_dtypes.finfo(kind).eps))  # type: ignore[no-untyped-call]
+        return runner
+
+    def with_moved_weights(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
+        """Yield the reference's outputs with its constants moved by the rounding to the candidate's type."""
+        if self.rounded_to is None or not self.reference.fits_memory:
+            return
+        if not self._moved:
+            models = [
+                moved_weights(self.reference, self.rounded_to, seed) for seed in range(_DRAWS_OF_WEIGHTS)
+            ]
+            self._moved += [self._sessions.enter_context(self.open(model)) for model in models]
+        for run in self._moved:
+            try:
+                yield run(feeds)
+            except RunError:
+                continue
+
     def close(self) -> None:
         """End the sessions of further precisions."""
+        self._sessions.close()
         for engine in self._retyped.values():
             engine.close()
         self._retyped.clear()

@@ -87,7 +87,7 @@ class Evaluator:
 
 def _naming_node(op: OpRun, node: onnx.NodeProto) -> OpRun:
     """Make NumPy's errors name the node: alone they speak of arrays that the user has never seen."""
-    run = op.run
+    run: Callable[..., Any] = op.run
 
     def named(*inputs: Any, **settings: Any) -> Any:
         try:
@@ -99,7 +99,7 @@ def _naming_node(op: OpRun, node: onnx.NodeProto) -> OpRun:
             label = f"{node.op_type} node {node.name or node.output[0]!r}"
             raise RunError(f"{label} does not run on shapes {shapes}: {error}") from error
 
-    op.run = named
+    op.__dict__["run"] = named
     return op
 
 

@@ -23,7 +23,7 @@ An empty sequence (T = 0) counts as ``sequence_lens = 0``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -235,9 +235,9 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
                 raise InvalidModelError(f"{self.where}: {name} has shape {value.shape}, not {shape}")
 
 
-def _gates(values: Array, count: int) -> Iterable[Array]:
+def _gates(values: Array, count: int) -> list[Array]:
     # np.split takes as long as the rest of a step.
-    return values.reshape(len(values), count, values.shape[1] // count).swapaxes(0, 1)
+    return [*values.reshape(len(values), count, values.shape[1] // count).swapaxes(0, 1)]
 
 
 class LSTM(_Recurrent):

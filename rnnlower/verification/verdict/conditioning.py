@@ -9,7 +9,7 @@ of that size; real faults are larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -40,6 +40,7 @@ def rounding_noise(
     seed: int,
     opinions: Sequence[Mapping[str, Any]] = (),
     precision: Any = None,
+    others: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Array | None]:
     """Return the difference to allow for rounding: float64, for each element of each float output.
 
@@ -48,7 +49,8 @@ def rounding_noise(
 
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``; ``opinions`` are those of
     evaluations in other precisions, which count where they are close. ``precision`` is the type to which the
-    candidate's runtime rounds what it is fed.
+    candidate's runtime rounds what it is fed. ``others`` are outputs with weights moved by the rounding to
+    a type of two bytes or fewer.
     """
     floats = {
         name: value
@@ -56,11 +58,12 @@ def rounding_noise(
         if isinstance(value, np.ndarray) and is_inexact(value.dtype)
     }
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
-    for moved in outputs_beside(run, feeds, seed, _DRAWS, precision=precision):
+    rounded = [*others]
+    closest = _LARGEST_SHARE_OF_SMALL if rounded else _share(precision)
+    for moved in (*outputs_beside(run, feeds, seed, _DRAWS, precision=precision), *rounded):
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
-    closest = _share(precision)
     for name, other in ((name, each[name]) for each in opinions for name in floats if name in each):
         if other.shape != noise[name].shape:
             continue

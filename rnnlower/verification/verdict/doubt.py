@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,8 @@ class Doubt:
     ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``, ``opinion`` those of an evaluation
     in another precision; ``run_as`` runs it in one float type throughout, in float64 by the spec.
     ``noise`` is, for each float output, the difference that rounding explains, element by element; ``None``
-    if it explains any. ``precision`` is the type that the candidate's runtime computes in.
+    if it explains any. ``precision`` is the type that the candidate's runtime computes in, ``others`` are
+    outputs of the reference with weights moved by the rounding to a smaller type.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class Doubt:
         seed: int,
         run_as: Callable[[np.dtype[Any], dict[str, Array]], dict[str, Any]],
         precision: np.dtype[Any] | None = None,
+        others: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self._run, self._feeds, self._outputs = run, feeds, outputs
         self._opinion, self._seed, self._run_as, self._precision = opinion, seed, run_as, precision
-        self.noise = rounding_noise(run, feeds, outputs, seed, [opinion, self._coarse], precision)
+        opinions = [opinion, self._coarse]
+        self.noise = rounding_noise(run, feeds, outputs, seed, opinions, precision, others)
 
     def is_open(self, name: str) -> bool:
         """Return whether the inputs do not determine an output, because of rounding."""

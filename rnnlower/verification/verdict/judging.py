@@ -135,7 +135,14 @@ class Judge:
                     continue
                 opinion = self._runner.second_opinion(one.trial.feeds) or {}
                 doubt = Doubt(
-                    run, one.trial.feeds, one.trial.outputs, opinion, seed, self._run_as, self._precision
+                    run,
+                    one.trial.feeds,
+                    one.trial.outputs,
+                    opinion,
+                    seed,
+                    self._run_as,
+                    self._precision,
+                    self._runner.with_moved_weights(one.trial.feeds),
                 )
                 second = self.compare(one.trial, one.outputs, doubt.noise)
                 tolerances = partial(self.tolerance, feeds=one.trial.feeds)

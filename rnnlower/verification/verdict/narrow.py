@@ -70,12 +70,12 @@ def first_difference(
     makers = _makers(graph)
     for name in names:
         ours, theirs = expected[name], found[name]
-        types = [getattr(each, "dtype", None) for each in (ours, theirs)]
+        types: list[Any] = [getattr(each, "dtype", None) for each in (ours, theirs)]
         tolerance = tolerances(types[0])
         if types[0] != types[1]:
             if not all(kind is not None and is_inexact(kind) for kind in types):
                 continue
-            narrow, wide = sorted(types, key=lambda kind: kind.itemsize)
+            narrow, wide = sorted(types, key=lambda kind: int(kind.itemsize))
             ours, theirs, tolerance = ours.astype(wide), theirs.astype(wide), tolerances(narrow)
         comparison = compare_values(name, ours, theirs, tolerance)
         if not comparison.equal:

@@ -1,38 +1,84 @@
-"""Models in another float type: in float64, neither rounding nor range matters much; in float16 both do."""
+"""Models in another float type, or with constants rounded to one.
+
+In float64, neither rounding nor range matters much; in float16 both do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnlower.verification.models import HeldModel
 
-__all__ = ["retyped"]
+__all__ = ["SMALL_FLOATS", "moved_weights", "retyped", "small_floats"]
 
+SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 _FLOATS = {TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 # Attributes by which a node states its output type.
 _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 
-def retyped(model: HeldModel, dtype: np.dtype[Any]) -> HeldModel:
-    """Return the model with a type in place of every other float: inputs, weights, constants and casts."""
+def retyped(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
+    """Return the model with a type in place of all these: of inputs, weights, constants and casts."""
     other = onnx.ModelProto()
     other.CopyFrom(model.with_data())
     kind = helper.np_dtype_to_tensor_dtype(dtype)
     for graph in _graphs(other.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.elem_type in _FLOATS:
+            if value.type.tensor_type.elem_type in kinds:
                 value.type.tensor_type.elem_type = kind
-        for tensor in graph.initializer:
-            _retype(tensor, dtype)
-        _retype_nodes(graph.node, dtype)
-    for function in other.functions:
-        _retype_nodes(function.node, dtype)
+    for nodes in (*(graph.node for graph in _graphs(other.graph)), *(f.node for f in other.functions)):
+        for attribute in (attribute for node in nodes for attribute in node.attribute):
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in kinds:
+                attribute.i = kind
+
+    def cast(array: NDArray[Any]) -> NDArray[Any]:
+        with np.errstate(over="ignore"):
+            return array.astype(dtype)
+
+    _change_tensors(other, kinds, cast)
     return HeldModel(model.role, other, None)
+
+
+def moved_weights(model: HeldModel, kind: str, seed: int) -> HeldModel:
+    """Return the model with its float constants as far off as rounding to a type may take them.
+
+    For an integer type, those with two axes or more: the largest of a tensor takes its largest number.
+    """
+    other = onnx.ModelProto()
+    other.CopyFrom(model.with_data())
+    rng = np.random.default_rng(seed)
+    steps = 0 if kind in SMALL_FLOATS.values() else np.iinfo(kind).max
+    unit = 1 / steps if steps else float(ml_dtypes.finfo(kind).eps)  # type: ignore[no-untyped-call]
+
+    def move(array: NDArray[Any]) -> NDArray[Any]:
+        if steps and array.ndim < 2:
+            return array
+        sizes = np.abs(array.astype(np.float64))
+        finite = np.isfinite(sizes)
+        size = sizes.max(initial=0.0, where=finite) if steps else np.where(finite, sizes, 0.0)
+        with np.errstate(over="ignore"):
+            return (array + rng.uniform(-0.5, 0.5, array.shape) * unit * size).astype(array.dtype)
+
+    _change_tensors(other, _FLOATS, move)
+    return HeldModel(model.role, other, None)
+
+
+def small_floats(model: onnx.ModelProto) -> set[str]:
+    """Return the names of the floats of two bytes that the model computes in."""
+    found = {value.type.tensor_type.elem_type for graph in _graphs(model.graph) for value in graph.input}
+    found |= {tensor.data_type for graph in _graphs(model.graph) for tensor in graph.initializer}
+    for nodes in (*(graph.node for graph in _graphs(model.graph)), *(f.node for f in model.functions)):
+        for attribute in (attribute for node in nodes for attribute in node.attribute):
+            found |= {attribute.t.data_type}
+            found |= {attribute.i} if attribute.name in _TYPE_ATTRIBUTES else set()
+    return {SMALL_FLOATS[kind] for kind in found if kind in SMALL_FLOATS}
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -43,22 +89,29 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(inner)
 
 
-def _retype_nodes(nodes: Iterable[onnx.NodeProto], dtype: np.dtype[Any]) -> None:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _FLOATS:
-                attribute.i = helper.np_dtype_to_tensor_dtype(dtype)
-            elif attribute.HasField("t"):
-                _retype(attribute.t, dtype)
-            elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
-                values = np.array(
-                    attribute.f if attribute.name == "value_float" else list(attribute.floats), dtype
-                )
-                attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
+def _change_tensors(
+    model: onnx.ModelProto, kinds: Collection[int], change: Callable[[NDArray[Any]], NDArray[Any]]
+) -> None:
+    """Change the arrays of initializers and constants of these types."""
 
+    def tensor(own: TensorProto) -> None:
+        if own.data_type in kinds:
+            own.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(own)), own.name))
 
-def _retype(tensor: TensorProto, dtype: np.dtype[Any]) -> None:
-    if tensor.data_type in _FLOATS:
-        with np.errstate(over="ignore"):
-            array = numpy_helper.to_array(tensor).astype(dtype)
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    def constants(nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
+            for attribute in node.attribute:
+                name = attribute.name
+                if attribute.HasField("t"):
+                    tensor(attribute.t)
+                elif TensorProto.FLOAT in kinds and name in ("value_float", "value_floats"):
+                    given = attribute.f if name == "value_float" else list(attribute.floats)
+                    values = change(np.array(given, np.float32))
+                    attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
+
+    for graph in _graphs(model.graph):
+        for own in graph.initializer:
+            tensor(own)
+        constants(graph.node)
+    for function in model.functions:
+        constants(function.node)
