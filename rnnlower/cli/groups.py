@@ -22,6 +22,7 @@ from rnnlower.cli.options import (
     Seed,
     Sets,
     States,
+    Tolerance,
     Trials,
     Verbose,
     Verify,
@@ -58,13 +59,14 @@ class Comparing:
     seed: Seed = None
     atol: Atol = None
     rtol: Rtol = None
+    tolerance: Tolerance = None
     inputs: Inputs = None
     state: States = None
     on: On = None
 
     def settings(self) -> dict[str, Any]:
         """Return the given options under their Python names; they require a verification."""
-        names = ("trials", "seed", "atol", "rtol", "inputs")
+        names = ("trials", "seed", "atol", "rtol", "tolerance", "inputs")
         options = {name: getattr(self, name) for name in names}
         options |= {"states": parse_states(self.state), "on": None if self.on == "none" else self.on}
         given = {name: value for name, value in options.items() if value is not None}

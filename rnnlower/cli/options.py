@@ -43,6 +43,7 @@ __all__ = [
     "States",
     "Strict",
     "TargetName",
+    "Tolerance",
     "Trials",
     "UnrollFactor",
     "Verbose",
@@ -251,6 +252,15 @@ Rtol = Annotated[
         min=0.0,
         metavar="R",
         help="Relative tolerance. Default: by type, or 0 with --atol.",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
+    ),
+]
+Tolerance = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        help="Allow for a result that computes in float16, bfloat16, int8 or int16.",
         show_default=False,
         rich_help_panel=VERIFICATION,
     ),

@@ -64,7 +64,11 @@ class Chunks:
     stream: StreamMetadata
 
     def problems(
-        self, reference: onnx.ModelProto, candidate: onnx.ModelProto, sets: Collection[str] = ()
+        self,
+        reference: onnx.ModelProto,
+        candidate: onnx.ModelProto,
+        sets: Collection[str] = (),
+        casts: Mapping[str, str] | None = None,
     ) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a streamed model may have additional states.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, get_args
 
 import onnx
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from rnnlower.verification.readings import as_read
 from rnnlower.verification.result import RuntimeTrial, VerificationResult
 from rnnlower.verification.running import Runner, in_float32
 from rnnlower.verification.streaming import state_pairs
+from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
 from rnnlower.verification.verdict.judging import Judge, Judged
 
@@ -67,7 +68,9 @@ class _Options:
 class _Procedure:
     """The way in which two models are run: on the same inputs, or the candidate on chunks of them."""
 
-    problems: Callable[[onnx.ModelProto, onnx.ModelProto, Collection[str]], tuple[list[str], bool]]
+    problems: Callable[
+        [onnx.ModelProto, onnx.ModelProto, Collection[str], Mapping[str, str]], tuple[list[str], bool]
+    ]
     reference: Callable[[Runner, _Options], list[Trial]]
     candidate: Callable[[Runner, RunModel, list[Trial]], Iterator[tuple[Trial, dict[str, Any]]]]
     begins: Callable[[Runner, Judge, list[Judged]], str | None]
@@ -81,6 +84,7 @@ def verify(
     seed: int = 0,
     atol: float | None = None,
     rtol: float | None = None,
+    tolerance: ToleranceType | None = None,
     inputs: GivenInputs | None = None,
     states: Mapping[str, str] | None = None,
     semantics: Semantics = "ort",
@@ -105,6 +109,8 @@ def verify(
         atol: Allow ``|a - b| <= atol + rtol * |reference|``. If one of the two is given, the other is 0 by
             default; without both, they depend on the dtype (see :mod:`.compare`).
         rtol: See `atol`.
+        tolerance: Allow for a candidate that computes in this type, whose weights are rounded to it; inputs
+            and outputs that differ in their float type alone are cast.
         inputs: Run on these instead: a dictionary of arrays, an .npz file or a test-data folder.
         states: For a streaming model, the state input that each state output feeds in the next call; by
             default matched by name and shape. Some of the generated trials continue with such states.
@@ -135,6 +141,14 @@ def verify(
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
             raise OptionError(f"{name} must be a number from 0, not {value!r}")
+    if tolerance not in (None, *get_args(ToleranceType)):
+        raise OptionError(f"tolerance must be one of {', '.join(get_args(ToleranceType))}, not {tolerance!r}")
+    if tolerance is not None and (atol is not None or rtol is not None):
+        raise OptionError(
+            f"{wording.option('tolerance')} follows from a type, {wording.option('atol')} and "
+            f"{wording.option('rtol')} are numbers",
+            remedy="leave out one of the two",
+        )
     if engine not in (None, "onnxruntime", "rnnlower-reference"):
         raise OptionError(f"unknown engine {engine!r}; known are onnxruntime and rnnlower-reference")
     if semantics not in ("ort", "spec"):
@@ -163,7 +177,8 @@ def verify(
         read = as_read(
             models[0], dequantize=dequantize, assume_linear_before_reset=assume_linear_before_reset
         )
-        runner = Runner(read, models[1], semantics, engine, read_sets(sets or {}, models[0].proto.graph))
+        fixed = read_sets(sets or {}, models[0].proto.graph)
+        runner = Runner(read, models[1], semantics, engine, fixed, tolerance)
         if runtime is not None:
             runner = runner.on(runtime)
         stream = stream_of(*models)
@@ -182,7 +197,11 @@ def _in_chunks(chunks: Chunks) -> _Procedure:
 
 def _verify(runner: Runner, procedure: _Procedure, options: _Options) -> VerificationResult:
     judge = Judge(runner, options.atol, options.rtol)
-    problems, runnable = procedure.problems(runner.reference.proto, runner.candidate.proto, runner.sets)
+    problems, runnable = procedure.problems(
+        runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts
+    )
+    for name, kinds in runner.casts.items():
+        runner.note(f"{name!r} is {kinds}: it was cast")
     for name, array in runner.sets.items():
         runner.note(f"input {name!r} is set: the reference was fed {brief_value(array)}")
     if not runnable:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
+import numpy as np
 import onnx
+from onnx import TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
 
-__all__ = ["feedable_inputs", "interface_problems", "overridable_inputs", "required_inputs"]
+__all__ = ["feedable_inputs", "float_casts", "interface_problems", "overridable_inputs", "required_inputs"]
 
 _FREE_INITIALIZERS_IR = 4
 """Since then an initializer need not be an input. Written here again: this room shares no such code."""
+
+
+_FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -30,12 +36,30 @@ def overridable_inputs(model: onnx.ModelProto) -> list[str]:
     return [value.name for value in feedable_inputs(model) if value.name not in required]
 
 
+def float_casts(ours: Iterable[onnx.ValueInfoProto], theirs: Iterable[onnx.ValueInfoProto]) -> dict[str, str]:
+    """Return the names that are floats of two types in `ours` and `theirs`, and both types in words."""
+    others = {value.name: _type(value) for value in theirs}
+    names = {int(kind): np.dtype(tensor_dtype_to_np_dtype(kind)).name for kind in _FLOATS}
+    return {
+        value.name: f"{names[_type(value)]} in the reference and {names[others[value.name]]} in the candidate"
+        for value in ours
+        if {_type(value), others.get(value.name)} <= _FLOATS and others[value.name] != _type(value)
+    }
+
+
+def _type(value: onnx.ValueInfoProto) -> int:
+    return value.type.tensor_type.elem_type
+
+
 def interface_problems(
-    reference: onnx.ModelProto, candidate: onnx.ModelProto, sets: Collection[str] = ()
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    sets: Collection[str] = (),
+    casts: Mapping[str, str] | None = None,
 ) -> tuple[list[str], bool]:
     """Return differences between the models' inputs and outputs, and whether both can take the same inputs.
 
-    The candidate may lack the inputs named in `sets`.
+    The candidate may lack the inputs named in `sets`; those in `casts` are fed in its own type.
     """
     problems, runnable = [], True
     theirs = {value.name: value for value in candidate.graph.input}
@@ -48,7 +72,7 @@ def interface_problems(
             continue
         if other is None:
             problems.append(f"the candidate has no input {value.name!r}")
-        elif other.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
+        elif _type(other) != _type(value) and value.name not in (casts or ()):
             problems.append(f"input {value.name!r} has another type in the candidate")
             runnable = False
     for value in required_inputs(candidate.graph):

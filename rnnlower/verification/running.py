@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines.known import Engine as Runtime
 from rnnlower.engines.opened import open_on
@@ -28,8 +29,9 @@ from rnnlower.verification.engine_choice import (
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
 from rnnlower.verification.inputs.trials import RunModel
+from rnnlower.verification.interface import float_casts
 from rnnlower.verification.models import HeldModel, op_types
-from rnnlower.verification.verdict.compare import is_inexact
+from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
 from rnnlower.verification.verdict.retyped import SMALL_FLOATS, moved_weights, retyped, small_floats
 
 __all__ = ["Runner", "in_float32"]
@@ -74,6 +76,7 @@ class Runner:
         semantics: Semantics,
         forced: EngineName | None,
         sets: Mapping[str, Array] | None = None,
+        tolerance: ToleranceType | None = None,
     ) -> None:
         self.reference, self.candidate = reference, candidate
         self.reference_facts = gather_facts(reference.proto)
@@ -84,17 +87,21 @@ class Runner:
         self.states: dict[str, str] = {}
         self.empty_inputs = False
         self.runtime: Runtime | None = None
+        self.tolerance = tolerance
         # The type to which one model's constants are rounded, and those of the other are not.
-        self.rounded_to: str | None = None
+        self.rounded_to: str | None = tolerance
+        self.casts: dict[str, str] = {}
+        if tolerance is not None:
+            ours, theirs = reference.proto.graph, candidate.proto.graph
+            self.casts = float_casts(ours.input, theirs.input) | float_casts(ours.output, theirs.output)
         self._moved: list[RunModel] = []
         self._sessions = ExitStack()
         self._retyped: dict[tuple[str, np.dtype[Any], Semantics], Engine] = {}
         self._semantics: Semantics = semantics
         self._forced: EngineName | None = forced
         small = [m.role for m in (candidate, reference) if len(m.proto.graph.node) <= _LARGE_GRAPH]
-        self._optimized = (
-            small[0] if small and not (_is_quantized(reference, candidate) or _is_half(reference)) else None
-        )
+        half = _is_half(reference) or (tolerance is not None and _is_half(candidate))
+        self._optimized = small[0] if small and not (_is_quantized(reference, candidate) or half) else None
 
     def on(self, runtime: Runtime) -> Runner:
         """Return a runner whose candidate runs on another runtime."""
@@ -122,7 +129,7 @@ class Runner:
         if model.role == "candidate" and self.runtime is not None:
             self.engines[model.role] = self.runtime.name
             with closing(open_on(self.runtime, model.with_data())) as opened:
-                yield lambda feeds: opened.run(feeds | fixed)
+                yield self._cast_for(model, lambda feeds: opened.run(feeds | fixed))
             return
         engine: Engine
         engine, notes = open_engine(
@@ -155,9 +162,29 @@ class Runner:
                 return engine.run(feeds)
 
         try:
-            yield run
+            yield self._cast_for(model, run)
         finally:
             engine.close()
+
+    def _cast_for(self, model: HeldModel, run: RunModel) -> RunModel:
+        """Return `run` between casts: of what the candidate is fed in its own type, and of its outputs."""
+        if model.role == "reference" or not self.casts:
+            return run
+        kinds = {
+            value.name: np.dtype(tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+            for values in (model.proto.graph.input, self.reference.proto.graph.output)
+            for value in values
+            if value.name in self.casts
+        }
+
+        def cast(arrays: Mapping[str, Any]) -> dict[str, Any]:
+            with np.errstate(over="ignore"):
+                return {
+                    name: array.astype(kinds[name]) if name in kinds else array
+                    for name, array in arrays.items()
+                }
+
+        return lambda feeds: cast(run(cast(feeds)))
 
     def second_opinion(self, feeds: dict[str, Array]) -> dict[str, Any] | None:
         """Return the reference's outputs computed by NumPy, in another precision than its engine's."""
@@ -217,6 +244,7 @@ class Runner:
         wide = [retyped(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
         sets = {name: in_float32(array) for name, array in self.sets.items()}
         runner = Runner(wide[0], wide[1], self._semantics, self._forced, sets)
+        runner.casts = self.casts
         runner.empty_inputs, runner.states = self.empty_inputs, self.states
         runner.rounded_to = max(kinds, key=lambda kind: float(ml_dtypes.finfo(kind).eps))  # type: ignore[no-untyped-call]
         return runner

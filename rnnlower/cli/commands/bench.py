@@ -33,7 +33,7 @@ __all__ = ["bench"]
 
 
 @exit_codes
-@flattened("verify", "trials", "atol", "rtol", "state", "verbose")
+@flattened("verify", "trials", "atol", "rtol", "tolerance", "state", "verbose")
 def bench(
     *,
     model: Model,

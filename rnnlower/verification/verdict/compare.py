@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -38,15 +38,26 @@ from numpy.typing import NDArray
 
 from rnnlower.verification.result import OutputComparison
 
-__all__ = ["Tolerance", "compare_values", "errors_over_time", "is_inexact", "merge", "tolerance_for"]
+__all__ = [
+    "Tolerance",
+    "ToleranceType",
+    "compare_values",
+    "errors_over_time",
+    "is_inexact",
+    "merge",
+    "tolerance_for",
+]
 
 Array = NDArray[Any]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+ToleranceType = Literal["float16", "bfloat16", "int8", "int16"]
 _DEFAULTS: list[tuple[Any, float, float]] = [
     # From coarse to fine.
+    (np.dtype(np.int8), 2e-2, 2e-2),
     (_BFLOAT16, 2e-2, 2e-2),
     (np.dtype(np.float16), 5e-3, 5e-3),
+    (np.dtype(np.int16), 1e-4, 1e-4),
     (np.dtype(np.float32), 1e-5, 1e-4),
     (np.dtype(np.float64), 1e-10, 1e-9),
 ]

@@ -65,6 +65,10 @@ class Judge:
         if runner.runtime is not None:
             self._precision = np.dtype(runner.runtime.precision)
             self._coarse.append(self._precision)
+        if runner.tolerance is not None:
+            kind = np.dtype(runner.tolerance)
+            self._coarse.append(kind)
+            self._precision = kind if is_inexact(kind) else None
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
         """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""

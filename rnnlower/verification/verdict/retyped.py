@@ -5,7 +5,7 @@ In float64, neither rounding nor range matters much; in float16 both do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -33,8 +33,8 @@ def retyped(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FL
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in kinds:
                 value.type.tensor_type.elem_type = kind
-    for nodes in (*(graph.node for graph in _graphs(other.graph)), *(f.node for f in other.functions)):
-        for attribute in (attribute for node in nodes for attribute in node.attribute):
+    for node in _nodes(other):
+        for attribute in node.attribute:
             if attribute.name in _TYPE_ATTRIBUTES and attribute.i in kinds:
                 attribute.i = kind
 
@@ -67,6 +67,12 @@ def moved_weights(model: HeldModel, kind: str, seed: int) -> HeldModel:
             return (array + rng.uniform(-0.5, 0.5, array.shape) * unit * size).astype(array.dtype)
 
     _change_tensors(other, _FLOATS, move)
+    # A clip is such a constant, too: lowered, it is a tensor.
+    for node in () if steps else _nodes(other):
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.FLOAT:
+                attribute.f = float(move(np.array(attribute.f, np.float32)))
+            attribute.floats[:] = [float(move(np.array(value, np.float32))) for value in attribute.floats]
     return HeldModel(model.role, other, None)
 
 
@@ -74,8 +80,8 @@ def small_floats(model: onnx.ModelProto) -> set[str]:
     """Return the names of the floats of two bytes that the model computes in."""
     found = {value.type.tensor_type.elem_type for graph in _graphs(model.graph) for value in graph.input}
     found |= {tensor.data_type for graph in _graphs(model.graph) for tensor in graph.initializer}
-    for nodes in (*(graph.node for graph in _graphs(model.graph)), *(f.node for f in model.functions)):
-        for attribute in (attribute for node in nodes for attribute in node.attribute):
+    for node in _nodes(model):
+        for attribute in node.attribute:
             found |= {attribute.t.data_type}
             found |= {attribute.i} if attribute.name in _TYPE_ATTRIBUTES else set()
     return {SMALL_FLOATS[kind] for kind in found if kind in SMALL_FLOATS}
@@ -89,6 +95,17 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(inner)
 
 
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    for graph in _graphs(model.graph):
+        yield from graph.node
+    for function in model.functions:
+        for node in function.node:
+            yield node
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    yield from (inner for graph in _graphs(attribute.g) for inner in graph.node)
+
+
 def _change_tensors(
     model: onnx.ModelProto, kinds: Collection[int], change: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> None:
@@ -98,20 +115,14 @@ def _change_tensors(
         if own.data_type in kinds:
             own.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(own)), own.name))
 
-    def constants(nodes: Iterable[onnx.NodeProto]) -> None:
-        for node in nodes:
-            for attribute in node.attribute:
-                name = attribute.name
-                if attribute.HasField("t"):
-                    tensor(attribute.t)
-                elif TensorProto.FLOAT in kinds and name in ("value_float", "value_floats"):
-                    given = attribute.f if name == "value_float" else list(attribute.floats)
-                    values = change(np.array(given, np.float32))
-                    attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
-
     for graph in _graphs(model.graph):
         for own in graph.initializer:
             tensor(own)
-        constants(graph.node)
-    for function in model.functions:
-        constants(function.node)
+    for node in _nodes(model):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                tensor(attribute.t)
+            elif TensorProto.FLOAT in kinds and attribute.name in ("value_float", "value_floats"):
+                given = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+                values = change(np.array(given, np.float32))
+                attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
