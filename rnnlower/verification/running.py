@@ -32,7 +32,13 @@ from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.interface import float_casts
 from rnnlower.verification.models import HeldModel, op_types
 from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
-from rnnlower.verification.verdict.retyped import SMALL_FLOATS, moved_weights, retyped, small_floats
+from rnnlower.verification.verdict.retyped import (
+    SMALL_FLOATS,
+    moved_by_rounding,
+    moved_weights,
+    retyped,
+    small_floats,
+)
 
 __all__ = ["Runner", "in_float32"]
 
@@ -258,7 +264,14 @@ class Runner:
                 moved_weights(self.reference, self.rounded_to, seed) for seed in range(_DRAWS_OF_WEIGHTS)
             ]
             self._moved += [self._sessions.enter_context(self.open(model)) for model in models]
-        for run in self._moved:
+        for seed, run in enumerate(self._moved):
+            if self.rounded_to.startswith("int"):
+                # Their activations are rounded like their weights.
+                rng = np.random.default_rng(seed)
+                feeds = {
+                    name: moved_by_rounding(array, self.rounded_to, rng) if is_inexact(array.dtype) else array
+                    for name, array in feeds.items()
+                }
             try:
                 yield run(feeds)
             except RunError:

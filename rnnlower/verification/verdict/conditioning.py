@@ -58,12 +58,18 @@ def rounding_noise(
         if isinstance(value, np.ndarray) and is_inexact(value.dtype)
     }
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
-    rounded = [*others]
-    closest = _LARGEST_SHARE_OF_SMALL if rounded else _share(precision)
-    for moved in (*outputs_beside(run, feeds, seed, _DRAWS, precision=precision), *rounded):
+    closest = _share(precision)
+    for moved in outputs_beside(run, feeds, seed, _DRAWS, precision=precision):
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
+    for moved in others:
+        closest = _LARGEST_SHARE_OF_SMALL
+        for name in noise:
+            if moved[name].shape == noise[name].shape:
+                apart = _difference(moved[name], outputs[name])
+                # Of so many weights each draw moves other elements: any may be moved by half the most.
+                noise[name] = np.fmax(noise[name], np.fmax(apart, apart.max(initial=0.0) / 2))
     for name, other in ((name, each[name]) for each in opinions for name in floats if name in each):
         if other.shape != noise[name].shape:
             continue

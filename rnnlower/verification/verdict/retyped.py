@@ -16,9 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rnnlower.verification.models import HeldModel
 
-__all__ = ["SMALL_FLOATS", "moved_weights", "retyped", "small_floats"]
+__all__ = ["SMALL_FLOATS", "moved_by_rounding", "moved_weights", "retyped", "small_floats"]
 
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+# onnxconverter_common and onnxruntime.transformers replace smaller numbers by this one.
+_LEAST_OF_CONVERTERS = 1e-7
 _FLOATS = {TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 # Attributes by which a node states its output type.
 _TYPE_ATTRIBUTES = {"to", "dtype"}
@@ -46,29 +48,41 @@ def retyped(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FL
     return HeldModel(model.role, other, None)
 
 
+def moved_by_rounding(array: NDArray[Any], kind: str, rng: np.random.Generator) -> NDArray[Any]:
+    """Return floats as far off as rounding to a type may take them; of an integer type, to the largest one.
+
+    The small numbers of a type are coarse: an epsilon of 1e-12 is 0 in float16, or what converters make of
+    it. It keeps its sign.
+    """
+    sizes = np.abs(array.astype(np.float64))
+    finite = np.where(np.isfinite(sizes), sizes, 0.0)
+    if kind in SMALL_FLOATS.values():
+        limits = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+        steps = np.maximum(float(limits.eps) * finite, 2 * _LEAST_OF_CONVERTERS if kind == "float16" else 0.0)
+    else:
+        steps = np.full(array.shape, finite.max(initial=0.0) / np.iinfo(kind).max)
+    with np.errstate(over="ignore"):
+        moved = (array + rng.uniform(-0.5, 0.5, array.shape) * steps).astype(array.dtype)
+    small_float = kind in SMALL_FLOATS.values()
+    return np.where(array == 0, array, np.copysign(moved, array)) if small_float else moved
+
+
 def moved_weights(model: HeldModel, kind: str, seed: int) -> HeldModel:
     """Return the model with its float constants as far off as rounding to a type may take them.
 
-    For an integer type, those with two axes or more: the largest of a tensor takes its largest number.
+    For an integer type, those with two axes or more.
     """
     other = onnx.ModelProto()
     other.CopyFrom(model.with_data())
     rng = np.random.default_rng(seed)
-    steps = 0 if kind in SMALL_FLOATS.values() else np.iinfo(kind).max
-    unit = 1 / steps if steps else float(ml_dtypes.finfo(kind).eps)  # type: ignore[no-untyped-call]
+    whole = kind not in SMALL_FLOATS.values()
 
     def move(array: NDArray[Any]) -> NDArray[Any]:
-        if steps and array.ndim < 2:
-            return array
-        sizes = np.abs(array.astype(np.float64))
-        finite = np.isfinite(sizes)
-        size = sizes.max(initial=0.0, where=finite) if steps else np.where(finite, sizes, 0.0)
-        with np.errstate(over="ignore"):
-            return (array + rng.uniform(-0.5, 0.5, array.shape) * unit * size).astype(array.dtype)
+        return array if whole and array.ndim < 2 else moved_by_rounding(array, kind, rng)
 
     _change_tensors(other, _FLOATS, move)
     # A clip is such a constant, too: lowered, it is a tensor.
-    for node in () if steps else _nodes(other):
+    for node in () if whole else _nodes(other):
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.FLOAT:
                 attribute.f = float(move(np.array(attribute.f, np.float32)))
