@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import onnx
@@ -15,9 +15,10 @@ from onnx import NodeProto, TensorProto, helper
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.models import HeldModel
 
-__all__ = ["as_read"]
+__all__ = ["as_read", "with_float_activations"]
 
 _OF_LSTM = 8
+_INTEGER_PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 
 def as_read(
@@ -91,3 +92,50 @@ def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
     del lstm.input[:]
     lstm.input.extend(inputs[:_OF_LSTM])
     yield lstm
+
+
+def with_float_activations(model: HeldModel) -> HeldModel:
+    """Return the model with its weights rounded as they are, but its activations in float32.
+
+    Products of integers become products of floats: what remains is the error of the weights.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.with_data())
+    _rewrite(proto.graph, dequantize=True, linear=False)
+    pending = [proto.graph]
+    while pending:
+        graph = pending.pop()
+        del graph.value_info[:]
+        rounded = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
+        nodes = [new for node in graph.node for new in _in_floats(node, rounded)]
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+        pending += [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    return replace(model, proto=proto, path=None)
+
+
+def _in_floats(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProto]:
+    if node.op_type == "DynamicQuantizeLinear":
+        yield helper.make_node("Identity", node.input, node.output[:1])
+        for name, value in zip(node.output[1:], (1.0, 0.0), strict=False):
+            yield helper.make_node(
+                "Constant", [], [name], value=helper.make_tensor("", TensorProto.FLOAT, [], [value])
+            )
+    elif node.op_type == "DequantizeLinear" and node.input[0] in rounded:
+        yield helper.make_node("Identity", [rounded[node.input[0]]], node.output)
+    elif node.op_type in _INTEGER_PRODUCTS:
+        factors = []
+        for index, own in enumerate(node.input[:2]):
+            factors.append(f"{node.output[0]}/float{index}")
+            yield helper.make_node("Cast", [own], [factors[-1]], to=TensorProto.FLOAT)
+            if len(node.input) > index + 2 and node.input[index + 2]:
+                zero = f"{factors[-1]}/zero"
+                yield helper.make_node("Cast", [node.input[index + 2]], [zero], to=TensorProto.FLOAT)
+                yield helper.make_node("Sub", [factors[-1], zero], [f"{factors[-1]}/centered"])
+                factors[-1] += "/centered"
+        product = helper.make_node(_INTEGER_PRODUCTS[node.op_type], factors, node.output)
+        product.attribute.extend(node.attribute)
+        yield product
+    else:
+        yield node

@@ -31,6 +31,7 @@ from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_
 from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.interface import float_casts
 from rnnlower.verification.models import HeldModel, op_types
+from rnnlower.verification.readings import with_float_activations
 from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
 from rnnlower.verification.verdict.retyped import (
     SMALL_FLOATS,
@@ -241,18 +242,20 @@ class Runner:
             return NumpyEngine(model, semantics)
 
     def in_float32(self) -> Runner | None:
-        """Return a runner of both models in float32 instead of smaller floats; ``None`` if they have none."""
-        models = self.reference, self.candidate
+        """Return a runner of both models in float32 instead of smaller types; ``None`` if they have none."""
+        models = [self.reference, self.candidate]
+        if self.tolerance in ("int8", "int16"):
+            models[1] = with_float_activations(self.candidate)
         kinds = set().union(*(small_floats(model.proto) for model in models))
         held = all(model.fits_memory and len(model.proto.graph.node) <= _LARGE_GRAPH for model in models)
-        if not kinds or not held:
+        if not (kinds or models[1] is not self.candidate) or not held:
             return None
         wide = [retyped(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
         sets = {name: in_float32(array) for name, array in self.sets.items()}
         runner = Runner(wide[0], wide[1], self._semantics, self._forced, sets)
         runner.casts = self.casts
         runner.empty_inputs, runner.states = self.empty_inputs, self.states
-        runner.rounded_to = max(kinds, key=lambda kind: float(ml_dtypes.finfo(kind).eps))  # type: ignore[no-untyped-call]
+        runner.rounded_to = self.tolerance or max(kinds, key=lambda kind: float(ml_dtypes.finfo(kind).eps))  # type: ignore[no-untyped-call]
         return runner
 
     def with_moved_weights(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
@@ -265,11 +268,11 @@ class Runner:
             ]
             self._moved += [self._sessions.enter_context(self.open(model)) for model in models]
         for seed, run in enumerate(self._moved):
-            if self.rounded_to.startswith("int"):
-                # Their activations are rounded like their weights.
+            if self.tolerance in ("int8", "int16"):
+                # Its activations are rounded like its weights.
                 rng = np.random.default_rng(seed)
                 feeds = {
-                    name: moved_by_rounding(array, self.rounded_to, rng) if is_inexact(array.dtype) else array
+                    name: moved_by_rounding(array, self.tolerance, rng) if is_inexact(array.dtype) else array
                     for name, array in feeds.items()
                 }
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx import helper
 from onnx.helper import np_dtype_to_tensor_dtype
 from support.small_models import info, lowered_by, model_of, weights
 
+from rnnlower.errors import OptionError
 from rnnlower.verification import verify
 
 UNITS = 16
@@ -20,10 +22,10 @@ def classifier(fault: str = "", kind: Any = np.float16) -> onnx.ModelProto:
     """Return an LSTM with a dense layer and a sigmoid after it; a `fault` is in one of its weights."""
     constants = weights("LSTM", input_size=8, hidden_size=UNITS)
     constants["D"] = np.random.default_rng(0).standard_normal((UNITS, 6)) * 0.3
-    if fault == "dense layer 2%":
-        constants["D"] = constants["D"] * 1.02
-    elif fault == "recurrence 1%":
-        constants["R"] = constants["R"] * 1.01
+    if fault.startswith("dense layer"):
+        constants["D"] = constants["D"] * (1 + int(fault[-2]) / 100)
+    elif fault.startswith("recurrence"):
+        constants["R"] = constants["R"] * (1 + int(fault[-2]) / 100)
     elif fault == "a weight 5%":
         constants["W"] = constants["W"].copy()
         constants["W"].reshape(-1)[np.abs(constants["W"]).argmax()] *= 1.05
@@ -47,3 +49,64 @@ def test_a_wrong_weight_does_not_hide_in_float16(fault: str) -> None:
     result = verify(classifier(), lowered_by(classifier(fault), "scan"))
     assert bool(result) is not bool(fault), str(result)
     assert any("in float32 instead of float16" in note for note in result.skipped) is bool(fault)
+
+
+def converted(fault: str, keep_io_types: bool) -> onnx.ModelProto:
+    """Return the classifier as onnxruntime's tool converts it to float16."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    model = convert_float_to_float16(classifier(fault, np.float32), keep_io_types=keep_io_types)
+    assert isinstance(model, onnx.ModelProto)
+    return model
+
+
+def quantized(fault: str, folder: Path) -> Path:
+    """Return the classifier as onnxruntime's tool quantizes it."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    paths = folder / "float.onnx", folder / "int8.onnx"
+    onnx.save(classifier(fault, np.float32), paths[0])
+    quantize_dynamic(*paths)
+    return paths[1]
+
+
+FAULTS = ["", "dense layer 2%", "a weight 5%"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("keep_io_types", [True, False])
+def test_a_conversion_to_float16(fault: str, keep_io_types: bool) -> None:
+    result = verify(
+        classifier(kind=np.float32), converted(fault, keep_io_types=keep_io_types), tolerance="float16"
+    )
+    assert bool(result) is not bool(fault), str(result)
+    notes = [note for note in result.skipped if "it was cast" in note]
+    assert len(notes) == (0 if keep_io_types else 2)
+
+
+def test_without_the_tolerance_a_conversion_differs() -> None:
+    result = verify(classifier(kind=np.float32), converted("", keep_io_types=False))
+    assert any("another type" in problem for problem in result.problems)
+
+
+def test_inputs_of_the_reference_are_given_to_a_conversion() -> None:
+    feeds = {"X": np.random.default_rng(3).standard_normal((5, 2, 8)).astype(np.float32)}
+    source = classifier(kind=np.float32)
+    assert verify(source, converted("", keep_io_types=False), inputs=feeds, tolerance="float16")
+    wrong = converted("dense layer 2%", keep_io_types=False)
+    assert not verify(source, wrong, inputs=feeds, tolerance="float16")
+
+
+@pytest.mark.parametrize("fault", ["", "dense layer 5%", "recurrence 5%"])
+def test_a_quantization_to_int8(fault: str, tmp_path: Path) -> None:
+    """What rounded activations hide, a comparison of the weights alone does not."""
+    result = verify(classifier(kind=np.float32), quantized(fault, tmp_path), tolerance="int8")
+    assert bool(result) is not bool(fault), str(result)
+
+
+def test_a_tolerance_is_a_type_or_a_number() -> None:
+    model = classifier()
+    with pytest.raises(OptionError, match="tolerance must be one of float16"):
+        verify(model, model, tolerance="float8")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="follows from a type"):
+        verify(model, model, tolerance="float16", atol=1e-3)

@@ -63,11 +63,11 @@ def rounding_noise(
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
-    for moved in others:
+    for rounded in others:
         closest = _LARGEST_SHARE_OF_SMALL
         for name in noise:
-            if moved[name].shape == noise[name].shape:
-                apart = _difference(moved[name], outputs[name])
+            if rounded[name].shape == noise[name].shape:
+                apart = _difference(rounded[name], outputs[name])
                 # Of so many weights each draw moves other elements: any may be moved by half the most.
                 noise[name] = np.fmax(noise[name], np.fmax(apart, apart.max(initial=0.0) / 2))
     for name, other in ((name, each[name]) for each in opinions for name in floats if name in each):
