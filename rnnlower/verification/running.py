@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower import wording
 from rnnlower.engines.known import Engine as Runtime
 from rnnlower.engines.opened import open_on
 from rnnlower.engines.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
@@ -48,6 +50,9 @@ Array = NDArray[Any]
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
 _DRAWS_OF_WEIGHTS = 3
+# Loading takes longer than people expect, and that many times the reference's nodes is a straight line.
+_LONG_LOAD = 5.0
+_STRAIGHT_LINE = 10
 
 
 def _is_quantized(*models: HeldModel) -> bool:
@@ -139,6 +144,7 @@ class Runner:
                 yield self._cast_for(model, lambda feeds: opened.run(feeds | fixed))
             return
         engine: Engine
+        started = time.monotonic()
         engine, notes = open_engine(
             model,
             self.reference_facts if model.role == "reference" else self.candidate_facts,
@@ -153,6 +159,8 @@ class Runner:
         self.engines[model.role] = engine.name
         for text in notes:
             self.note(text)
+        if model is self.candidate and engine.name == OnnxRuntimeEngine.name:
+            self._note_long_load(time.monotonic() - started)
 
         def run(feeds: dict[str, Array]) -> dict[str, Any]:
             nonlocal engine
@@ -172,6 +180,14 @@ class Runner:
             yield self._cast_for(model, run)
         finally:
             engine.close()
+
+    def _note_long_load(self, seconds: float) -> None:
+        nodes, before = (len(model.proto.graph.node) for model in (self.candidate, self.reference))
+        if seconds > _LONG_LOAD and nodes > _STRAIGHT_LINE * before:
+            self.note(
+                f"onnxruntime takes {seconds:.0f} s to load the candidate's {nodes:,} nodes; "
+                f"`{wording.call('scan')}` makes one loop of all time steps, which loads at once"
+            )
 
     def _cast_for(self, model: HeldModel, run: RunModel) -> RunModel:
         """Return `run` between casts: of what the candidate is fed in its own type, and of its outputs."""
