@@ -52,7 +52,7 @@ _LARGE_GRAPH = 10_000
 _DRAWS_OF_WEIGHTS = 3
 # Loading takes longer than people expect, and that many times the reference's nodes is a straight line.
 _LONG_LOAD = 5.0
-_STRAIGHT_LINE = 10
+_STRAIGHT_LINE = 50
 
 
 def _is_quantized(*models: HeldModel) -> bool:

@@ -53,7 +53,7 @@ def test_a_straight_line_that_takes_long_to_load_names_scan(
     strategy: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "_LONG_LOAD", 0.0)
-    source = recurrent_model("GRU", inputs={"X": (onnx.TensorProto.FLOAT, [40, 1, 3])})
+    source = recurrent_model("GRU", inputs={"X": (onnx.TensorProto.FLOAT, [60, 1, 3])})
     result = verify(source, lowered_by(source, strategy), trials=1)
     notes = [note for note in result.skipped if "to load the candidate" in note]
     assert [("rnnlower.scan(model)" in note, "nodes" in note) for note in notes] == [(True, True)] * told
