@@ -116,6 +116,8 @@ OPTIONS = [
     Case("two states for an input", f"{SCAN} --state Y_h=X --state Y_c=X", cell_state),
     Case("states and inputs", f"{SCAN} --state Y=X --inputs good.npz"),
     Case("trials and inputs", f"{SCAN} --trials 7 --inputs good.npz"),
+    Case("a tolerance of no known type", f"{SCAN} --tolerance float8"),
+    Case("two tolerances", f"{SCAN} --tolerance float16 --atol 1"),
     Case("how to verify, and not to", f"{SCAN} --no-verify --seed 7"),
     Case("inputs that are no archive", f"{SCAN} --inputs plain.npz"),
     Case("inputs of another rank", f"{SCAN} --inputs rank.npz"),
