@@ -230,7 +230,8 @@ def test_a_difference_is_traced_in_models_with_external_data(tmp_path: Path) -> 
         onnx.save(model, paths[-1], save_as_external_data=True, location=f"{name}.data", size_threshold=0)
     begin = verify(*paths).first_difference
     assert begin is not None
-    assert begin.startswith("v2:")
+    # v2 is another operator's, hence not the same value.
+    assert begin.startswith("y:")
 
 
 @pytest.mark.parametrize("rank", [3, "r"])
