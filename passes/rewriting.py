@@ -47,6 +47,8 @@ class StreamRewriter:
         self._pool = InitializerPool(model, self._names)
         self._states: dict[str, str] = {}
         self._starts: dict[str, Any] = {}
+        before = StreamMetadata.read(model.metadata_props)
+        self._former_starts: Mapping[str, Any] = {} if before is None else before.start
         self._shared: dict[tuple[object, ...], ir.Value] = {}
         self._ready: dict[int, ir.Value] = {}
         self._counter: ir.Value | None = None
@@ -92,7 +94,7 @@ class StreamRewriter:
         self._graph.inputs.append(value)
         out = self._names.fresh(f"{base}_out")
         self._states[out] = str(value.name)
-        self._starts[str(value.name)] = start.tolist() if isinstance(start, np.ndarray) else start
+        self._starts[str(value.name)] = _told(start)
         return value, out
 
     def _hand_out(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
@@ -153,8 +155,15 @@ class StreamRewriter:
             self._hand_out(final, out, value, edit.calls)
 
     def _keep(self, edit: Carried, value: ir.Value, output: ir.Value | None, final: ir.Value) -> None:
-        """Keep a state that is an input already; its output exists, or is added."""
+        """Keep a state that is an input already; its output exists, or is added.
+
+        It starts with its default, or as the metadata says, else with zeros, as callers start such models.
+        """
         assert value.name is not None
+        default = value.const_value
+        self._starts[value.name] = (
+            self._former_starts.get(value.name, 0.0) if default is None else _told(default.numpy())
+        )
         if output is not None:
             assert output.name is not None
             self._states[output.name] = value.name
@@ -273,6 +282,11 @@ class StreamRewriter:
             track = analysis.outputs.get(value.name or "")
             if track is not None and value.shape is not None and analysis.chunk is not None:
                 value.shape = _with_size(value.shape, track.axis, track.chunk_size)
+
+
+def _told(start: Start) -> object:
+    """Return a start as JSON data."""
+    return start.tolist() if isinstance(start, np.ndarray) else start
 
 
 def _with_size(shape: ir.Shape, axis: int, size: int) -> ir.Shape:

@@ -112,6 +112,39 @@ def test_a_learned_start_is_told() -> None:
     assert said(proto, "stream")["start"] == {"gru0_h_in": [[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]]]}
 
 
+def test_a_state_of_the_model_starts_with_its_default() -> None:
+    """An input with an initializer is one that a caller may leave out: that value is its start."""
+    proto = stream("""
+        main (float[T, 1, 4] X, float[1, 1, 8] c) => (float[T, 1, 1, 8] Y)
+        <float[1, 1, 8] c = {1, 2, 3, 4, 5, 6, 7, 8}>
+        { Y = LSTM <hidden_size = 8> (X, W4, R4, , , , c) }
+    """)
+    assert said(proto, "state") == {"lstm0_h_out": "lstm0_h_in", "c_out": "c"}
+    assert said(proto, "stream")["start"] == {
+        "lstm0_h_in": 0.0,
+        "c": [[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]]],
+    }
+
+
+def test_a_state_that_the_caller_must_give_starts_with_zeros() -> None:
+    proto = stream("""
+        main (float[T, B, 4] X, float[1, B, 8] h) => (float[T, 1, B, 8] Y, float[1, B, 8] h_new)
+        { Y, h_new = GRU <hidden_size = 8> (X, W, R, , , h) }
+    """)
+    assert said(proto, "stream")["start"] == {"h": 0.0}
+
+
+def test_a_start_is_known_when_a_chunk_is_cut_again() -> None:
+    text = """
+        main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) <float[1, 1, 8] h = {1, 2, 3, 4, 5, 6, 7, 8}>
+        { Y = GRU <hidden_size = 8> (X, W, R, , , h) }
+    """
+    once = stream(text, chunk=6)
+    again = ir.from_proto(once)
+    StreamPass(2)(again)
+    assert said(ir.to_proto(again), "stream")["start"] == said(once, "stream")["start"]
+
+
 def test_a_causal_convolution_keeps_frames() -> None:
     proto = stream(
         """
