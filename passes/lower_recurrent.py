@@ -45,6 +45,7 @@ from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic, private_weights
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
+from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -63,7 +64,8 @@ class LowerRecurrentPass(Pass):
     """Lowers nodes of the main graph and its subgraphs.
 
     Weights computed from constants (`FoldWeightsPass`), undeclared types
-    (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by other passes.
+    (`InferTypesPass`) and functions (`InlineFunctionsPass`) are handled by other passes. The lengths that
+    unrolling needs are found as `StaticShapesPass` finds them.
 
     Args:
         strategy: ``unroll``, ``scan`` or ``loop``, or a plan for each of the nodes.
@@ -135,15 +137,15 @@ class LowerRecurrentPass(Pass):
                 raise UnsupportedModelError(
                     "it is in a function", node=located, remedy="inline it first (InlineFunctionsPass)"
                 )
-            strategy = (
-                self._strategy if isinstance(self._strategy, str) else self._strategy[located.node].strategy
-            )
-            if strategy == "unroll" and self._parse(located).seq_length is None:
-                raise UnsupportedModelError(
-                    "its sequence length is not known, and unrolling needs a number",
-                    node=located,
-                    remedy="fix the shapes of the inputs first (FreezeDimsPass), or use the strategy scan",
-                )
+        unrolled = [
+            located
+            for located in found
+            if (self._strategy if isinstance(self._strategy, str) else self._strategy[located.node].strategy)
+            == "unroll"
+        ]
+        _, unreachable, impossible = with_static_lengths(model, unrolled, None, self._semantics)
+        found = [located for located in found if located not in unreachable + impossible]
+        self._impossible = [*self._impossible, *impossible]
         private = private_weights([located.node for located in found], beyond_ir.names_in_training(model))
         names = NameSource(names_in(model))
         with paused_collection():

@@ -8,6 +8,7 @@ import pytest
 
 import rnnlower
 from rnnlower.passes import (
+    FoldConstantsPass,
     FoldWeightsPass,
     FreezeDimsPass,
     InferTypesPass,
@@ -47,6 +48,39 @@ def test_a_sequence_of_passes_lowers_a_model(strategy: str, dims: dict[str, int]
     onnx.checker.check_model(lowered, full_check=True)
     assert not rnnlower.inspect(lowered)
     assert rnnlower.verify(ir.to_proto(ir.from_onnx_text(TEXT)), lowered)
+
+
+COMPUTED = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[B, T, 3] x, float[1, 4, 3] W, float[1, 4, 4] R) => (float[T, 1, B, 4] Y)
+    {
+        sizes = Shape (x)
+        same = Reshape (x, sizes)
+        steps = Transpose <perm = [1, 0, 2]> (same)
+        n = Neg (steps)
+        Y = RNN <hidden_size = 4> (n, W, R)
+    }
+"""
+
+
+def test_a_length_that_follows_from_frozen_shapes_needs_no_pass_of_its_own() -> None:
+    own = ir.from_onnx_text(COMPUTED)
+    passes = ir.passes.Sequential(
+        FreezeDimsPass({"B": 1, "T": 5}), FoldConstantsPass(), LowerRecurrentPass("unroll")
+    )
+    passes(own)
+    lowered = ir.to_proto(own)
+    assert not rnnlower.inspect(lowered)
+    assert rnnlower.verify(ir.to_proto(ir.from_onnx_text(COMPUTED)), lowered)
+
+
+def test_a_length_that_is_open_is_asked_for_and_nothing_changes() -> None:
+    own = ir.from_onnx_text(COMPUTED)
+    FreezeDimsPass({"B": 1})(own)
+    before = ir.to_proto(own).SerializeToString()
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r'dims=\{"T": 16\}'):
+        LowerRecurrentPass("unroll")(own)
+    assert ir.to_proto(own).SerializeToString() == before
 
 
 def test_a_node_in_a_function_is_refused_by_name() -> None:
