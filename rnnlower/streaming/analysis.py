@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -11,12 +12,12 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.dependence import decided_by
-from rnnlower.graph.walk import Located, dim_name, subgraphs_of, walk
+from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.streaming.edits import Edit
-from rnnlower.streaming.facts import CoupledError, Track, fix_batch, number
-from rnnlower.streaming.flow import Flow, Sample
+from rnnlower.streaming.facts import ChunkError, CoupledError, Track, fix_batch, number
+from rnnlower.streaming.flow import Flow, Sample, located
 from rnnlower.wording import call, option, time_axis
 
 __all__ = ["Analysis", "analyse", "find_axes"]
@@ -57,16 +58,16 @@ def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
         OptionError: The axes or the chunk do not fit the model.
         UnsupportedModelError: A node couples time steps.
     """
-    if chunk is not None:
-        return _analyse(model, axes, chunk, allow_delay=allow_delay)
-    remedy = f"say how long a chunk is ({option('chunk', 'K')})"
     steps = _steps(model, axes)
-    if steps is not None:
+    sizes = _ANY if chunk is None and steps is None else (chunk or 1,)
+    plans = [_analyse(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
+    few, more = plans[0], plans[-1]
+    remedy = f"say how long a chunk is ({option('chunk', 'K')})"
+    if chunk is None and steps is not None:
         raise OptionError(f"the model has {steps} time steps, not any number", remedy=remedy)
-    few, more = (_analyse(model, axes, size, allow_delay=allow_delay) for size in _ANY)
     if [_key(edit) for edit in few.edits] != [_key(edit) for edit in more.edits] or few.delay != more.delay:
-        raise UnsupportedModelError("what a chunk needs beside it depends on its length", remedy=remedy)
-    return dataclasses.replace(few, chunk=None)
+        raise UnsupportedModelError("the context that a chunk needs depends on its length", remedy=remedy)
+    return dataclasses.replace(few, chunk=chunk)
 
 
 def _key(edit: Edit) -> list[object]:
@@ -85,26 +86,93 @@ def _comparable(value: object) -> object:
     return value
 
 
-def _analyse(model: ir.Model, axes: Mapping[str, int], chunk: int, *, allow_delay: bool) -> Analysis:
-    steps = _steps(model, axes)
+def _analyse(
+    model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int, *, allow_delay: bool
+) -> Analysis:
+    """Follow time with a chunk of this size, and with one that fits where it does not fit the nodes.
+
+    What no chunk can change is told first, and of the chunk everything at once.
+    """
+    needs: list[ChunkError] = []
+    multiple, size = 1, min(chunk, steps or chunk)
+    analysis = None
+    while analysis is None and (steps is None or size <= steps):
+        try:
+            analysis = _follow(model, axes, steps, size, allow_delay=allow_delay)
+        except ChunkError as error:
+            needs.append(error)
+            size = multiple = math.lcm(multiple, error.steps)
+        except CoupledError as error:
+            if needs and error.remedy:
+                error.problem += f"; and {_needs(model, needs)}, so that the chunk {_must_be(multiple)}"
+                error.remedy += f"; {_ask_for(multiple)}"
+            raise _refusal(model, error) from error
+    ends = analysis is not None and steps is not None and not analysis.outputs
+    if needs:
+        raise _misfit(model, needs, multiple, steps, ends) from needs[0]
+    assert analysis is not None
     if steps is not None and chunk > steps:
         raise OptionError(f"a chunk of {chunk} is longer than the model's {steps} time steps")
+    if steps is not None and ends and steps % chunk:
+        # The nodes may leave no chunk at all.
+        _analyse(model, axes, steps, 1, allow_delay=allow_delay)
+        divisor = next(size for size in range(chunk, 0, -1) if steps % size == 0)
+        raise OptionError(
+            f"all outputs are final states, and the model's {steps} time steps are not a multiple of {chunk}",
+            remedy=f"ask for a chunk that divides them ({option('chunk', divisor)})",
+        )
+    return analysis
+
+
+def _follow(
+    model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int, *, allow_delay: bool
+) -> Analysis:
     errors = []
-    for sizes in _sizes(model, axes):
-        flow = Flow(model, Sample(axes, steps or chunk * _CHUNKS, chunk, sizes), allow_delay=allow_delay)
+    for length, sizes in _samples(model, axes, steps, chunk):
+        flow = Flow(model, Sample(axes, length, chunk, sizes), allow_delay=allow_delay)
         try:
             flow.run()
             return _finish(flow, chunk, axes, steps)
         except CoupledError as error:
             errors.append(error)
-    raise _refusal(flow, errors[0]) from errors[0]
+    raise next((error for error in errors if isinstance(error, ChunkError)), errors[0])
 
 
-def _refusal(flow: Flow, error: CoupledError) -> UnsupportedModelError:
+def _refusal(model: ir.Model, error: CoupledError) -> UnsupportedModelError:
     """Return the error for the user: the node, why it cannot be streamed, and the remedy."""
-    node = error.node
-    located = None if node is None else Located(node, flow.name(node), "", flow.opset)
-    return UnsupportedModelError(error.problem, node=located, remedy=error.remedy)
+    node = None if error.node is None else located(model, error.node)
+    also = ", ".join(located(model, each).label for each in error.also)
+    problem = f"{error.problem}; the same is true of {also}" if also else error.problem
+    return UnsupportedModelError(problem, node=node, remedy=error.remedy)
+
+
+def _misfit(
+    model: ir.Model, needs: list[ChunkError], multiple: int, steps: int | None, ends: bool
+) -> UnsupportedModelError:
+    """Return the error of a chunk that does not fit the nodes, with one that does, if there is any."""
+    what, remedy = f"the chunk {_must_be(multiple)}", _ask_for(multiple)
+    if steps is not None and (multiple > steps or (ends and steps % multiple)):
+        what = f"no chunk fits: it {_must_be(multiple)}"
+        remedy = f"export it for a multiple of {multiple} steps, or for any number"
+    if ends:
+        what += f" that divides the model's {steps}, as all outputs are final states"
+    elif steps is not None and multiple > steps:
+        what += f", and the model has {steps}"
+    first = located(model, needs[0].at)
+    nodes = _needs(model, needs).removeprefix(f"{first.label} ")
+    return UnsupportedModelError(f"{nodes}, so that {what}", node=first, remedy=remedy)
+
+
+def _needs(model: ir.Model, needs: list[ChunkError]) -> str:
+    return " and ".join(f"{located(model, each.at).label} {each.problem}" for each in needs)
+
+
+def _must_be(multiple: int) -> str:
+    return f"must be a multiple of {multiple} steps"
+
+
+def _ask_for(multiple: int) -> str:
+    return f"ask for one ({option('chunk', multiple)})"
 
 
 def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) -> Analysis:
@@ -120,11 +188,6 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
             assert value.name is not None
             tracks[value.name], places[value.name] = fact.track, place
     _refuse_what_is_late(flow, tracks)
-    if not tracks and steps is not None and steps % chunk:
-        raise OptionError(
-            f"all outputs are final states, and the model's {steps} time steps are not a multiple of {chunk}",
-            remedy=f"ask for a chunk that divides them ({option('chunk')})",
-        )
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
@@ -148,7 +211,7 @@ def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track]) -> None:
         if track.lag > 0:
             raise CoupledError(
                 f"output {name!r} would be {track.lag} frames late after {flow.shifts()}",
-                f"{option('allow-delay')} takes that",
+                f"{option('allow-delay', True)} takes that",
             )
         if track.tail + track.lag > 0 and flow.sample.steps > flow.sample.chunk:
             raise CoupledError(
@@ -254,7 +317,7 @@ def _refuse_single_step(model: ir.Model) -> None:
         if shape is not None and shape[number(node, "layout", 0)] == 1:
             raise UnsupportedModelError(
                 "takes one step per call already, and at that size the time axis cannot be determined",
-                node=Located(node, flow.name(node), "", flow.opset),
+                node=located(model, node),
                 remedy=f"stream the model of whole sequences, or lower this one ({call('unroll')})",
             )
 
@@ -285,6 +348,19 @@ def _steps(model: ir.Model, axes: Mapping[str, int]) -> int | None:
     if len(set(fixed.values())) > 1:
         raise OptionError(f"inputs differ in their time steps: {fixed}; streams run at one rate")
     return next(iter(fixed.values()), None)
+
+
+def _samples(
+    model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int
+) -> Iterator[tuple[int, dict[str, int]]]:
+    """Yield lengths of the sequence, and sizes of the other dynamic dimensions.
+
+    The last length has many divisors: no shape for frames of several samples fits a prime one.
+    """
+    for sizes in _sizes(model, axes):
+        yield steps or chunk * _CHUNKS, sizes
+    if steps is None:
+        yield chunk * _CHUNKS * _PROBE, next(_sizes(model, axes))
 
 
 def _sizes(model: ir.Model, axes: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -12,6 +12,7 @@ from rnnlower.wording import option
 
 __all__ = [
     "Array",
+    "ChunkError",
     "Content",
     "CoupledError",
     "Fact",
@@ -35,6 +36,9 @@ class CoupledError(Exception):
         problem: Why.
         remedy: What the user can do, if anything.
         node: The node.
+
+    Attributes:
+        also: Other nodes of which the same is true.
     """
 
     def __init__(self, problem: str, remedy: str = "", node: ir.Node | None = None) -> None:
@@ -42,6 +46,22 @@ class CoupledError(Exception):
         self.problem = problem
         self.remedy = remedy
         self.node = node
+        self.also: list[ir.Node] = []
+
+
+class ChunkError(CoupledError):
+    """A node takes several frames at a time, and the chunk is not a multiple of them.
+
+    Args:
+        at: The node.
+        problem: Why.
+        steps: The time steps of which a chunk must be a multiple.
+    """
+
+    def __init__(self, at: ir.Node, problem: str, steps: int) -> None:
+        super().__init__(problem, node=at)
+        self.at = at
+        self.steps = steps
 
 
 @dataclasses.dataclass(frozen=True)

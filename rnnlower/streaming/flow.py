@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -13,13 +14,23 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.dependence import decided_by
-from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.graph.walk import Located, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.streaming.contents import LARGEST, compute, held
 from rnnlower.streaming.edits import Cached, Edit, Start
-from rnnlower.streaming.facts import Array, Content, CoupledError, Fact, Track, fix_batch, fix_shapes, number
+from rnnlower.streaming.facts import (
+    Array,
+    ChunkError,
+    Content,
+    CoupledError,
+    Fact,
+    Track,
+    fix_batch,
+    fix_shapes,
+    number,
+)
 
-__all__ = ["LATEST", "Flow", "Outcome", "Rule", "Sample"]
+__all__ = ["LATEST", "Flow", "Outcome", "Rule", "Sample", "located"]
 
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
@@ -82,7 +93,7 @@ class Flow:
         edits: The edits of the graph.
         ahead: The nodes that look ahead, with the number of frames.
         recurrent: The recurrent nodes that run over the time axis.
-        lost: The obstacles, if they are not errors.
+        lost: The obstacles that were recorded, and if not strict, all others.
     """
 
     def __init__(self, model: ir.Model, sample: Sample, *, allow_delay: bool, strict: bool = True) -> None:
@@ -110,6 +121,7 @@ class Flow:
             self.facts[value] = self._of_input(value)
         for node in self.model.graph:
             self._visit(node)
+        self._refuse_recorded()
 
     def _of_input(self, value: ir.Value) -> Fact:
         shape = self.sample.shape(value)
@@ -148,10 +160,7 @@ class Flow:
 
     def name(self, node: ir.Node) -> str:
         """Return the name of a node; unnamed ones are named after operator and number."""
-        if node.name:
-            return node.name
-        twins = [other for other in self.model.graph if other.op_type == node.op_type]
-        return f"{node.op_type}_{twins.index(node)}"
+        return located(self.model, node).name
 
     def shifts(self) -> str:
         """Describe the nodes that shift time, for messages."""
@@ -166,6 +175,17 @@ class Flow:
         return value.is_initializer() and not value.is_graph_input()
 
     # Actions of the rules.
+
+    def record(self, node: ir.Node, problem: str) -> None:
+        """Record an obstacle after which time can be followed further: all of them are told together."""
+        self.lost.append(CoupledError(problem, node=node))
+
+    def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
+        """Refuse a chunk that is not a multiple of this number of a value's frames."""
+        if track.chunk % frames and self.strict:
+            # A frame may be several time steps.
+            steps = self.sample.chunk // math.gcd(self.sample.chunk, track.chunk)
+            raise ChunkError(node, problem, steps * frames)
 
     def settle(self, node: ir.Node, index: int, lag: int | None = None) -> Track:
         """Make an input late by the given lag, or at least not ahead of the stream."""
@@ -237,9 +257,16 @@ class Flow:
             self._follow(node)
         except CoupledError as error:
             error.node = error.node or node
+            self._refuse_recorded()
             if self.strict:
                 raise
             self.lost.append(error)
+
+    def _refuse_recorded(self) -> None:
+        if self.strict and self.lost:
+            first, *others = self.lost
+            first.also = [error.node for error in others if error.node is not None]
+            raise first
 
     def _follow(self, node: ir.Node) -> None:
         for out, shape in zip(node.outputs, self._infer(node), strict=True):
@@ -347,6 +374,15 @@ class Flow:
         return (
             tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
         )
+
+
+def located(model: ir.Model, node: ir.Node) -> Located:
+    """Return a node of the main graph with its name; unnamed ones are named after operator and number."""
+    name = node.name
+    if not name:
+        twins = [other for other in model.graph if other.op_type == node.op_type]
+        name = f"{node.op_type}_{twins.index(node)}"
+    return Located(node, name, "", model.opset_imports.get("", 1))
 
 
 _SHAPE_LIKE = 64

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.walk import Located, sources
+from rnnlower.graph.walk import sources
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.streaming.edits import Carried, Start, Summed, WithoutInput
 from rnnlower.streaming.facts import CoupledError, Fact, Track, number
-from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
+from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule, located
 from rnnlower.wording import option
 
 __all__ = ["RECURRENCE"]
@@ -38,7 +38,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
     for index, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
         if index < len(facts) and (facts[index].streams or facts[index].is_sized):
             raise CoupledError(f"has weights ({name}) that follow from the stream")
-    resolved = parse_recurrent(Located(node, flow.name(node), "", flow.opset))
+    resolved = parse_recurrent(located(flow.model, node))
     time, batch = resolved.layout, 1 - resolved.layout
     track = flow.track(node)
     if track is None:
@@ -51,9 +51,10 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
         raise CoupledError("runs over an axis in which time is folded")
     flow.recurrent.append(node)
     if any(resolved.reversed_directions):
-        raise CoupledError(
-            f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
+        flow.record(
+            node, f"is {resolved.direction}: it begins with the last step, which a stream never reaches"
         )
+        return _outcomes(flow, node, resolved, track)
     _lengths(flow, node, track)
     track, calls = flow.wait(node, 0)
     _carry(flow, node, resolved, track, calls)

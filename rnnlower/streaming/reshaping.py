@@ -15,12 +15,9 @@ from rnnlower.streaming.moved import moved_track
 __all__ = ["RESHAPING"]
 
 
-def _flatten(flow: Flow, node: ir.Node) -> Outcome:
-    return _reshaped(moved_track(flow, node), flow.shape(node), flow.result(node))
-
-
-def _reshaped(track: Track, before: tuple[int, ...], after: tuple[int, ...]) -> Outcome:
+def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
     """Return the position of the frames after a change of shape."""
+    track, before, after = moved_track(flow, node), flow.shape(node), flow.result(node)
     ahead = math.prod(before[: track.axis]) * track.outer
     places = []
     passed = 1
@@ -35,10 +32,10 @@ def _reshaped(track: Track, before: tuple[int, ...], after: tuple[int, ...]) -> 
         return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
     if track.frames == 1:
         return LATEST
-    return _framed(track, ahead, after)
+    return _framed(flow, node, track, ahead, after)
 
 
-def _framed(track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
+def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
     """Handle frames of several samples each: the time axis is split into two."""
     passed = 1
     for axis, size in enumerate(after):
@@ -46,19 +43,14 @@ def _framed(track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
             length = track.frames // size
             if track.tail or track.lag:
                 raise CoupledError("cuts the time axis into frames after a node that shifts it")
-            if track.chunk % length:
-                raise CoupledError(
-                    f"cuts the time axis into frames of {length}: the chunk must be a multiple"
-                )
-            return track.at(axis).with_(frames=size, chunk=track.chunk // length, outer=1)
+            flow.require_multiple(node, track, length, f"cuts the time axis into frames of {length}")
+            return track.at(axis).with_(frames=size, chunk=max(track.chunk // length, 1), outer=1)
         passed *= size
     raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")
 
 
 def _reshape(flow: Flow, node: ir.Node) -> Outcome:
-    track = moved_track(flow, node)
-    after = flow.result(node)
-    outcome = _reshaped(track, flow.shape(node), after)
+    outcome = _reshaped(flow, node)
     if isinstance(outcome, Track):
         _fit_target(flow, node, outcome, "shape")
     return outcome
@@ -155,6 +147,6 @@ def _rate(whole: int, chunk: int, steps: int, size: int) -> tuple[int, int]:
 RESHAPING: dict[str, Rule] = {
     "ConstantOfShape": _constant_of_shape,
     "Expand": _expand,
-    "Flatten": _flatten,
+    "Flatten": _reshaped,
     "Reshape": _reshape,
 }

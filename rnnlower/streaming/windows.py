@@ -10,7 +10,6 @@ import onnx_ir as ir
 from rnnlower.streaming.edits import SetAttribute
 from rnnlower.streaming.facts import CoupledError, Track, number, numbers, text
 from rnnlower.streaming.flow import Flow, Outcome, Rule
-from rnnlower.wording import option
 
 __all__ = ["WINDOWS"]
 
@@ -89,12 +88,7 @@ def _over_time(flow: Flow, node: ir.Node, kernel: tuple[int, ...], track: Track)
 
 def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float) -> Outcome:
     span, stride, left = window.span, window.stride, window.left
-    if track.chunk % stride and flow.strict:
-        steps = flow.sample.chunk // np.gcd(flow.sample.chunk, track.chunk) * stride
-        raise CoupledError(
-            f"moves by {stride} frames, so that the chunk must be a multiple of {steps} steps",
-            f"ask for one ({option('chunk', steps)})",
-        )
+    flow.require_multiple(node, track, stride, f"moves by {stride} frames")
     calls = 0
     if left and track.lag > 0:
         track, calls = flow.wait(node, 0)

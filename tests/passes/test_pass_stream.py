@@ -14,7 +14,14 @@ from rnnlower.passes import StreamPass
 from rnnlower.verification import verify
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
-WEIGHTS = {"W": (1, 24, 4), "R": (1, 24, 8), "W4": (1, 32, 4), "R4": (1, 32, 8), "kernel": (4, 4, 3)}
+WEIGHTS = {
+    "W": (1, 24, 4),
+    "W8": (1, 24, 8),
+    "R": (1, 24, 8),
+    "W4": (1, 32, 4),
+    "R4": (1, 32, 8),
+    "kernel": (4, 4, 3),
+}
 
 
 def parsed(text: str) -> ir.Model:
@@ -309,6 +316,97 @@ def test_sizes_that_decide_a_branch_are_asked_for() -> None:
     before = refusal(text.replace(f"Y = If (single) {branches}", other))
     assert "has a body that reads values over time" in before
     assert "the sizes of input 'h' decide it: dims={\"B\": N}" in before
+
+
+def test_all_recurrences_from_the_end_are_named_at_once() -> None:
+    message = refusal("""
+        main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) <int64[1] one = {1}>
+        {
+            a = GRU <hidden_size = 8, direction = "reverse"> (X, W, R)
+            b = Squeeze (a, one)
+            c = GRU <hidden_size = 8> (b, W8, R)
+            d = Squeeze (c, one)
+            Y = GRU <hidden_size = 8, direction = "reverse"> (d, W8, R)
+        }
+    """)
+    assert "GRU node 'gru0': is reverse: it begins with the last step" in message
+    assert "'gru4'" in message
+    assert "'gru2'" not in message
+
+
+STRIDED = """
+    half = Conv <pads = [2, 0], strides = [2]> (X, kernel)
+    quarter = Conv <pads = [2, 0], strides = [2]> (half, kernel)
+    steps = Transpose <perm = [2, 0, 1]> (quarter)
+"""
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 30, None])
+def test_a_recurrence_from_the_end_comes_before_any_chunk(chunk: int | None) -> None:
+    """No chunk would help."""
+    message = refusal(
+        f"""
+        main (float[1, 4, 24] X) => (float[S, 1, 1, 8] Y)
+        {{ {STRIDED} Y = GRU <hidden_size = 8, direction = "reverse"> (steps, W, R) }}
+        """,
+        chunk,
+    )
+    assert "it begins with the last step" in message
+    assert "chunk" not in message
+
+
+@pytest.mark.parametrize("chunk", [1, 2, None])
+def test_the_chunk_that_satisfies_all_nodes_is_named(chunk: int | None) -> None:
+    text = f"""
+        main (float[1, 4, T] X) => (float[S, 1, 1, 8] Y)
+        {{ {STRIDED} Y = GRU <hidden_size = 8> (steps, W, R) }}
+    """
+    message = refusal(text, chunk)
+    assert "must be a multiple of 4 steps" in message
+    assert "chunk=4" in message
+    for name in ("'conv0'", "'conv1'") if chunk != 2 else ("'conv1'",):
+        assert name in message
+    stream(text, 4)
+
+
+def test_a_delay_and_a_chunk_are_asked_for_at_once() -> None:
+    text = f"""
+        main (float[1, 4, T] X) => (float[S, 1, 1, 8] Y)
+        {{ {STRIDED.replace("[2, 0]", "[0, 2]")} Y = GRU <hidden_size = 8> (steps, W, R) }}
+    """
+    message = refusal(text, 1)
+    assert "looks 1 frame ahead" in message
+    assert "must be a multiple of 4 steps" in message
+    assert "allow_delay=True" in message
+    assert "chunk=4" in message
+    stream(text, 4, allow_delay=True)
+
+
+def test_a_chunk_that_cannot_be_is_said_at_once() -> None:
+    """Of 25 steps no multiple of 4 ends with the sequence, and the output is a final state."""
+    text = f"""
+        main (float[1, 4, 25] X) => (float[1, 1, 8] last)
+        {{ {STRIDED} , last = GRU <hidden_size = 8> (steps, W, R) }}
+    """
+    for chunk in (1, 2, 4, 5):
+        message = refusal(text, chunk)
+        assert "no chunk fits: it must be a multiple of 4 steps" in message
+        assert "25" in message
+        assert "ask for one" not in message
+    fits = refusal(text.replace("25", "24"), 2)
+    assert "chunk=4" in fits
+    stream(text.replace("25", "24"), 4)
+
+
+def test_frames_of_several_samples_ask_for_whole_ones() -> None:
+    text = """
+        main (float[1, T] X) => (float[S, 1, 1, 8] Y) <int64[3] frames = {-1, 1, 4}>
+        { steps = Reshape (X, frames) Y = GRU <hidden_size = 8> (steps, W, R) }
+    """
+    message = refusal(text, 1, time_axes={"X": 1})
+    assert "must be a multiple of 4 steps" in message
+    assert "chunk=4" in message
+    stream(text, 8, time_axes={"X": 1})
 
 
 def test_the_chunk_must_fit_the_model() -> None:
