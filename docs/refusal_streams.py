@@ -54,6 +54,11 @@ STREAMS = [
     Case("an operator that nothing is known of", STREAM, before(node("Einstein", ["X"], ["x"], name="odd"))),
     Case("a convolution that looks ahead", STREAM, conv(1, 1)),
     Case("a stride that the chunk does not fit", STREAM, conv(2, 0, stride=2)),
+    Case(
+        "strides that leave no chunk",
+        STREAM,
+        then(x(TensorProto.FLOAT, 5, 1, 3), conv(2, 0, stride=2), only_final),
+    ),
     Case("a chunk that is longer than the sequence", f"{STREAM} --chunk 6", x(TensorProto.FLOAT, 5, 1, 3)),
     Case(
         "two lengths",

@@ -200,7 +200,7 @@ def _bench(
         settings.progress("lowering: form", done + 1, total - 1)
         entries.append(lowered_form(model, strategy, factor, settings, folder))
     shapes = {name: array.shape for name, array in trial.feeds.items()}
-    steps = _steps(source, shapes)
+    lengths = _lengths(source, shapes)
     runtime = settings.runtime
     if runtime is not None and settings.threads and not runtime.threads:
         notes.append(f"{runtime.title} has no option for the number of threads: it ran with its default")
@@ -210,12 +210,12 @@ def _bench(
         for done, entry in enumerate(entries):
             settings.progress("checking: form", done + 1, total)
             compares = read is source or entry.variant.strategy != "native"
-            _check(entry, judging if compares else None, trial, steps, settings, worker)
+            _check(entry, judging if compares else None, trial, settings, worker)
         _measure(entries, trial, settings, worker)
     return BenchResult(
-        variants=_timed(entries),
+        variants=_timed(entries, max(lengths, default=None)),
         inputs={name: f"{array.dtype}{list(array.shape)}" for name, array in trial.feeds.items()},
-        steps=steps,
+        lengths=lengths,
         threads=settings.threads,
         runs=settings.runs,
         environment=_environment(),
@@ -263,25 +263,18 @@ def _notes(frozen: ir.Model, trial: Trial) -> list[str]:
     return notes
 
 
-def _steps(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the time steps of all recurrent nodes; ``None`` if a shape is unknown, or there is no node."""
-    recurrent = gather_facts(source.proto, shapes).recurrent
-    if not recurrent:
-        return None
-    total = 0
-    for node in recurrent:
-        length = node.x_dims[1 if node.layout else 0] if node.x_dims else None
-        if not isinstance(length, int):
-            return None
-        total += length
-    return total
+def _lengths(source: HeldModel, shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
+    """Return the time steps of each recurrent node; nothing if a shape is unknown."""
+    nodes = gather_facts(source.proto, shapes).recurrent
+    lengths = [node.x_dims[1 if node.layout else 0] if node.x_dims else None for node in nodes]
+    known = [length for length in lengths if isinstance(length, int)]
+    return known if len(known) == len(nodes) else []
 
 
 def _check(
     entry: Entry,
     runner: Runner | None,
     trial: Trial,
-    steps: int | None,
     settings: Settings,
     worker: Worker | RuntimeWorker,
 ) -> None:
@@ -304,7 +297,7 @@ def _check(
         if wrong or missing:
             entry.drop("different", "; ".join([*map(str, wrong), *(f"no output {n!r}" for n in missing)]))
             return
-    entry.variant = dataclasses.replace(entry.variant, ops_run=kernels, ops_per_step=per_step(kernels, steps))
+    entry.variant = dataclasses.replace(entry.variant, ops_run=kernels)
 
 
 def _measure(
@@ -330,7 +323,7 @@ def _measure(
             entry.latencies += latencies
 
 
-def _timed(entries: Sequence[Entry]) -> list[BenchVariant]:
+def _timed(entries: Sequence[Entry], steps: int | None) -> list[BenchVariant]:
     latencies = {entry.variant.name: Timing.of(entry.latencies) for entry in entries if entry.is_timed}
     return [
         dataclasses.replace(
@@ -338,6 +331,7 @@ def _timed(entries: Sequence[Entry]) -> list[BenchVariant]:
             latency=latencies[entry.variant.name],
             session=Timing.of(entry.sessions),
             ratio=ratio(latencies[entry.variant.name], latencies.get("native")),
+            ops_per_step=per_step(entry.variant.ops_run, steps),
         )
         if entry.is_timed
         else entry.variant

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rnnlower.wording import counted
+
 if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
 
@@ -51,7 +53,7 @@ class BenchVariant:
         file_bytes: Size of the file, external data included.
         ops: Nodes in the file, including subgraphs and functions.
         ops_run: Kernels that onnxruntime runs in one inference, after its optimizations.
-        ops_per_step: The same divided by the time steps of all recurrent nodes.
+        ops_per_step: The same divided by the time steps of the recurrence (`BenchResult.steps`).
         taken: What ``lower`` does with the recurrent nodes: ``keep``, ``adapt`` or a strategy.
     """
 
@@ -82,24 +84,40 @@ class BenchResult:
     Attributes:
         variants: The model as it is, then its lowered forms.
         inputs: Shape and type of every input.
-        steps: Time steps of all recurrent nodes on these inputs, or ``None`` if shapes are unknown.
+        lengths: Time steps of each recurrent node on these inputs; none if shapes are unknown.
         threads: Threads of onnxruntime; 0 is its default.
         runs: Timed runs of each variant.
         environment: What measured: version of onnxruntime, processors, machine.
         notes: What the user should know beside it.
         runtime: What ran the forms, where that is not onnxruntime in this environment.
-        chunk: Time steps of a run, where the model is streamed (`rnnlower stream`) with a fixed number.
+        chunk: Time steps of the inputs in a run, if the model is streamed (`rnnlower stream`) with a fixed
+            number.
     """
 
     variants: Sequence[BenchVariant]
     inputs: Mapping[str, str]
-    steps: int | None
+    lengths: Sequence[int]
     threads: int
     runs: int
     environment: Mapping[str, str | int]
     notes: Sequence[str] = ()
     runtime: Engine | None = None
     chunk: int | None = None
+
+    @property
+    def steps(self) -> int | None:
+        """The time steps of the recurrence: those of the longest node, as layers take the same steps."""
+        return max(self.lengths, default=None)
+
+    @property
+    def length(self) -> str:
+        """The number of steps, and of what, in words; nothing if it is unknown."""
+        if self.steps is None:
+            return ""
+        nodes = "the recurrent node" if len(self.lengths) == 1 else "each recurrent node"
+        if min(self.lengths) == self.steps:
+            return f"{counted(self.steps, 'time step')} in {nodes}"
+        return f"up to {counted(self.steps, 'time step')} in a recurrent node"
 
     @property
     def wrong(self) -> list[BenchVariant]:
@@ -113,7 +131,7 @@ class BenchResult:
 
     @property
     def step_ms(self) -> dict[str, float]:
-        """Return the time per step of a streamed model in each form: the median of a run over its steps."""
+        """Return the time of each form per step of a streamed model's inputs: a run's median over them."""
         return {v.name: v.latency.median / self.chunk for v in self.timed if v.latency and self.chunk}
 
     def to_dict(self) -> dict[str, Any]:

@@ -353,19 +353,21 @@ def print_bench(result: BenchResult) -> None:
     write(table)
     if result.step_ms:
         costs = ", ".join(f"{name} {cost:.4g} ms" for name, cost in result.step_ms.items())
-        write(f"a time step of the stream: {costs}")
+        write(f"a time step of the stream's inputs: {costs}")
     for variant in result.variants:
         if variant.taken:
             write(f"{variant.name} takes {', '.join(variant.taken)}")
         if variant.status != "timed":
             write(f"{variant.name} {_STATUS[variant.status]}: {variant.reason}")
     inputs = ", ".join(f"{name} {shape}" for name, shape in result.inputs.items())
+    steps = f", {result.length}" if result.length else ""
     threads = f"{result.threads or 'all'} thread{'' if result.threads == 1 else 's'}"
-    steps = "" if result.steps is None else f", {result.steps} time steps"
     where = f"onnxruntime {result.environment['onnxruntime']}"
     if result.runtime is not None:
         where = result.runtime.label
-    write(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
+    write(
+        f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{result.length and ', '}{result.length}"
+    )
 
 
 def _times(timing: Timing | None) -> tuple[str, str]:

@@ -67,6 +67,50 @@ def test_the_result_is_json(result):
     assert set(data["variants"][0]["latency_ms"]) == {"median", "p10", "p90", "min"}
 
 
+def strided(layers: int, steps: int = 12) -> onnx.ModelProto:
+    """A convolution that moves by two frames, and GRUs on its output."""
+    hidden = "".join(
+        f"y{n} = GRU <hidden_size = 4> (x{n}, W, R) x{n + 1} = Squeeze (y{n}, one) " for n in range(layers)
+    )
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[1, 4, {steps}] X) => (float[{steps // 2}, 1, 4] x{layers}) <int64[1] one = {{1}}>
+        {{
+            half = Conv <pads = [2, 0], strides = [2]> (X, kernel)
+            x0 = Transpose <perm = [2, 0, 1]> (half)
+            {hidden}
+        }}
+    """)
+    rng = np.random.default_rng(0)
+    for name, shape in (("W", (1, 12, 4)), ("R", (1, 12, 4)), ("kernel", (4, 4, 3))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_step_is_one_of_the_recurrence(layers: int, tmp_path: Path) -> None:
+    """Neither a frame of the input nor a step of one layer: all layers take each of them."""
+    result = rnnlower.bench(strided(layers), strategies=["scan"], **FEW)
+    assert result.steps == 6
+    for variant in result.variants:
+        assert variant.ops_per_step == pytest.approx(variant.ops_run / 6, abs=1e-3)
+    table = cli("bench", save(strided(layers), tmp_path), "--strategy", "scan", "--runs", 2).stdout
+    assert "6 time steps in " + ("the recurrent node" if layers == 1 else "each recurrent node") in table
+
+
+def test_recurrences_of_different_lengths_are_said() -> None:
+    """A step is one of the longest."""
+    model = strided(1)
+    more = onnx.parser.parse_graph(
+        "main (float[4, 1, 4] Z) => (float[4, 1, 1, 4] z) { z = GRU <hidden_size = 4> (Z, W, R) }"
+    )
+    for field in ("node", "input", "output"):
+        getattr(model.graph, field).extend(getattr(more, field))
+    result = rnnlower.bench(model, strategies=["scan"], **FEW)
+    assert (result.steps, result.length) == (6, "up to 6 time steps in a recurrent node")
+
+
 def test_the_command_prints_a_table_and_json(tmp_path):
     path = save(recurrent_model("GRU", inputs=STATIC), tmp_path)
     options = ("--runs", 2, "--warmup", 0, "--unroll-factor", 3, "--strategy", "scan")
@@ -277,4 +321,4 @@ def test_what_a_step_of_a_stream_costs(tmp_path: Path) -> None:
     assert {*result["step_ms"]} == {"native", "unroll"}
     times = {variant["name"]: variant["latency_ms"]["median"] for variant in result["variants"]}
     assert result["step_ms"]["unroll"] == pytest.approx(times["unroll"] / 4)
-    assert "a time step of the stream: native" in cli("bench", model, *options).stdout
+    assert "a time step of the stream's inputs: native" in cli("bench", model, *options).stdout
