@@ -365,9 +365,7 @@ def print_bench(result: BenchResult) -> None:
     where = f"onnxruntime {result.environment['onnxruntime']}"
     if result.runtime is not None:
         where = result.runtime.label
-    write(
-        f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{result.length and ', '}{result.length}"
-    )
+    write(f"{where}, {threads}, {result.runs} runs of each form; inputs {inputs}{steps}")
 
 
 def _times(timing: Timing | None) -> tuple[str, str]:
