@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.dependence import decided_by
+from rnnlower.graph.dependence import branch_decided_by
 from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -277,7 +277,9 @@ def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, i
         _refuse_what_is_in_the_way(model, lost)
     unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
     if unclear or not found:
-        which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node determines it"
+        which = "the model has no recurrent node that determines it"
+        if any(map(is_recurrent, model.graph)):
+            which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node determines it"
         remedy = f"name it ({time_axis('INPUT', 'AXIS')})"
         raise OptionError(f"which axis is time is not clear: {which}", remedy=remedy)
     return {name: places[0] for name, places in found.items()}
@@ -297,14 +299,15 @@ def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], l
 
 def _refuse_branches(model: ir.Model) -> None:
     """Refuse a model whose recurrent nodes are all in branches and bodies, naming the enclosing node."""
+    if any(map(is_recurrent, model.graph)):
+        return
     for node in model.graph:
-        inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
-        if any(map(is_recurrent, inner)) and not any(map(is_recurrent, model.graph)):
-            reason = decided_by(model, node.inputs[0]) if node.op_type == "If" else ""
+        held = [each for graph in subgraphs_of(node) for each, _ in walk(graph) if is_recurrent(each)]
+        if held:
             raise UnsupportedModelError(
-                f"{node.op_type} node {node.name!r} holds the recurrent nodes, and time is followed through "
+                f"{located(model, node).label} holds the recurrent nodes, and time is followed through "
                 "the main graph alone",
-                remedy=reason,
+                remedy=branch_decided_by(model, held[0]),
             )
 
 

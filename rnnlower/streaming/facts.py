@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from rnnlower.wording import option
+from rnnlower.wording import call, option
 
 __all__ = [
+    "MODERN_OPSET",
     "Array",
     "ChunkError",
     "Content",
@@ -19,6 +20,7 @@ __all__ = [
     "Track",
     "fix_batch",
     "fix_shapes",
+    "newer_opset",
     "number",
     "numbers",
     "text",
@@ -158,6 +160,15 @@ def fix_batch() -> str:
 def fix_shapes() -> str:
     """Return the remedy if a shape is not known."""
     return f"fix dynamic dimensions other than time ({option('dim')}, {option('input-shape')})"
+
+
+MODERN_OPSET = 7
+"""The first opset with today's broadcasting, of which onnx infers all shapes."""
+
+
+def newer_opset() -> str:
+    """Return the remedy if an operator is too old to be followed."""
+    return f"convert the model to opset {MODERN_OPSET} or higher first ({call('convert', opset=17)})"
 
 
 def number(node: ir.Node, name: str, default: int) -> int:

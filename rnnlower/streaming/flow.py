@@ -19,6 +19,7 @@ from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.streaming.contents import LARGEST, compute, held
 from rnnlower.streaming.edits import Cached, Edit, Start
 from rnnlower.streaming.facts import (
+    MODERN_OPSET,
     Array,
     ChunkError,
     Content,
@@ -27,6 +28,7 @@ from rnnlower.streaming.facts import (
     Track,
     fix_batch,
     fix_shapes,
+    newer_opset,
     number,
 )
 
@@ -355,7 +357,10 @@ class Flow:
             )
         except (InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise CoupledError(f"cannot be followed, as no shape can be inferred: {reason}") from error
+            remedy = newer_opset() if self.opset < MODERN_OPSET else ""
+            raise CoupledError(
+                f"cannot be followed, as no shape can be inferred: {reason}", remedy
+            ) from error
         return [self._learn(out, inferred.get(out.name or "")) for out in node.outputs]
 
     def dtype(self, value: ir.Value) -> ir.DataType:

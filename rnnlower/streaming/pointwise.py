@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.streaming.edits import Replaced
-from rnnlower.streaming.facts import CoupledError, Fact, Track, number, numbers, text
+from rnnlower.streaming.facts import CoupledError, Fact, Track, newer_opset, number, numbers, text
 from rnnlower.streaming.flow import Flow, Outcome, Rule
 from rnnlower.wording import time_axis
 
@@ -29,7 +29,7 @@ _NARY = (
 def elementwise(flow: Flow, node: ir.Node) -> Outcome:
     """Handle broadcasting operators: all operands have their frames on one axis, and are equally late."""
     if "axis" in node.attributes and node.op_type in ("Add", "Sub", "Mul", "Div", "Pow"):
-        raise CoupledError("broadcasts by an attribute", "convert the model to opset 7 or higher first")
+        raise CoupledError("broadcasts by an attribute", newer_opset())
     return aligned(flow, node, range(len(node.inputs)), len(flow.result(node)))
 
 

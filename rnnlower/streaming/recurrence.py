@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.walk import sources
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
@@ -92,9 +93,10 @@ def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
         return
     content = flow.fact(lens).content
     if content is None:
+        remedies = ["make them the full length, or remove the input", decided_by(flow.model, lens)]
         raise CoupledError(
             f"takes sequence_lens at run time (from {lens.name!r}), and a stream never ends",
-            "make them the full length, or remove the input",
+            "; ".join(filter(None, remedies)),
         )
     if (content[0] != track.frames).any():
         raise CoupledError("has sequence_lens that are shorter than the sequence")

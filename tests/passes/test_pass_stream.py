@@ -409,6 +409,64 @@ def test_frames_of_several_samples_ask_for_whole_ones() -> None:
     stream(text, 8, time_axes={"X": 1})
 
 
+def test_all_inputs_that_decide_branches_are_named_at_once() -> None:
+    """An If in a branch of another: the second is not told after the first was set."""
+    inner = """
+        sizes = Shape (h) rows = Gather (sizes, one) single = Equal (rows, one)
+        y = If (single) <then_branch = t () => (float[T, 1, B, 8] a) { a = GRU <hidden_size = 8> (X, W, R) },
+                         else_branch = e () => (float[T, 1, B, 8] b) { b = Identity (zero) }>
+    """
+    message = refusal(f"""
+        main (float[T, B, 4] X, int64[1] rate, float[1, B, 8] h) => (float[T, 1, B, 8] Y)
+        <int64[1] one = {{1}}, float[1, 1, 1, 8] zero = {{0, 0, 0, 0, 0, 0, 0, 0}}>
+        {{
+            fast = Equal (rate, one)
+            Y = If (fast) <then_branch = yes () => (float[T, 1, B, 8] y) {{ {inner} }},
+                           else_branch = no () => (float[T, 1, B, 8] z) {{ z = Identity (zero) }}>
+        }}
+    """)
+    assert "input 'rate' decides it" in message
+    assert "the sizes of input 'h' decide it" in message
+
+
+def test_a_loop_without_a_name_is_told_by_its_number() -> None:
+    model = parsed("""
+        main (float[T, 4] X, float[1, 8] h) => (float[1, 8] last)
+        {
+            last = Scan <num_scan_inputs = 1, body = step (float[1, 8] a, float[4] x) => (float[1, 8] b)
+                { b = Identity (a) }> (h, X)
+        }
+    """)
+    body = model.graph[0].attributes["body"].as_graph()
+    body.insert_before(body[0], ir.node("GRU", [body.inputs[1]], name="gru"))
+    model.graph[0].name = ""
+    with pytest.raises(UnsupportedModelError, match="Scan node 'Scan_0' holds the recurrent nodes"):
+        StreamPass()(model)
+
+
+def test_an_opset_that_shapes_are_not_inferred_for_has_a_remedy() -> None:
+    text = """
+        main (float[T, 1, 4] X) => (float[T, 1, 1, 8] Y) <float[1] one = {1}>
+        { x = BatchNormalization <is_test = 1> (X, one, one, one, one) Y = GRU <hidden_size = 8> (x, W, R) }
+    """
+    model = parsed(text)
+    model.opset_imports[""] = 3
+    with pytest.raises(UnsupportedModelError, match="convert the model to opset 7 or higher first"):
+        StreamPass(time_axes={"X": 0})(model)
+
+
+def test_a_model_without_a_recurrent_node_is_told_so() -> None:
+    message = refusal("main (float[T, 4] X) => (float[T, 4] Y) { Y = Relu (X) }")
+    assert "the model has no recurrent node" in message
+    assert 'time_axes={"INPUT": AXIS}' in message
+
+
+def test_lengths_that_an_input_holds_name_it() -> None:
+    text = "main (float[6, 1, 4] X, int32[1] n) => (float[6, 1, 1, 8] Y)"
+    message = refusal(f"{text} {{ Y = GRU <hidden_size = 8> (X, W, R, , n) }}")
+    assert 'sets={"n": VALUE}' in message
+
+
 def test_the_chunk_must_fit_the_model() -> None:
     text = "main (float[6, 1, 4] X) => (float[6, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }"
     assert "longer than the model's 6 time steps" in refusal(text, 7)
