@@ -105,7 +105,7 @@ def _analyse(
         except CoupledError as error:
             if needs and error.remedy:
                 error.problem += f"; and {_needs(model, needs)}, so that the chunk {_must_be(multiple)}"
-                error.remedy += f"; {_ask_for(multiple)}"
+                error.remedy += f"; ask for such a chunk as well ({option('chunk', multiple)})"
             raise _refusal(model, error) from error
     ends = analysis is not None and steps is not None and not analysis.outputs
     if needs:
@@ -150,7 +150,7 @@ def _misfit(
     model: ir.Model, needs: list[ChunkError], multiple: int, steps: int | None, ends: bool
 ) -> UnsupportedModelError:
     """Return the error of a chunk that does not fit the nodes, with one that does, if there is any."""
-    what, remedy = f"the chunk {_must_be(multiple)}", _ask_for(multiple)
+    what, remedy = f"the chunk {_must_be(multiple)}", f"ask for one ({option('chunk', multiple)})"
     if steps is not None and (multiple > steps or (ends and steps % multiple)):
         what = f"no chunk fits: it {_must_be(multiple)}"
         remedy = f"export it for a multiple of {multiple} steps, or for any number"
@@ -169,10 +169,6 @@ def _needs(model: ir.Model, needs: list[ChunkError]) -> str:
 
 def _must_be(multiple: int) -> str:
     return f"must be a multiple of {multiple} steps"
-
-
-def _ask_for(multiple: int) -> str:
-    return f"ask for one ({option('chunk', multiple)})"
 
 
 def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) -> Analysis:

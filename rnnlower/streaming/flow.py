@@ -356,7 +356,7 @@ class Flow:
                 ir_version=self.model.ir_version or 8,
             )
         except (InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = str(error).strip().splitlines()[0].rstrip(".")
             remedy = newer_opset() if self.opset < MODERN_OPSET else ""
             raise CoupledError(
                 f"cannot be followed, as no shape can be inferred: {reason}", remedy
