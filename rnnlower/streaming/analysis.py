@@ -16,8 +16,8 @@ from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.streaming.edits import Edit
-from rnnlower.streaming.facts import ChunkError, CoupledError, Track, fix_batch, number
-from rnnlower.streaming.flow import Flow, Sample, located
+from rnnlower.streaming.facts import ChunkError, CoupledError, Sample, Track, fix_batch, number
+from rnnlower.streaming.flow import Flow, located
 from rnnlower.wording import call, option, time_axis
 
 __all__ = ["Analysis", "analyse", "find_axes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,7 @@ __all__ = [
     "Content",
     "CoupledError",
     "Fact",
+    "Sample",
     "Track",
     "fix_batch",
     "fix_shapes",
@@ -146,6 +148,46 @@ class Fact:
             return self.content[1].shape if self.content is not None else self.shape
         axis = self.track.axis
         return (*self.shape[:axis], self.track.chunk_size, *self.shape[axis + 1 :])
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Example numbers for everything that the model leaves dynamic.
+
+    Attributes:
+        axes: The time axis of each input that has one.
+        steps: Time steps of the whole sequence.
+        chunk: Time steps of a chunk.
+        sizes: Sizes of the other symbolic dimensions, by name; of nameless ones under "".
+    """
+
+    axes: Mapping[str, int]
+    steps: int
+    chunk: int
+    sizes: Mapping[str, int]
+
+    def shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the shape of a graph input for the whole sequence."""
+        if value.shape is None:
+            return None
+        shape = [
+            dim if isinstance(dim, int) and dim >= 0 else self.sizes.get(_name(dim), self.sizes[""])
+            for dim in value.shape
+        ]
+        if value.name is not None and value.name in self.axes:
+            shape[self.axes[value.name]] = self.steps
+        return tuple(shape)
+
+    def named(self, size: int) -> int | str | None:
+        """Return the size as a shape may declare it: a number, the name of a dimension, or neither."""
+        for name, own in self.sizes.items():
+            if own > 1 and size % own == 0:
+                return (name if size == own else f"{size // own}*{name}") if name else None
+        return size
+
+
+def _name(dim: object) -> str:
+    return (dim.value or "") if isinstance(dim, ir.SymbolicDim) else ""
 
 
 def _same(a: Array, b: Array) -> bool:

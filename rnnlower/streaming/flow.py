@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from rnnlower.streaming.facts import (
     Content,
     CoupledError,
     Fact,
+    Sample,
     Track,
     fix_batch,
     fix_shapes,
@@ -32,53 +33,13 @@ from rnnlower.streaming.facts import (
     number,
 )
 
-__all__ = ["LATEST", "Flow", "Outcome", "Rule", "Sample", "located"]
+__all__ = ["LATEST", "Flow", "Outcome", "Rule", "located"]
 
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
 
 Outcome = Track | str | None
 Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """Example numbers for everything that the model leaves dynamic.
-
-    Attributes:
-        axes: The time axis of each input that has one.
-        steps: Time steps of the whole sequence.
-        chunk: Time steps of a chunk.
-        sizes: Sizes of the other symbolic dimensions, by name; of nameless ones under "".
-    """
-
-    axes: Mapping[str, int]
-    steps: int
-    chunk: int
-    sizes: Mapping[str, int]
-
-    def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Return the shape of a graph input for the whole sequence."""
-        if value.shape is None:
-            return None
-        shape = [
-            dim if isinstance(dim, int) and dim >= 0 else self.sizes.get(_name(dim), self.sizes[""])
-            for dim in value.shape
-        ]
-        if value.name is not None and value.name in self.axes:
-            shape[self.axes[value.name]] = self.steps
-        return tuple(shape)
-
-    def named(self, size: int) -> int | str | None:
-        """Return the size as a shape may declare it: a number, the name of a dimension, or neither."""
-        for name, own in self.sizes.items():
-            if own > 1 and size % own == 0:
-                return (name if size == own else f"{size // own}*{name}") if name else None
-        return size
-
-
-def _name(dim: object) -> str:
-    return (dim.value or "") if isinstance(dim, ir.SymbolicDim) else ""
 
 
 class Flow:
