@@ -15,39 +15,53 @@ After ``AdaptNodesPass(lambda node: node.op_type == "Squeeze")``::
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
+from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.knowledge import Knowledge
-from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.knowledge import Knowledge, Shape
+from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.fallbacks import FALLBACKS
+from rnnlower.lowering.nodes import AttributeValue, make_node
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
+from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
 
-__all__ = ["ADAPTED", "AdaptNodesPass"]
+__all__ = ["AdaptNodesPass", "has_fallback"]
 
-_PAD_MODES = ("reflect", "edge", "wrap")
-"""The names used by the standard and by NumPy."""
+_ROUNDS = 8
+Refused = Callable[[ir.Node], bool]
+
+
+def has_fallback(node: ir.Node) -> bool:
+    """Return whether the table of fallbacks has the node's operator."""
+    return _key(node) in FALLBACKS
+
+
+def _key(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptNodesPass) -> bool:
-    gone = [(op_type, name) for op_type, names in adapting.adapted.items() for name in names]
+    gone = [(key.rpartition(".")[2], name) for key, names in adapting.adapted.items() for name in names]
     return not any(has_node(model, op_type, name) for op_type, name in gone)
 
 
 class AdaptNodesPass(Pass):
-    """Expresses nodes by others of the same meaning where sizes are known and the others are taken.
+    """Expresses nodes by others of the same meaning where these are taken.
 
-    Flatten, Squeeze, Unsqueeze and a Reshape with ``allowzero`` become a plain Reshape, a Split becomes
-    Slices; a Pad that repeats elements, or a Slice that goes backwards, becomes Gathers, and so does a
-    ReverseSequence of whole sequences; a Gather by a constant of several axes becomes one by a vector, and a
-    Reshape; a Tanh becomes a scaled Sigmoid of twice
-    its input. A ScatterND into a constant box becomes Slices and Concats around the box.
+    The forms are those of `FALLBACKS`, as for the nodes that a lowering emits; the last form is onnx's own
+    definition of an operator (`ExpandDefinitionsPass`). Many forms need known sizes.
 
     Args:
         refused: Whether a node must be replaced, and may not be emitted.
@@ -58,226 +72,140 @@ class AdaptNodesPass(Pass):
 
     ENSURES: ClassVar[Sequence[Condition]] = (_adapted_nodes_are_gone,)
 
-    def __init__(self, refused: Callable[[ir.Node], bool]) -> None:
+    def __init__(self, refused: Refused) -> None:
         super().__init__()
         self._refused = refused
         self.adapted: dict[str, list[str]] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        nodes = [n for n, _ in walk(model.graph) if not n.domain and n.op_type in _FORMS and self._refused(n)]
-        if nodes:
-            writer = _Writer(model)
-            for node in nodes:
-                self._adapt(node, writer)
+        """Express the nodes.
+
+        Raises:
+            InvalidModelError: A node does not fit its operator's definition.
+        """
+        for _ in range(_ROUNDS):
+            changed = self._express(model)
+            expanding = ExpandDefinitionsPass(self._refused, has_fallback)
+            if not expanding(model).modified and not changed:
+                break
+            for op_type, names in expanding.expanded.items():
+                self.adapted.setdefault(op_type, []).extend(names)
         return ir.passes.PassResult(model, modified=bool(self.adapted))
 
-    def _adapt(self, node: ir.Node, writer: _Writer) -> None:
-        made = _FORMS[node.op_type](writer, node)
-        # The parts of a Split are written side by side; other forms transform one value step by step.
-        results = made if node.op_type == "Split" else made[-1:]
+    def _express(self, model: ir.Model) -> bool:
+        nodes = [node for node, _ in walk(model.graph)]
+        refused = {node for node in nodes if has_fallback(node) and self._refused(node)}
+        if not refused:
+            return False
+        knowledge, names = Knowledge(model), NameSource(names_in(model))
+        pool, changed = InitializerPool(model, names), False
+        for node in nodes:
+            if node in refused:
+                changed |= self._adapt(node, _NodeWriter(node, knowledge, names, pool, self._refused))
+            elif changed:
+                # More is known of what follows a node of another domain, once that is expressed.
+                knowledge.visit(node)
+        return changed
+
+    def _adapt(self, node: ir.Node, writer: _NodeWriter) -> bool:
+        key, attributes = _key(node), _attributes(node, writer.opset)
+        forms = [form for form in FALLBACKS[key] if _takes(form, writer, node.inputs, attributes)]
+        try:
+            results = writer.express(key, *node.inputs, forms=forms, **attributes)
+        except (MissingOperatorError, OpsetError):
+            detach(writer.nodes)
+            return False
+        used = [index for index, out in enumerate(node.outputs) if out.uses() or out.is_graph_output()]
         graph = node.graph
-        if not made or graph is None or any(self._refused(each) for each in made):
-            return
-        self.adapted.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
-        graph.insert_before(node, made)
-        for each, old in zip(results, node.outputs, strict=True):
-            writer.knowledge.inherit(each.outputs[0], old)
-        replace_outputs(node, [each.outputs[0] for each in results])
+        if graph is None or (used and used[-1] >= len(results)):
+            detach(writer.nodes)
+            return False
+        self.adapted.setdefault(key, []).append(node.name or str(node.outputs[0].name))
+        graph.insert_before(node, writer.nodes)
+        node.resize_outputs(min(len(results), len(node.outputs)))
+        for result, old in zip(results, node.outputs, strict=False):
+            writer.knowledge.inherit(result, old)
+        replace_outputs(node, results[: len(node.outputs)])
+        remove_orphans(out for made in writer.nodes for out in made.outputs)
+        return True
 
 
-class _Writer:
-    """A builder of nodes with fresh names and constants."""
+def _attributes(node: ir.Node, opset: int) -> dict[str, Any]:
+    """Return the attributes of a node, with the operator's defaults."""
+    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    if node.op_type == "Split" and not given.get("split"):
+        given["num_outputs"] = len(node.outputs)
+    if node.domain or not onnx.defs.has(node.op_type, opset):
+        return given
+    declared = onnx.defs.get_schema(node.op_type, opset).attributes
+    defaults = {
+        name: onnx.helper.get_attribute_value(each.default_value)
+        for name, each in declared.items()
+        if each.default_value.name
+    }
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in (defaults | given).items()}
 
-    def __init__(self, model: ir.Model) -> None:
-        self.knowledge = Knowledge(model)
-        self._names = NameSource(names_in(model))
-        self._pool = InitializerPool(model, self._names)
 
-    def node(self, like: ir.Node, op_type: str, value: ir.Value, numbers: np.ndarray, **more: int) -> ir.Node:
-        """Make a node that reads a value and a vector of constants."""
-        base = like.name or str(like.outputs[0].name)
-        name = self._names.fresh(f"{base}/{op_type}")
-        constant = self._pool.of(ir.Tensor(numbers), f"{name}/constant")
-        return self._named(ir.node(op_type, [value, constant], more, name=name), value)
+def _takes(
+    form: Callable[..., Any],
+    writer: Emitter,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any],
+) -> bool:
+    """Return whether a form knows all inputs and attributes of a node."""
+    try:
+        inspect.signature(form).bind(writer, *inputs, **attributes)
+    except TypeError:
+        return False
+    return True
 
-    def unary(self, like: ir.Node, op_type: str, value: ir.Value) -> ir.Node:
-        """Make a node that reads a value."""
-        name = self._names.fresh(f"{like.name or like.outputs[0].name}/{op_type}")
-        return self._named(ir.node(op_type, [value], name=name), value)
 
-    def slice(self, like: ir.Node, value: ir.Value, axis: int, start: int, end: int) -> ir.Node:
-        """Make a Slice of one axis: bounds are inputs from opset 10 on, attributes before."""
-        name = self._names.fresh(f"{like.name or like.outputs[0].name}/Slice")
-        if self.knowledge.opset < 10:
-            bounds = {"axes": [axis], "starts": [start], "ends": [end]}
-            return self._named(ir.node("Slice", [value], bounds, name=name), value)
-        inputs = [value, *(self._pool.integers((number,)) for number in (start, end, axis))]
-        return self._named(ir.node("Slice", inputs, name=name), value)
+class _NodeWriter(Emitter):
+    """An emitter of the nodes that replace one, with all that is known of the model's values."""
 
-    def concat(self, like: ir.Node, parts: Sequence[ir.Value], axis: int) -> ir.Node:
-        """Return the parts one after the other along an axis."""
-        name = self._names.fresh(f"{like.name or like.outputs[0].name}/Concat")
-        return self._named(ir.node("Concat", parts, {"axis": axis}, name=name), parts[0])
+    def __init__(
+        self, node: ir.Node, knowledge: Knowledge, names: NameSource, pool: InitializerPool, refused: Refused
+    ) -> None:
+        scope = Scope(names, f"{node.name or node.outputs[0].name}/")
+        type_ = knowledge.type(node.inputs[0]) if node.inputs else None
+        dtype = type_.dtype if isinstance(type_, ir.TensorType) else ir.DataType.FLOAT
+        super().__init__(knowledge.opset, scope, dtype, pool)
+        self.knowledge = knowledge
+        self._refused = refused
 
-    def _named(self, made: ir.Node, value: ir.Value) -> ir.Node:
-        made.outputs[0].name = self._names.fresh(str(made.name))
-        made.outputs[0].type = value.type
+    def has(self, op_type: str) -> bool:
+        return not self._refused(ir.node(op_type, []))
+
+    def ops(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        outputs: int,
+        since: int = 1,
+        **attributes: AttributeValue,
+    ) -> Sequence[ir.Value]:
+        made = super().ops(op_type, *inputs, outputs=outputs, since=since, **attributes)
+        if self._refused(self.nodes[-1]):
+            raise self.missing(op_type)
+        self.knowledge.visit(self.nodes[-1])
+        for out in made:
+            out.type = self.knowledge.type(out)
         return made
 
+    def type_of(self, value: ir.Value | None) -> ir.DataType | None:
+        type_ = self.knowledge.type(value)
+        return type_.dtype if isinstance(type_, ir.TensorType) else None
 
-def _as_sigmoid(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    value = node.inputs[0]
-    type_ = writer.knowledge.type(value)
-    if value is None or not isinstance(type_, ir.TensorType):
-        return []
-    two, one = np.array(2, type_.dtype.numpy()), np.array(1, type_.dtype.numpy())
-    doubled = writer.node(node, "Mul", value, two)
-    sigmoid = writer.unary(node, "Sigmoid", doubled.outputs[0])
-    stretched = writer.node(node, "Mul", sigmoid.outputs[0], two)
-    return [doubled, sigmoid, stretched, writer.node(node, "Sub", stretched.outputs[0], one)]
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        return self.knowledge.shape(value)
 
+    def content(self, value: ir.Value | None) -> np.ndarray | None:
+        return self.knowledge.constant(value)
 
-def _around_box(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    value, _, updates = node.inputs
-    known, indices = writer.knowledge.shape(value), writer.knowledge.constant(node.inputs[1])
-    if value is None or updates is None or known is None or None in known or indices is None:
-        return []
-    shape = [size for size in known if size is not None]
-    box = _box(indices, shape)
-    if box is None or node.attributes.get_string("reduction", "none") != "none":
-        return []
-    sizes = [end - start for start, end in box]
-    made = [writer.node(node, "Reshape", updates, np.array([*sizes, *shape[len(box) :]], np.int64))]
-    # From outside inwards: what lies before and behind the box on each axis that it does not fill.
-    around = []
-    for axis, (start, end) in enumerate(box):
-        before, behind = [(0, start)] if start else [], [(end, shape[axis])] if end != shape[axis] else []
-        if before or behind:
-            parts = [writer.slice(node, value, axis, *each) for each in (*before, (start, end), *behind)]
-            made += parts
-            outs = [part.outputs[0] for part in parts]
-            value = outs[len(before)]
-            around.append((axis, outs[: len(before)], outs[len(before) + 1 :]))
-    inner = made[0].outputs[0]
-    for axis, first, last in reversed(around):
-        made.append(writer.concat(node, [*first, inner, *last], axis))
-        inner = made[-1].outputs[0]
-    return made
-
-
-def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Return first and end of a box on each axis, if the indices are exactly the box, in order."""
-    depth = indices.shape[-1]
-    places = indices.reshape(-1, depth)
-    if not places.size or depth > len(shape):
-        return None
-    places = np.where(places < 0, places + np.array(shape[:depth]), places)
-    first, end = places.min(axis=0), places.max(axis=0) + 1
-    whole = np.indices(tuple(end - first)).reshape(depth, -1).T + first
-    if places.shape != whole.shape or not np.array_equal(places, whole):
-        return None
-    return [(int(start), int(stop)) for start, stop in zip(first, end, strict=True)]
-
-
-def _as_reshape(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    shape, value = writer.knowledge.shape(node.outputs[0]), node.inputs[0]
-    if value is None or shape is None or None in shape or 0 in shape:
-        return []
-    return [writer.node(node, "Reshape", value, np.array(shape, np.int64))]
-
-
-def _as_slices(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    value, axis = node.inputs[0], node.attributes.get_int("axis", 0)
-    shapes = [writer.knowledge.shape(out) for out in node.outputs]
-    sizes = [shape[axis] for shape in shapes if shape is not None]
-    if value is None or None in sizes or len(sizes) < len(shapes):
-        return []
-    ends = np.cumsum(np.array(sizes, np.int64))
-    return [
-        writer.slice(node, value, axis, int(end - size), int(end))
-        for end, size in zip(ends, sizes, strict=True)
-    ]
-
-
-def _as_gathers(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    value = node.inputs[0]
-    shape = writer.knowledge.shape(value)
-    mode = node.attributes.get_string("mode", "constant")
-    amounts = writer.knowledge.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    with_axes = len(node.inputs) > 3 and node.inputs[3] is not None
-    if (
-        value is None
-        or shape is None
-        or mode not in _PAD_MODES
-        or amounts is None
-        or with_axes
-        or np.any(amounts < 0)
-    ):
-        return []
-    made = []
-    before, after = np.split(amounts, 2)
-    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
-        size = shape[axis]
-        if not first and not last:
-            continue
-        if not size:
-            return []
-        indices = np.pad(np.arange(size), (int(first), int(last)), mode=mode)  # type: ignore[call-overload]
-        made.append(writer.node(node, "Gather", value, indices.astype(np.int64), axis=axis))
-        value = made[-1].outputs[0]
-    return made
-
-
-def _backwards(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    value, shape = node.inputs[0], writer.knowledge.shape(node.inputs[0])
-    bounds = [writer.knowledge.constant(each) for each in node.inputs[1:]]
-    known = [each.tolist() for each in bounds if each is not None]
-    if value is None or shape is None or len(known) < 4:
-        return []
-    made = []
-    for start, end, axis, step in zip(*known, strict=True):
-        size = shape[axis]
-        if not size:
-            return []
-        made.append(writer.node(node, "Gather", value, np.arange(size)[start:end:step], axis=axis))
-        value = made[-1].outputs[0]
-    return made
-
-
-def _reversed_whole(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    """Only if the lengths are the whole sequence, as Keras writes a layer that goes backwards."""
-    value, lengths = node.inputs[0], writer.knowledge.constant(node.inputs[1])
-    axis = node.attributes.get_int("time_axis", 0)
-    shape = writer.knowledge.shape(value)
-    size = None if shape is None else shape[axis]
-    if value is None or lengths is None or size is None or np.any(lengths != size):
-        return []
-    return [writer.node(node, "Gather", value, np.arange(size)[::-1].copy(), axis=axis)]
-
-
-def _by_vector(writer: _Writer, node: ir.Node) -> list[ir.Node]:
-    shape, value = writer.knowledge.shape(node.outputs[0]), node.inputs[0]
-    indices = writer.knowledge.constant(node.inputs[1])
-    if value is None or shape is None or None in shape or 0 in shape or indices is None or indices.ndim < 2:
-        return []
-    axis = node.attributes.get_int("axis", 0)
-    gathered = writer.node(node, "Gather", value, indices.reshape(-1), axis=axis)
-    return [gathered, writer.node(node, "Reshape", gathered.outputs[0], np.array(shape, np.int64))]
-
-
-_FORMS: Mapping[str, Callable[[_Writer, ir.Node], list[ir.Node]]] = {
-    "Flatten": _as_reshape,
-    "Gather": _by_vector,
-    "Pad": _as_gathers,
-    "Reshape": _as_reshape,
-    "ReverseSequence": _reversed_whole,
-    "ScatterND": _around_box,
-    "Slice": _backwards,
-    "Split": _as_slices,
-    "Squeeze": _as_reshape,
-    "Tanh": _as_sigmoid,
-    "Unsqueeze": _as_reshape,
-}
-
-ADAPTED = frozenset(_FORMS)
-"""The operators that have another form."""
+    def result_shape(
+        self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue
+    ) -> Shape | None:
+        node = make_node(op_type, inputs, attributes, [ir.Value(name="result")])
+        ((_, shape),) = self.knowledge.infer(node)
+        detach([node])
+        return shape

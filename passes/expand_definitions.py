@@ -48,6 +48,7 @@ class ExpandDefinitionsPass(Pass):
     Args:
         unwanted: Whether to replace a node. It stays if its definition leads to such nodes again, except for
             nodes that may be folded or unrolled afterwards.
+        expressible: Whether the caller expresses a node in another way.
 
     Attributes:
         expanded: The operators that were written out, with the names of their nodes.
@@ -55,9 +56,14 @@ class ExpandDefinitionsPass(Pass):
 
     ENSURES: ClassVar[Sequence[Condition]] = (_expanded_nodes_are_gone,)
 
-    def __init__(self, unwanted: Callable[[ir.Node], bool]) -> None:
+    def __init__(
+        self,
+        unwanted: Callable[[ir.Node], bool],
+        expressible: Callable[[ir.Node], bool] = lambda node: False,
+    ) -> None:
         super().__init__()
         self._unwanted = unwanted
+        self._expressible = expressible
         self.expanded: dict[str, list[str]] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -101,7 +107,8 @@ class ExpandDefinitionsPass(Pass):
         """Return whether all operators of a definition can stay, be folded, or be expanded in turn."""
         for node in proto.node:
             stays = node.op_type in _SETTLED_LATER
-            if stays or not self._unwanted(ir.node(node.op_type, [])):
+            alone = ir.node(node.op_type, [])
+            if stays or self._expressible(alone) or not self._unwanted(alone):
                 continue
             if not any(_bodies(node.op_type, default_opset(model))):
                 return False

@@ -76,6 +76,9 @@ class MissingOperatorError(UnsupportedModelError):
         needs: The operations that need it, outermost first.
         advice: What the user can do other than choosing another target.
         at: The recurrent node.
+
+    Attributes:
+        op_type: The operator that is missing.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class MissingOperatorError(UnsupportedModelError):
         advice: str = "",
         at: Labelled | None = None,
     ) -> None:
+        self.op_type = op_type
         self._parts = (op_type, target, needs, advice)
         chain = (*needs, op_type)
         what = f"{' needs '.join(chain[:2])}{''.join(f', which needs {each}' for each in chain[2:])}"

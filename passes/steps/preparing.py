@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
-from rnnlower.passes.adapt_nodes import ADAPTED, AdaptNodesPass
+from rnnlower.passes.adapt_nodes import AdaptNodesPass, has_fallback
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
-from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.resolve_sequences import SEQUENCE_OPS, ResolveSequencesPass
@@ -96,12 +97,11 @@ def inline_functions(work: Work) -> None:
 
 
 def expand_definitions(work: Work) -> None:
-    expanding = ExpandDefinitionsPass(lambda node: not runs_op(work.target, node))
-    expanding(work.model)
-    work.notes += [
-        f"target {work.target.name} has no {op_type}: {len(names)} written out by its definition"
-        for op_type, names in expanding.expanded.items()
-    ]
+    _adapt(
+        work,
+        lambda node: not runs_op(work.target, node) and (bool(node.domain) or not has_fallback(node)),
+        "has no {op_type}",
+    )
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
@@ -127,7 +127,7 @@ def _does_not_run_inside(work: Work, node: ir.Node) -> bool:
     target = work.options.target
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
     return target is not None and any(
-        not is_recurrent(each) and not runs_op(target, each) and each.op_type not in ADAPTED for each in inner
+        not is_recurrent(each) and not runs_op(target, each) and not has_fallback(each) for each in inner
     )
 
 
@@ -159,10 +159,19 @@ def dequantize_recurrent(work: Work) -> None:
 
 def adapt_nodes(work: Work) -> None:
     opset = default_opset(work.model)
-    adapting = AdaptNodesPass(lambda node: refuses(work.target, node, opset))
+    _adapt(
+        work,
+        lambda node: not is_recurrent(node) and refuses(work.target, node, opset),
+        "refuses {op_type} as it is",
+    )
+
+
+def _adapt(work: Work, refused: Callable[[ir.Node], bool], problem: str) -> None:
+    adapting = AdaptNodesPass(refused)
     adapting(work.model)
     work.notes += [
-        f"target {work.target.name} refuses {op_type} as it is: {len(names)} expressed as other operators"
+        f"target {work.target.name} {problem.format(op_type=op_type)}: "
+        f"{len(names)} expressed as other operators"
         for op_type, names in adapting.adapted.items()
     ]
 

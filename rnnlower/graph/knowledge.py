@@ -105,7 +105,7 @@ class Knowledge:
                 break
             values = [self.constant(out) for out in body.outputs[1 : 1 + len(states)]]
         self._forget_body(body)
-        self._visit(node)
+        self.visit(node)
         return count
 
     def _forget_body(self, body: ir.Graph) -> None:
@@ -116,9 +116,10 @@ class Knowledge:
 
     def _visit_graph(self, graph: ir.Graph) -> None:
         for node in graph:
-            self._visit(node)
+            self.visit(node)
 
-    def _visit(self, node: ir.Node) -> None:
+    def visit(self, node: ir.Node) -> None:
+        """Learn what a node computes, from what is known of its inputs."""
         kind = "" if node.domain else node.op_type
         if kind == "If":
             self._visit_if(node)
@@ -129,7 +130,8 @@ class Knowledge:
         elif not self._evaluate(node):
             for graph in subgraphs_of(node):
                 self._visit_graph(graph)
-            self._infer(node)
+            for value, (type_, shape) in zip(node.outputs, self.infer(node), strict=True):
+                self._learn(value, type_, shape)
 
     def _evaluate(self, node: ir.Node) -> bool:
         """Compute a node whose inputs are constants, or of whose input only the shape matters."""
@@ -165,8 +167,9 @@ class Knowledge:
         first = arrays[0]
         return int(min(count * 8 * (first.size if place and first is not None else 1), 2**62))
 
-    def _infer(self, node: ir.Node) -> None:
-        found = infer(
+    def infer(self, node: ir.Node) -> list[tuple[ir.TypeProtocol | None, Shape | None]]:
+        """Return type and shape of each output of a node."""
+        return infer(
             node,
             [self.type(value) for value in node.inputs],
             [self.shape(value) for value in node.inputs],
@@ -174,8 +177,6 @@ class Knowledge:
             self.model.opset_imports,
             self.model.ir_version,
         )
-        for value, (type_, shape) in zip(node.outputs, found, strict=True):
-            self._learn(value, type_, shape)
 
     def _learn(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: Shape | None) -> None:
         if type_ is not None:

@@ -15,8 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
-from rnnlower.lowering.fallbacks import FALLBACKS
+from rnnlower.lowering.fallbacks import FALLBACKS, Form
 from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 
 __all__ = ["Dim", "Emitter"]
@@ -45,12 +46,49 @@ class Emitter(NodeEmitter):
             OpsetError: The operator does not exist at this opset.
             MissingOperatorError: Neither the operator nor a fallback may be emitted.
         """
-        if not self.has(op_type) and op_type in FALLBACKS:
+        if self.has(op_type) or op_type not in FALLBACKS:
             try:
-                return FALLBACKS[op_type](self, *inputs, **attributes)
-            except MissingOperatorError as error:
-                raise error.behind(op_type) from None
-        return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
+                return self.ops(op_type, *inputs, outputs=1, since=since, **attributes)[0]
+            except MissingOperatorError:
+                if op_type not in FALLBACKS:
+                    raise
+        return self.express(op_type, *inputs, **attributes)[0]
+
+    def express(
+        self,
+        name: str,
+        *inputs: ir.Value | None,
+        forms: Sequence[Form] | None = None,
+        **attributes: AttributeValue,
+    ) -> Sequence[ir.Value]:
+        """Emit the first of the forms, by default those of `FALLBACKS`, that may be emitted.
+
+        Raises:
+            MissingOperatorError: There is none.
+        """
+        error = self.missing(name)
+        # Some operators are each other's fallback.
+        for form in () if name in self._expressing else FALLBACKS[name] if forms is None else forms:
+            marks = len(self.nodes), len(self.everything)
+            self._expressing.append(name)
+            try:
+                made = form(self, *inputs, **attributes)
+                if made is not None:
+                    return [made] if isinstance(made, ir.Value) else made
+            except MissingOperatorError as lacking:
+                error = self.missing(name) if lacking.op_type in self._expressing else lacking.behind(name)
+            finally:
+                self._expressing.pop()
+            self._drop(*marks)
+        raise error
+
+    def _drop(self, first: int, first_of_all: int) -> None:
+        """Remove the nodes of a form that could not be completed."""
+        detach(self.nodes[first:])
+        dropped = {out for node in self.nodes[first:] for out in node.outputs}
+        for key in [key for key, value in self._transposed.items() if value in dropped]:
+            del self._transposed[key]
+        del self.nodes[first:], self.everything[first_of_all:]
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self.op("Cast", value, since=_BFLOAT16 if dtype == ir.DataType.BFLOAT16 else 6, to=dtype.value)
@@ -85,7 +123,7 @@ class Emitter(NodeEmitter):
                 op_type
             ]
         operands = [self.integers(size) if isinstance(size, int) else size for size in (dim, other)]
-        return self.op(op_type, *operands)
+        return self.with_dtype(ir.DataType.INT64).op(op_type, *operands)
 
     def slice(
         self, value: ir.Value, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int]
@@ -161,17 +199,26 @@ class Emitter(NodeEmitter):
         """Emit ops that remove an axis of size 1 and leave the given sizes."""
         if not self.has("Squeeze"):
             return self.reshape(value, dims)
-        if self.opset < 13:
-            return self.op("Squeeze", value, axes=[axis])
-        return self.op("Squeeze", value, self.integers(axis))
+        return self.with_axes("Squeeze", value, [axis])
 
     def unsqueeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
         """Emit ops that add an axis of size 1, with the given sizes as the result."""
         if not self.has("Unsqueeze"):
             return self.reshape(value, dims)
-        if self.opset < 13:
-            return self.op("Unsqueeze", value, axes=[axis])
-        return self.op("Unsqueeze", value, self.integers(axis))
+        return self.with_axes("Unsqueeze", value, [axis])
+
+    def with_axes(
+        self,
+        op_type: str,
+        value: ir.Value,
+        axes: Sequence[int],
+        since: int = 13,
+        **attributes: AttributeValue,
+    ) -> ir.Value:
+        """Emit an operator whose axes are an input since an opset, and an attribute before."""
+        if self.opset < since:
+            return self.op(op_type, value, axes=list(axes), **attributes)
+        return self.op(op_type, value, self.integers(*axes), **attributes)
 
     def transpose(self, value: ir.Value, perm: Sequence[int]) -> ir.Value:
         return self.op("Transpose", value, perm=list(perm))
@@ -182,7 +229,7 @@ class Emitter(NodeEmitter):
         Without `transposed`: ``a @ b + c`` with b ``[k, n]``.
         """
         if not self._gemm_takes(1, b):
-            product = self.op("MatMul", a, self._transpose_once(b) if transposed else b)
+            product = self.op("MatMul", a, self.transpose_once(b) if transposed else b)
             return product if c is None else self.op("Add", product, c)
         if c is not None and not self._gemm_takes(2, c):
             return self.op("Add", self.gemm(a, b, None, transposed=transposed), c)
@@ -196,7 +243,7 @@ class Emitter(NodeEmitter):
         needs_constant = self.dialect is not None and index in self.dialect.constant.get("Gemm", ())
         return self.has("Gemm") and (not needs_constant or constant_of(value) is not None)
 
-    def _transpose_once(self, value: ir.Value) -> ir.Value:
+    def transpose_once(self, value: ir.Value) -> ir.Value:
         """Return the transposed matrix, emitted once; that of a constant is a constant."""
         if value not in self._transposed:
             tensor = constant_of(value)
@@ -208,11 +255,9 @@ class Emitter(NodeEmitter):
         return self._transposed[value]
 
     def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
-        has_both = self.has("Max") and self.has("Min")
-        if not self.has("Clip") or (self.dtype == ir.DataType.DOUBLE and self.opset < 12 and has_both):
+        if self.dtype == ir.DataType.DOUBLE and self.opset < 12 and self.has("Max") and self.has("Min"):
             # Clip-12 is the first version with a float64 kernel in onnxruntime.
-            above = self.op("Max", value, self.scalar(low), since=8)
-            return self.op("Min", above, self.scalar(high), since=8)
+            return self.express("Clip", value, self.scalar(low), self.scalar(high))[0]
         if self.opset < 11:
             return self.op("Clip", value, min=low, max=high)
         return self.op("Clip", value, self.scalar(low), self.scalar(high))

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.knowledge import Shape
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.dialect import Dialect
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AttributeValue", "NodeEmitter"]
+__all__ = ["AttributeValue", "NodeEmitter", "make_node"]
 
-AttributeValue = int | float | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
+AttributeValue = int | float | str | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
 
 
 class NodeEmitter:
@@ -55,6 +58,7 @@ class NodeEmitter:
         self.notes: dict[str, None] = {}
         self._initializers = initializers
         self._transposed: dict[ir.Value, ir.Value] = {}
+        self._expressing: list[str] = []
 
     def body(self, name: str) -> Self:
         """Return an emitter for a subgraph of this name, which can use this emitter's values."""
@@ -70,10 +74,8 @@ class NodeEmitter:
 
     def with_dtype(self, dtype: ir.DataType) -> Self:
         """Return an emitter into the same place with another type of arithmetic."""
-        other = self.body("")
-        other.names = self.names
+        other = copy.copy(self)
         other.dtype = dtype
-        other.nodes, other._transposed = self.nodes, self._transposed
         return other
 
     def has(self, op_type: str) -> bool:
@@ -81,6 +83,31 @@ class NodeEmitter:
         if self.dialect is None:
             return True
         return op_type in self.dialect.ops and op_type not in self.dialect.lacks.get(self.dtype, ())
+
+    def missing(self, op_type: str) -> MissingOperatorError:
+        """Return the error that the operator may not be emitted."""
+        return MissingOperatorError(op_type, "" if self.dialect is None else self.dialect.name)
+
+    def type_of(self, value: ir.Value | None) -> ir.DataType | None:
+        """Return the element type of a value, if it is known."""
+        return None if value is None else value.dtype
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """Return the sizes of a value, ``None`` for an unknown one; ``None`` if its rank is unknown."""
+        if value is None or value.shape is None:
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+
+    def content(self, value: ir.Value | None) -> np.ndarray | None:
+        """Return the content of a constant, or ``None`` if the value is not one."""
+        tensor = constant_of(value)
+        return None if tensor is None else tensor.numpy()
+
+    def result_shape(
+        self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue
+    ) -> Shape | None:
+        """Return the sizes of what an operator computes from these inputs, as `shape` does."""
+        return None
 
     def ops(
         self,
@@ -97,7 +124,7 @@ class NodeEmitter:
             MissingOperatorError: The operator may not be emitted.
         """
         if self.dialect is not None and op_type not in self.dialect.ops:
-            raise MissingOperatorError(op_type, self.dialect.name)
+            raise self.missing(op_type)
         if self.opset < since:
             raise OpsetError(
                 f"{op_type} needs opset {since}, but the result is to have opset {self.opset}",
@@ -106,14 +133,8 @@ class NodeEmitter:
             )
         roles = [self.names.role(op_type) for _ in range(outputs)]
         names = [self.names.fresh(role) for role in roles]
-        node = ir.Node(
-            "",
-            op_type,
-            inputs,
-            [_attribute(name, value) for name, value in attributes.items()] if attributes else (),
-            outputs=[ir.Value(name=name) for name in names],
-            name=self.names.node(roles[0], names[0]),
-        )
+        node = make_node(op_type, inputs, attributes, [ir.Value(name=name) for name in names])
+        node.name = self.names.node(roles[0], names[0])
         self.nodes.append(node)
         self.everything.append(node)
         return node.outputs
@@ -161,12 +182,25 @@ class NodeEmitter:
         return self._initializers.integers(numbers)
 
 
+def make_node(
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, AttributeValue],
+    outputs: Sequence[ir.Value],
+) -> ir.Node:
+    """Return a node of the default domain."""
+    given = [_attribute(name, value) for name, value in attributes.items()] if attributes else ()
+    return ir.Node("", op_type, inputs, given, outputs=outputs)
+
+
 def _attribute(name: str, value: AttributeValue) -> ir.Attr:
     """Build an attribute. onnx_ir's own conversion takes more time than the rest of a node."""
     if isinstance(value, int):
         return ir.AttrInt64(name, value)
     if isinstance(value, float):
         return ir.AttrFloat32(name, value)
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
     if isinstance(value, ir.Graph):
         return ir.AttrGraph(name, value)
     if isinstance(value, list | tuple):

@@ -91,12 +91,8 @@ def runs_op(target: Target, node: ir.Node) -> bool:
 
 
 def refuses(target: Target, node: ir.Node, opset: int) -> bool:
-    """Return whether the target lacks a node's operator, or restricts its attributes or constants."""
-    limits = [
-        each
-        for each in target.limits
-        if (each.attributes or each.vector or each.not_negative) and node.op_type in each.ops
-    ]
+    """Return whether the target lacks a node's operator, or a limit excludes the node."""
+    limits = [limit for limit in target.limits if node.op_type in limit.ops and not node.domain]
     return not runs_op(target, node) or any(True for limit in limits for _ in _beyond(limit, node, opset))
 
 

@@ -108,6 +108,7 @@ FORMS = {
     "Tanh": {"Sigmoid"},
     "Relu": {"Max"},
     "Identity": {"Mul"},
+    "Sub": {"Add", "Mul"},
 }
 """Which operators stand in where one is lacking."""
 
@@ -129,6 +130,7 @@ CASES = {
     "Tanh": Config(),
     "Relu": Config(op_type="RNN", activations=("Relu",)),
     "Identity": Config(seq_length=0),
+    "Sub": Config(op_type="GRU"),
 }
 
 

@@ -1,0 +1,99 @@
+"""Einsum as a MatMul if it is one, and else as a product and a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import onnx_ir as ir
+
+__all__ = ["EinsumWriter", "write_einsum"]
+
+_Pair = tuple[ir.Value, str]
+"""A value, and the index of each of its axes."""
+
+
+class EinsumWriter(Protocol):
+    """A writer of the operators that stand in for an Einsum."""
+
+    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value: ...
+
+    def sum(self, value: ir.Value, axes: Sequence[int]) -> ir.Value: ...
+
+    def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value: ...
+
+    def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value: ...
+
+
+def write_einsum(writer: EinsumWriter, equation: str, operands: Sequence[ir.Value]) -> ir.Value | None:
+    """Emit ops that compute an Einsum: MatMul for two operands with one common index that is summed.
+
+    ``None`` for an equation with an ellipsis, or with an index twice in one operand.
+    """
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    letters = "".join(terms)
+    if not arrow:
+        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    repeats = any(len(set(term)) != len(term) for term in (*terms, result))
+    if "." in equation or repeats or len(terms) != len(operands):
+        return None
+    others = [set(result).union(*terms[:k], *terms[k + 1 :]) for k in range(len(terms))]
+    pairs = [
+        _sum(writer, value, term, set(term) - other)
+        for value, term, other in zip(operands, terms, others, strict=True)
+    ]
+    found = _matmul(writer, pairs, result) if len(pairs) == 2 else None
+    value, labels = found or _product(writer, pairs, result)
+    return _ordered(writer, value, labels, result)
+
+
+def _sum(writer: EinsumWriter, value: ir.Value, term: str, lonely: set[str]) -> _Pair:
+    """Sum over the indices that only this operand has."""
+    if not lonely:
+        return value, term
+    axes = [axis for axis, label in enumerate(term) if label in lonely]
+    left = "".join(label for label in term if label not in lonely)
+    return writer.sum(value, axes), left
+
+
+def _matmul(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair | None:
+    (a, first), (b, second) = pairs
+    batch = "".join(label for label in result if label in first and label in second)
+    summed = "".join(label for label in first if label in second and label not in result)
+    rows = "".join(label for label in first if label not in second)
+    columns = "".join(label for label in second if label not in first)
+    if len(summed) != 1 or len(rows) > 1 or len(columns) > 1:
+        return None
+    a = _ordered(writer, a, first, batch + rows + summed)
+    b = _ordered(writer, b, second, batch + summed + columns)
+    here = len(batch)
+    if not rows:
+        a = writer.unsqueeze(a, [here])
+    if not columns:
+        b = writer.unsqueeze(b, [here + 1])
+    product = writer.emit("MatMul", a, b)
+    dropped = [axis for axis, label in ((here, rows), (here + 1, columns)) if not label]
+    return (writer.squeeze(product, dropped) if dropped else product), batch + rows + columns
+
+
+def _product(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair:
+    summed = sorted({label for _, term in pairs for label in term} - set(result))
+    labels = result + "".join(summed)
+    aligned = []
+    for value, term in pairs:
+        ordered = _ordered(writer, value, term, "".join(label for label in labels if label in term))
+        missing = [axis for axis, label in enumerate(labels) if label not in term]
+        aligned.append(writer.unsqueeze(ordered, missing) if missing else ordered)
+    total = aligned[0]
+    for value in aligned[1:]:
+        total = writer.emit("Mul", total, value)
+    if summed:
+        total = writer.sum(total, range(len(result), len(labels)))
+    return total, result
+
+
+def _ordered(writer: EinsumWriter, value: ir.Value, labels: str, wanted: str) -> ir.Value:
+    if labels == wanted:
+        return value
+    return writer.emit("Transpose", value, perm=[labels.index(label) for label in wanted])

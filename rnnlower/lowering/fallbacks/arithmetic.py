@@ -1,0 +1,187 @@
+"""Arithmetic and activations expressed by other operators."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from rnnlower.lowering.emitter import Emitter
+
+__all__ = ["ARITHMETIC", "Form", "Result", "gelu", "scaled"]
+
+Result = ir.Value | Sequence[ir.Value] | None
+"""What a form computes; ``None`` if it does not hold for these inputs."""
+
+Form = Callable[..., Result]
+"""A function from an `Emitter` and the inputs and attributes of an operator to its outputs."""
+
+
+def _abs(e: Emitter, x: ir.Value) -> ir.Value:
+    return e.op("Add", e.op("Relu", x), e.op("Relu", e.op("Neg", x)))
+
+
+def _clip(
+    e: Emitter, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None, **bounds: float
+) -> ir.Value | None:
+    """The bounds are attributes below opset 11."""
+    if not bounds.keys() <= {"min", "max"}:
+        return None
+    low, high = (
+        e.scalar(bounds[name]) if name in bounds else given for name, given in (("min", low), ("max", high))
+    )
+    above = x if low is None else e.op("Max", x, low, since=8)
+    return above if high is None else e.op("Min", above, high, since=8)
+
+
+def _div(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
+    return e.op("Mul", a, e.op("Reciprocal", b))
+
+
+def _elu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
+    negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
+    falling = e.op("Mul", e.op("Sub", e.op("Exp", negative), e.scalar(1.0)), e.scalar(alpha))
+    return e.op("Add", e.op("Relu", x), falling)
+
+
+def _gelu(e: Emitter, x: ir.Value, *, approximate: str = "none") -> ir.Value:
+    half = e.op("Mul", x, e.scalar(0.5))
+    if approximate == "none":
+        inner = e.op("Erf", e.op("Mul", x, e.scalar(math.sqrt(0.5))), since=9)
+    else:
+        cube = e.op("Mul", e.op("Mul", x, x), x)
+        sum_ = e.op("Add", x, e.op("Mul", cube, e.scalar(0.044715)))
+        inner = e.op("Tanh", e.op("Mul", sum_, e.scalar(math.sqrt(2 / math.pi))))
+    return e.op("Mul", half, e.op("Add", inner, e.scalar(1.0)))
+
+
+def _gemm(
+    e: Emitter,
+    a: ir.Value,
+    b: ir.Value,
+    c: ir.Value | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> ir.Value:
+    a, b = (e.transpose_once(x) if turned else x for x, turned in ((a, transA), (b, transB)))
+    product = scaled(e, e.op("MatMul", a, b), alpha)
+    return product if c is None else e.op("Add", product, scaled(e, c, beta))
+
+
+def _hard_sigmoid(e: Emitter, x: ir.Value, *, alpha: float, beta: float) -> ir.Value:
+    return e.clip(e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)), 0.0, 1.0)
+
+
+def _identity(e: Emitter, x: ir.Value) -> ir.Value:
+    return e.op("Mul", x, e.scalar(1.0))
+
+
+def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
+    negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
+    return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
+
+
+def _less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
+    return e.op("Greater", b, a, since=9)
+
+
+def _greater(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
+    return e.op("Less", b, a, since=9)
+
+
+def _neg(e: Emitter, x: ir.Value) -> ir.Value:
+    return e.op("Mul", x, e.scalar(-1.0))
+
+
+def _reciprocal(e: Emitter, x: ir.Value) -> ir.Value:
+    return e.op("Div", e.scalar(1.0), x)
+
+
+def _relu(e: Emitter, x: ir.Value) -> ir.Value:
+    return e.op("Max", x, e.scalar(0.0), since=8)
+
+
+def _sigmoid(e: Emitter, x: ir.Value) -> ir.Value:
+    half = e.scalar(0.5)
+    return e.op("Add", e.op("Mul", e.op("Tanh", e.op("Mul", x, half)), half), half)
+
+
+def _softplus(e: Emitter, x: ir.Value) -> ir.Value:
+    magnitude = e.op("Exp", e.op("Neg", e.op("Abs", x)))
+    return e.op("Add", e.op("Relu", x), e.op("Log", e.op("Add", magnitude, e.scalar(1.0))))
+
+
+def _softsign(e: Emitter, x: ir.Value) -> ir.Value:
+    return e.op("Div", x, e.op("Add", e.op("Abs", x), e.scalar(1.0)))
+
+
+def _sub(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
+    # By a product, not by Neg: a compiler for ST's STM32N6 computes 1 + Neg(x) wrong.
+    return e.op("Add", e.op("Mul", b, e.scalar(-1.0)), a)
+
+
+def _sum(e: Emitter, first: ir.Value, *others: ir.Value) -> ir.Value:
+    for each in others:
+        first = e.op("Add", first, each)
+    return first
+
+
+def _tanh(e: Emitter, x: ir.Value) -> ir.Value:
+    two = e.scalar(2.0)
+    return e.op("Sub", e.op("Mul", e.op("Sigmoid", e.op("Mul", x, two)), two), e.scalar(1.0))
+
+
+def scaled(e: Emitter, x: ir.Value, factor: float) -> ir.Value:
+    """Return the product with a number, which constants are multiplied by beforehand."""
+    if factor == 1:
+        return x
+    known = e.content(x)
+    return e.op("Mul", x, e.scalar(factor)) if known is None else e.constant(known * known.dtype.type(factor))
+
+
+def gelu(e: Emitter, x: ir.Value, approximate: str = "none") -> ir.Value:
+    """Emit a Gelu, or at an opset without it what it consists of."""
+    if e.opset < 20:
+        return _gelu(e, x, approximate=approximate)
+    return e.op("Gelu", x, approximate=approximate)
+
+
+def _of_floats(form: Form) -> Form:
+    """Return a form that integers do not have."""
+
+    @functools.wraps(form)
+    def restricted(e: Emitter, *inputs: ir.Value | None, **attributes: Any) -> Result:
+        return form(e, *inputs, **attributes) if e.dtype.is_floating_point() else None
+
+    return restricted
+
+
+ARITHMETIC: Mapping[str, Sequence[Form]] = {
+    "Abs": [_of_floats(_abs)],
+    "Clip": [_clip],
+    "Div": [_of_floats(_div)],
+    "Elu": [_elu],
+    "Gelu": [_gelu],
+    "Gemm": [_gemm],
+    "Greater": [_greater],
+    "HardSigmoid": [_hard_sigmoid],
+    "Identity": [_identity],
+    "LeakyRelu": [_leaky_relu],
+    "Less": [_less],
+    "Neg": [_neg],
+    "Reciprocal": [_reciprocal],
+    "Relu": [_relu],
+    "Sigmoid": [_sigmoid],
+    "Softplus": [_softplus],
+    "Softsign": [_softsign],
+    "Sub": [_sub],
+    "Sum": [_sum],
+    "Tanh": [_tanh],
+}

@@ -1,0 +1,209 @@
+"""What onnxruntime's optimizer fuses, in the operators of the standard.
+
+The operators are those of `onnxruntime/core/graph/contrib_ops`, as the CPU kernels compute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from rnnlower.lowering.fallbacks.arithmetic import Form, gelu, scaled
+
+if TYPE_CHECKING:
+    from rnnlower.lowering.emitter import Emitter
+
+__all__ = ["FUSED"]
+
+_PARAMETERS: Mapping[str, Mapping[str, float]] = {
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "Relu": {},
+    "Sigmoid": {},
+    "Softplus": {},
+    "Softsign": {},
+    "Tanh": {},
+}
+"""The activations behind a product, with the defaults of their parameters."""
+
+
+def _activated(e: Emitter, x: ir.Value, name: str, parameters: Sequence[float | None]) -> ir.Value | None:
+    if not name:
+        return x
+    if name == "Clip" and len(parameters) == 2:
+        low, high = parameters
+        return None if low is None or high is None else e.clip(x, low, high)
+    if name not in _PARAMETERS:
+        return None
+    names = _PARAMETERS[name]
+    given = {key: value for key, value in zip(names, parameters, strict=False) if value is not None}
+    return e.op(name, x, **{**names, **given})
+
+
+def _fused_conv(
+    e: Emitter,
+    x: ir.Value,
+    weights: ir.Value,
+    bias: ir.Value | None = None,
+    addend: ir.Value | None = None,
+    *,
+    activation: str = "",
+    activation_params: Sequence[float] = (),
+    **conv: int | str | list[int],
+) -> ir.Value | None:
+    made = e.op("Conv", x, weights, *([] if bias is None else [bias]), **conv)
+    made = made if addend is None else e.op("Add", made, addend)
+    return _activated(e, made, activation, activation_params)
+
+
+def _fused_gemm(
+    e: Emitter,
+    a: ir.Value,
+    b: ir.Value,
+    c: ir.Value | None = None,
+    *,
+    activation: str = "",
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    **gemm: float,
+) -> ir.Value | None:
+    if c is None and e.opset < 11:
+        c = e.scalar(0.0)
+    made = e.op("Gemm", a, b, *([] if c is None else [c]), **gemm)
+    return _activated(e, made, activation, [activation_alpha, activation_beta])
+
+
+def _fused_matmul(
+    e: Emitter,
+    a: ir.Value,
+    b: ir.Value,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> ir.Value | None:
+    left, right = _turned(e, a, transA, transBatchA), _turned(e, b, transB, transBatchB)
+    return None if left is None or right is None else scaled(e, e.op("MatMul", left, right), alpha)
+
+
+def _turned(e: Emitter, x: ir.Value, transposed: int, batch_last: int) -> ir.Value | None:
+    if not transposed and not batch_last:
+        return x
+    shape = e.shape(x)
+    if shape is None or len(shape) < 2:
+        return None
+    perm = list(range(len(shape)))
+    if batch_last:
+        perm = [*perm[1:-1], 0, perm[-1]]
+    if transposed:
+        perm = [*perm[:-2], perm[-1], perm[-2]]
+    return e.transpose(x, perm)
+
+
+def _gelu(e: Emitter, x: ir.Value) -> ir.Value:
+    return gelu(e, x)
+
+
+def _bias_gelu(e: Emitter, x: ir.Value, bias: ir.Value) -> ir.Value:
+    return gelu(e, e.op("Add", x, bias))
+
+
+def _fast_gelu(e: Emitter, x: ir.Value, bias: ir.Value | None = None) -> ir.Value:
+    return gelu(e, x if bias is None else e.op("Add", x, bias), approximate="tanh")
+
+
+def _quick_gelu(e: Emitter, x: ir.Value, *, alpha: float = 1.702) -> ir.Value:
+    return e.op("Mul", x, e.op("Sigmoid", scaled(e, x, alpha)))
+
+
+def _layer_normalization(
+    e: Emitter,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> list[ir.Value] | None:
+    return _normalized(e, x, scale, bias, axis, epsilon, stash_type, centered=True)
+
+
+def _rms_normalization(
+    e: Emitter, x: ir.Value, scale: ir.Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> list[ir.Value] | None:
+    made = _normalized(e, x, scale, None, axis, epsilon, stash_type, centered=False)
+    return None if made is None else [made[0], made[2]]
+
+
+def _normalized(
+    e: Emitter,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value | None,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+    *,
+    centered: bool,
+) -> list[ir.Value] | None:
+    """Return the normalized value, the mean, and the inverse of the standard deviation."""
+    rank = e.shape(x)
+    if axis >= 0 and rank is None:
+        return None
+    axes = list(range(axis if axis < 0 else axis - len(rank or ()), 0))
+    outer = e.dtype
+    if outer in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and stash_type == ir.DataType.FLOAT:
+        e = e.with_dtype(ir.DataType.FLOAT)
+        x = e.cast(x, ir.DataType.FLOAT)
+    mean = e.with_axes("ReduceMean", x, axes, since=18, keepdims=1)
+    apart = e.op("Sub", x, mean) if centered else x
+    variance = e.with_axes("ReduceMean", e.op("Mul", apart, apart), axes, since=18, keepdims=1)
+    inverse = e.op("Reciprocal", e.op("Sqrt", e.op("Add", variance, e.scalar(epsilon))))
+    made = e.op("Mul", apart, inverse)
+    made = e.op("Mul", made if e.dtype == outer else e.cast(made, outer), scale)
+    return [made if bias is None else e.op("Add", made, bias), mean, inverse]
+
+
+def _skip(norm: str) -> Form:
+    def form(
+        e: Emitter,
+        x: ir.Value,
+        skip: ir.Value,
+        gamma: ir.Value,
+        *biases: ir.Value | None,
+        epsilon: float = 1e-12,
+    ) -> list[ir.Value] | None:
+        beta = biases[0] if norm == "LayerNormalization" and biases else None
+        bias = biases[-1] if len(biases) > (norm == "LayerNormalization") else None
+        total = e.op("Add", x, skip)
+        total = total if bias is None else e.op("Add", total, bias)
+        if norm == "LayerNormalization" and e.opset >= 17 and e.has(norm):
+            given = [total, gamma] if beta is None else [total, gamma, beta]
+            made = [*e.ops(norm, *given, outputs=3, axis=-1, epsilon=epsilon)]
+            return [*made, total]
+        found = _normalized(e, total, gamma, beta, -1, epsilon, 1, centered=norm == "LayerNormalization")
+        return None if found is None else [*found, total]
+
+    return form
+
+
+FUSED: Mapping[str, Sequence[Form]] = {
+    "LayerNormalization": [_layer_normalization],
+    "SimplifiedLayerNormalization": [_rms_normalization],
+    "com.microsoft.BiasGelu": [_bias_gelu],
+    "com.microsoft.FastGelu": [_fast_gelu],
+    "com.microsoft.FusedConv": [_fused_conv],
+    "com.microsoft.FusedGemm": [_fused_gemm],
+    "com.microsoft.FusedMatMul": [_fused_matmul],
+    "com.microsoft.Gelu": [_gelu],
+    "com.microsoft.QuickGelu": [_quick_gelu],
+    "com.microsoft.SkipLayerNormalization": [_skip("LayerNormalization")],
+    "com.microsoft.SkipSimplifiedLayerNormalization": [_skip("SimplifiedLayerNormalization")],
+    "com.microsoft.TransposeMatMul": [_fused_matmul],
+}

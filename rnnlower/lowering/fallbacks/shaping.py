@@ -1,0 +1,197 @@
+"""Operators that move data, expressed by others where sizes are known, and Einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.einsum import write_einsum
+from rnnlower.lowering.fallbacks.arithmetic import Form
+
+if TYPE_CHECKING:
+    from rnnlower.lowering.emitter import Emitter
+
+__all__ = ["SHAPING"]
+
+_PAD_MODES = ("reflect", "edge", "wrap")
+"""The names used by the standard and by NumPy."""
+
+
+def _as_reshape(op_type: str) -> Form:
+    def form(
+        e: Emitter, x: ir.Value, *more: ir.Value | None, **attributes: int | Sequence[int]
+    ) -> ir.Value | None:
+        dims = e.result_shape(op_type, x, *more, **attributes)
+        if dims is None or 0 in dims or dims.count(None) > 1:
+            return None
+        return e.op("Reshape", x, e.integers(*(-1 if dim is None else dim for dim in dims)), since=5)
+
+    return form
+
+
+def _squeeze_named(e: Emitter, x: ir.Value, *, axes: Sequence[int] = ()) -> ir.Value | None:
+    """The axes, left out, follow from the shape."""
+    dims = e.shape(x)
+    if axes or dims is None or None in dims or 1 not in dims:
+        return None
+    ones = [axis for axis, dim in enumerate(dims) if dim == 1]
+    if e.opset < 13:
+        return e.ops("Squeeze", x, outputs=1, axes=ones)[0]
+    return e.ops("Squeeze", x, e.integers(*ones), outputs=1)[0]
+
+
+def _split(
+    e: Emitter,
+    x: ir.Value,
+    sizes: ir.Value | None = None,
+    *,
+    axis: int = 0,
+    split: Sequence[int] | None = None,
+    num_outputs: int = 1,
+) -> Sequence[ir.Value] | None:
+    known, dims = split if sizes is None else e.content(sizes), e.shape(x)
+    if known is None:
+        total = None if dims is None else dims[axis]
+        if sizes is not None or total is None:
+            return None
+        size = -(-total // num_outputs)
+        known = [min(size, total - number * size) for number in range(num_outputs)]
+    ends = np.cumsum(known).tolist()
+    return [e.slice(x, [start], [end], [axis]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _pad_by_gathers(
+    e: Emitter,
+    x: ir.Value,
+    pads: ir.Value | None = None,
+    fill: ir.Value | None = None,
+    axes: ir.Value | None = None,
+    *,
+    mode: str = "constant",
+) -> ir.Value | None:
+    shape, amounts = e.shape(x), e.content(pads)
+    if shape is None or mode not in _PAD_MODES or amounts is None or axes is not None or np.any(amounts < 0):
+        return None
+    before, after = np.split(amounts, 2)
+    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
+        size = shape[axis]
+        if not first and not last:
+            continue
+        if not size:
+            return None
+        indices = np.pad(np.arange(size), (int(first), int(last)), mode=mode)  # type: ignore[call-overload]
+        x = _gather(e, x, indices, axis)
+    return x
+
+
+def _slice_by_gathers(e: Emitter, x: ir.Value, *bounds: ir.Value | None) -> ir.Value | None:
+    shape = e.shape(x)
+    known = [array.tolist() for each in bounds if (array := e.content(each)) is not None]
+    if shape is None or len(known) < 4:
+        return None
+    for start, end, axis, step in zip(*known, strict=True):
+        size = shape[axis]
+        if not size:
+            return None
+        x = _gather(e, x, np.arange(size)[start:end:step], axis)
+    return x
+
+
+def _reverse_by_gather(
+    e: Emitter, x: ir.Value, lengths: ir.Value, *, time_axis: int = 0, batch_axis: int = 1
+) -> ir.Value | None:
+    """Only if the lengths are the whole sequence, as Keras writes a layer that goes backwards."""
+    shape, known = e.shape(x), e.content(lengths)
+    size = None if shape is None else shape[time_axis]
+    if known is None or size is None or np.any(known != size):
+        return None
+    return _gather(e, x, np.arange(size)[::-1], time_axis)
+
+
+def _gather_by_vector(e: Emitter, x: ir.Value, indices: ir.Value, *, axis: int = 0) -> ir.Value | None:
+    known, dims = e.content(indices), e.result_shape("Gather", x, indices, axis=axis)
+    if known is None or known.ndim < 2 or dims is None or None in dims or 0 in dims:
+        return None
+    gathered = _gather(e, x, known.reshape(-1), axis)
+    return e.op("Reshape", gathered, e.integers(*(dim for dim in dims if dim is not None)), since=5)
+
+
+def _gather(e: Emitter, x: ir.Value, indices: np.ndarray, axis: int) -> ir.Value:
+    return e.op("Gather", x, e.integers(*indices.tolist()), axis=int(axis))
+
+
+def _scatter_around_box(
+    e: Emitter, x: ir.Value, indices: ir.Value, updates: ir.Value, *, reduction: str = "none"
+) -> ir.Value | None:
+    known, places = e.shape(x), e.content(indices)
+    if known is None or None in known or places is None or reduction != "none":
+        return None
+    shape = [size for size in known if size is not None]
+    box = _box(places, shape)
+    if box is None:
+        return None
+    sizes = [end - start for start, end in box]
+    inner = e.op("Reshape", updates, e.integers(*sizes, *shape[len(box) :]), since=5)
+    # From outside inwards: what lies before and behind the box on each axis that it does not fill.
+    around = []
+    for axis, (start, end) in enumerate(box):
+        if (start, end) != (0, shape[axis]):
+            bounds = [(0, start), (start, end), (end, shape[axis])]
+            before, x, behind = (e.slice(x, [a], [b], [axis]) if a < b else None for a, b in bounds)  # type: ignore[assignment]
+            around.append((axis, before, behind))
+    for axis, first, last in reversed(around):
+        inner = e.concat([part for part in (first, inner, last) if part is not None], axis)
+    return inner
+
+
+def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return first and end of a box on each axis, if the indices are exactly the box, in order."""
+    depth = indices.shape[-1]
+    places = indices.reshape(-1, depth)
+    if not places.size or depth > len(shape):
+        return None
+    places = np.where(places < 0, places + np.array(shape[:depth]), places)
+    first, end = places.min(axis=0), places.max(axis=0) + 1
+    whole = np.indices(tuple(end - first)).reshape(depth, -1).T + first
+    if places.shape != whole.shape or not np.array_equal(places, whole):
+        return None
+    return [(int(start), int(stop)) for start, stop in zip(first, end, strict=True)]
+
+
+def _einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
+    return write_einsum(_EinsumWriter(e), equation, operands)
+
+
+class _EinsumWriter:
+    """An `Emitter` as `write_einsum` needs it."""
+
+    def __init__(self, e: Emitter) -> None:
+        self.emit = e.op
+        self._e = e
+
+    def sum(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        return self._e.with_axes("ReduceSum", value, axes, keepdims=0)
+
+    def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        return self._e.with_axes("Squeeze", value, axes)
+
+    def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        return self._e.with_axes("Unsqueeze", value, axes)
+
+
+SHAPING: Mapping[str, Sequence[Form]] = {
+    "Einsum": [_einsum],
+    "Flatten": [_as_reshape("Flatten")],
+    "Gather": [_gather_by_vector],
+    "Pad": [_pad_by_gathers],
+    "Reshape": [_as_reshape("Reshape")],
+    "ReverseSequence": [_reverse_by_gather],
+    "ScatterND": [_scatter_around_box],
+    "Slice": [_slice_by_gathers],
+    "Split": [_split],
+    "Squeeze": [_squeeze_named, _as_reshape("Squeeze")],
+    "Unsqueeze": [_as_reshape("Unsqueeze")],
+}
