@@ -101,11 +101,17 @@ class AdaptNodesPass(Pass):
         pool, changed = InitializerPool(model, names), False
         for node in nodes:
             if node in refused:
-                changed |= self._adapt(node, _NodeWriter(node, knowledge, names, pool, self._refused))
+                # The standard's operators are better than others, even where these are refused, too.
+                may_not = self._is_foreign if node.domain else self._refused
+                changed |= self._adapt(node, _NodeWriter(node, knowledge, names, pool, may_not))
             elif changed:
                 # More is known of what follows a node of another domain, once that is expressed.
                 knowledge.visit(node)
         return changed
+
+    @staticmethod
+    def _is_foreign(node: ir.Node) -> bool:
+        return bool(node.domain)
 
     def _adapt(self, node: ir.Node, writer: _NodeWriter) -> bool:
         key, attributes = _key(node), _attributes(node, writer.opset)

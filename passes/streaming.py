@@ -21,6 +21,7 @@ from rnnlower.passes.lowering_options import LoweringOptions, Report
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
+from rnnlower.passes.steps.opset_moves import raise_to_operators
 from rnnlower.passes.stream import StreamPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -144,7 +145,8 @@ def stream_model(
     setting = SetInputsPass(options.sets)
     if options.sets:
         setting(model)
-    notes = simplify(model) if options.folds or _has_branches(model) else []
+    notes = raise_to_operators(model)
+    notes += simplify(model) if options.folds or _has_branches(model) else []
     if options.assume_linear_before_reset:
         AssumeLinearBeforeResetPass()(model)
     warnings = [*find_suspicions(model), *other_recurrences(model)]

@@ -21,6 +21,7 @@ from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.pipeline import LoweringOptions, Report, lower_model
 from rnnlower.passes.simplify import settle
+from rnnlower.passes.steps.opset_moves import raise_to_operators
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Native
@@ -206,7 +207,9 @@ def check(
     own = load_model(model)
     runtime = find_target(target)
     tell("checking", 0, 0)
-    notes = settle(own, dims, input_shapes, sets, lambda node: not runs_op(runtime, node))
+    notes = raise_to_operators(own) + settle(
+        own, dims, input_shapes, sets, lambda node: not runs_op(runtime, node)
+    )
     log([*notes, *profile_notes(own, runtime)])
     return find_misfits(own, runtime, semantics)
 

@@ -11,10 +11,10 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering import LAST_OPSET
-from rnnlower.opset import NodePredicate
+from rnnlower.opset import NodePredicate, needed_opset
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 
-__all__ = ["inline", "move", "reach"]
+__all__ = ["inline", "move", "raise_to_operators", "reach"]
 
 
 def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
@@ -33,6 +33,21 @@ def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = No
         else:
             return [] if conversion.report is None else conversion.report.notes
     raise refusals[0]
+
+
+def raise_to_operators(model: ir.Model, asked: int | None = None) -> list[str]:
+    """Convert a model whose opset lacks one of its operators to the first that has them all; return notes.
+
+    From there to the opset that is asked for, if that lacks it, too.
+
+    Raises:
+        OpsetError: The operator cannot be expressed in the opset that is asked for.
+    """
+    needed = needed_opset(model)
+    if needed == default_opset(model):
+        return []
+    notes = move(model, [needed])
+    return notes if asked is None or asked >= needed else notes + move(model, [asked])
 
 
 def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]]) -> list[str]:

@@ -27,7 +27,7 @@ from rnnlower.passes.steps.contracts import (
     nodes_have_one_fate,
     opset_can_be_written,
 )
-from rnnlower.passes.steps.opset_moves import inline, move
+from rnnlower.passes.steps.opset_moves import inline, move, raise_to_operators
 from rnnlower.passes.steps.work import Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 from rnnlower.recurrent.exporter_warnings import find_suspicions
@@ -84,6 +84,7 @@ def raise_opset(work: Work) -> None:
     target, last = work.options.target, work.opset or LAST_OPSET
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
     first = max(lowest, work.opset or 0)
+    work.notes += raise_to_operators(work.model, work.opset)
     if first > default_opset(work.model):
         work.notes += move(work.model, range(first, last + 1))
 

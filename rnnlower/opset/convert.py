@@ -15,6 +15,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.walk import walk
 from rnnlower.opset import functions
 from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import Adaptation, OpsetReport
@@ -24,6 +25,7 @@ from rnnlower.opset.schema import (
     TypesOf,
     Version,
     changed_in,
+    first_version,
     form_misfit,
     misfit,
     type_misfit,
@@ -35,7 +37,7 @@ from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs, all_values
 from rnnlower.opset.view import NodePredicate, Session, Subject, describe
 
-__all__ = ["convert_opset"]
+__all__ = ["convert_opset", "needed_opset"]
 
 # Models below this opset have no functions.
 FIRST_OPSET_WITH_FUNCTIONS = 15
@@ -94,6 +96,18 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     return report
 
 
+def needed_opset(model: ir.Model) -> int:
+    """Return the first opset that has every operator of the main graph, or the model's own if that has them.
+
+    onnxruntime takes some operators at opsets that do not have them yet, and writes such models.
+    """
+    needed = _source_opset(model)
+    for node, _ in walk(model.graph):
+        version = None if node.domain else first_version(node.op_type)
+        needed = needed if version is None else max(needed, version.since)
+    return needed
+
+
 def _source_opset(model: ir.Model) -> int:
     imports = model.graph.opset_imports
     return imports.get("", imports.get("ai.onnx", 1))
@@ -122,7 +136,9 @@ def _perform(session: Session) -> None:
     without_functions = model.functions and target < FIRST_OPSET_WITH_FUNCTIONS
     if without_functions:
         functions.drop_uncalled(session)
-    steps = (functions.meeting_point(session), target) if without_functions else (target,)
+    first = needed_opset(model)
+    steps = [first] if first > max(source, target) else []
+    steps += [functions.meeting_point(session), target] if without_functions else [target]
     for opset in steps:
         _move_functions(session, opset)
         _move_graph(session, model.graph, model.graph.opset_imports.get("", source), opset, "")
@@ -197,29 +213,19 @@ def _is_judged(session: Session, node: ir.Node) -> bool:
 def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> None:
     for graph, where in _graphs_with_paths(session, root, path):
         for node in graph:
-            if _is_judged(session, node):
-                _version(node, opset, where)
-
-
-def _way_out(op_type: str) -> str:
-    """Return the remedy for an operator that does not exist at the model's opset."""
-    newest = version_at(op_type, MAX_OPSET)
-    if newest is None:
-        return "the model is not valid, or the operator belongs to another domain"
-    return (
-        "a later opset has it: onnxruntime writes such models when it optimises them. "
-        "Convert the model as it was before, or leave its opset as it is"
-    )
+            if _is_judged(session, node) and (first := _version(node, opset, where).since) > opset:
+                note = f"opset {opset} has no {node.op_type}: it is taken as that of opset {first}"
+                session.report.notes += [] if note in session.report.notes else [note]
 
 
 def _version(node: ir.Node, opset: int, path: str) -> Version:
-    version = version_at(node.op_type, opset)
+    version = version_at(node.op_type, opset) or first_version(node.op_type)
     if version is None:
         where = f" in {path}" if path else ""
         raise OpsetError(
             f"opset {opset} has no operator {node.op_type}",
             node=Subject(node, path, f"{describe(node)}{where}"),
-            remedy=_way_out(node.op_type),
+            remedy="the model is not valid, or the operator belongs to another domain",
         )
     return version
 
@@ -229,7 +235,7 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
         return
     old = _version(node, opset, path)
     new = version_at(node.op_type, neighbour)
-    if new is old:
+    if new is old or old.since > opset:
         return
     low, high = sorted((old.since, new.since if new else 0))
     row = ROWS.get((node.op_type, low, high))

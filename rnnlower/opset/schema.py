@@ -23,6 +23,7 @@ __all__ = [
     "Parameter",
     "Version",
     "changed_in",
+    "first_version",
     "form_misfit",
     "misfit",
     "operators",
@@ -157,6 +158,11 @@ def version_at(op_type: str, opset: int) -> Version | None:
         if version.since <= opset:
             found = version
     return found
+
+
+def first_version(op_type: str) -> Version | None:
+    """Return the first version of `op_type`, or ``None`` if there never was such an operator."""
+    return next(iter(_history(op_type)), None)
 
 
 def type_string(type_: ir.TypeProtocol | None) -> str | None:

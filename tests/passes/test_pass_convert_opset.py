@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 import pytest
 
+import rnnlower
 from rnnlower.errors import OpsetError
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 
@@ -33,3 +35,26 @@ def test_what_it_refuses_is_an_opset_error() -> None:
     with pytest.raises(OpsetError, match="opset 99"):
         ConvertOpsetPass(99)(model)
     assert model.opset_imports[""] == 12
+
+
+AHEAD = """
+    <ir_version: 8, opset_import: ["" : 16]>
+    main (float[3, 2, 4] x) => (float[3, 1, 2, 4] y)
+        <float[4] s = {1, 2, 3, 4}, float[1, 4, 4] W = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1},
+         float[1, 4, 4] R = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}>
+    { n = LayerNormalization <axis = -1> (x, s)  y = RNN <hidden_size = 4> (n, W, R) }
+"""
+
+
+@pytest.mark.parametrize(("asked", "opset"), [(None, 17), (16, 16), (18, 18)])
+def test_an_operator_ahead_of_the_opset_raises_it(asked: int | None, opset: int) -> None:
+    """As onnxruntime's optimizer writes it: the length of the sequence is behind the operator."""
+    source = onnx.parser.parse_model(AHEAD)
+    lowered, report = rnnlower.unroll.with_report(source, opset=asked)
+    assert [entry.version for entry in lowered.opset_import] == [opset]
+    assert "opset 16 has no LayerNormalization: it is taken as that of opset 17" in report.notes
+    assert rnnlower.verify(source, lowered)
+    streamed, notes = rnnlower.stream.with_report(source)
+    assert report.notes[0] in notes.notes
+    assert rnnlower.verify(source, streamed)
+    assert rnnlower.check(source, target="onnxruntime") == []

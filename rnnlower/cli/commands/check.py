@@ -36,6 +36,7 @@ def check(
     from rnnlower.files.model_io import read_model
     from rnnlower.passes.lowering_options import LoweringOptions, count_ops
     from rnnlower.passes.simplify import settle
+    from rnnlower.passes.steps.opset_moves import raise_to_operators
     from rnnlower.recurrent.finding import find_recurrent
     from rnnlower.targets import find_target
     from rnnlower.targets.fit import find_misfits, profile_notes, runs_op
@@ -43,7 +44,8 @@ def check(
     runtime = find_target(target)
     checked = read_model(model)
     fixed = fixing.values()
-    settled = settle(checked, **fixed, unwanted=lambda node: not runs_op(runtime, node))
+    settled = raise_to_operators(checked)
+    settled += settle(checked, **fixed, unwanted=lambda node: not runs_op(runtime, node))
     options = LoweringOptions(
         "target",
         semantics=semantics,  # type: ignore[arg-type]  # find_misfits checks it
