@@ -117,7 +117,7 @@ class AdaptNodesPass(Pass):
         key, attributes = _key(node), _attributes(node, writer.opset)
         forms = [form for form in FALLBACKS[key] if _takes(form, writer, node.inputs, attributes)]
         try:
-            results = writer.express(key, *node.inputs, forms=forms, **attributes)
+            results = writer.express(key, node.inputs, attributes, forms)
         except (MissingOperatorError, OpsetError):
             detach(writer.nodes)
             return False

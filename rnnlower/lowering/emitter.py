@@ -9,7 +9,8 @@ operator, a method that has an alternative form uses that; `FALLBACKS` replaces 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -52,14 +53,14 @@ class Emitter(NodeEmitter):
             except MissingOperatorError:
                 if op_type not in FALLBACKS:
                     raise
-        return self.express(op_type, *inputs, **attributes)[0]
+        return self.express(op_type, inputs, attributes)[0]
 
     def express(
         self,
         name: str,
-        *inputs: ir.Value | None,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
         forms: Sequence[Form] | None = None,
-        **attributes: AttributeValue,
     ) -> Sequence[ir.Value]:
         """Emit the first of the forms, by default those of `FALLBACKS`, that may be emitted.
 
@@ -208,12 +209,7 @@ class Emitter(NodeEmitter):
         return self.with_axes("Unsqueeze", value, [axis])
 
     def with_axes(
-        self,
-        op_type: str,
-        value: ir.Value,
-        axes: Sequence[int],
-        since: int = 13,
-        **attributes: AttributeValue,
+        self, op_type: str, value: ir.Value, axes: Sequence[int], since: int = 13, **attributes: Any
     ) -> ir.Value:
         """Emit an operator whose axes are an input since an opset, and an attribute before."""
         if self.opset < since:
@@ -257,7 +253,7 @@ class Emitter(NodeEmitter):
     def clip(self, value: ir.Value, low: float, high: float) -> ir.Value:
         if self.dtype == ir.DataType.DOUBLE and self.opset < 12 and self.has("Max") and self.has("Min"):
             # Clip-12 is the first version with a float64 kernel in onnxruntime.
-            return self.express("Clip", value, self.scalar(low), self.scalar(high))[0]
+            return self.express("Clip", [value, self.scalar(low), self.scalar(high)], {})[0]
         if self.opset < 11:
             return self.op("Clip", value, min=low, max=high)
         return self.op("Clip", value, self.scalar(low), self.scalar(high))

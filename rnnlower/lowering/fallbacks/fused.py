@@ -6,7 +6,7 @@ The operators are those of `onnxruntime/core/graph/contrib_ops`, as the CPU kern
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -39,8 +39,9 @@ def _activated(e: Emitter, x: ir.Value, name: str, parameters: Sequence[float | 
     if name not in _PARAMETERS:
         return None
     names = _PARAMETERS[name]
-    given = {key: value for key, value in zip(names, parameters, strict=False) if value is not None}
-    return e.op(name, x, **{**names, **given})
+    given: dict[str, Any] = {**names}
+    given |= {key: value for key, value in zip(names, parameters, strict=False) if value is not None}
+    return e.op(name, x, **given)
 
 
 def _fused_conv(
@@ -52,7 +53,7 @@ def _fused_conv(
     *,
     activation: str = "",
     activation_params: Sequence[float] = (),
-    **conv: int | str | list[int],
+    **conv: Any,
 ) -> ir.Value | None:
     made = e.op("Conv", x, weights, *([] if bias is None else [bias]), **conv)
     made = made if addend is None else e.op("Add", made, addend)
@@ -68,7 +69,7 @@ def _fused_gemm(
     activation: str = "",
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
-    **gemm: float,
+    **gemm: Any,
 ) -> ir.Value | None:
     if c is None and e.opset < 11:
         c = e.scalar(0.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -86,8 +86,8 @@ def _quantized_by_parts(
     output_dtype: int = 0,
     precision: int = 0,
 ) -> ir.Value | None:
-    dtype = ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
-    dtype = dtype if zero is None else e.type_of(zero)
+    written = ir.DataType(output_dtype) if output_dtype else ir.DataType.UINT8
+    dtype = written if zero is None else e.type_of(zero)
     kind, factor = e.type_of(scale), _along(e, scale, x, axis)
     shift = None if zero is None else _along(e, zero, x, axis)
     if block_size or precision or dtype not in _SINCE or dtype == ir.DataType.INT32:
@@ -170,7 +170,7 @@ def _softmax(e: Emitter, x: ir.Value, *, opset: int, axis: int = -1) -> ir.Value
 
 
 def _pool(op_type: str) -> Form:
-    def form(e: Emitter, x: ir.Value, *, channels_last: int = 0, **pool: int | str | list[int]) -> _Values:
+    def form(e: Emitter, x: ir.Value, *, channels_last: int = 0, **pool: Any) -> _Values:
         shape = e.shape(x)
         if not channels_last:
             return e.op(op_type, x, **pool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,9 +21,7 @@ _PAD_MODES = ("reflect", "edge", "wrap")
 
 
 def _as_reshape(op_type: str) -> Form:
-    def form(
-        e: Emitter, x: ir.Value, *more: ir.Value | None, **attributes: int | Sequence[int]
-    ) -> ir.Value | None:
+    def form(e: Emitter, x: ir.Value, *more: ir.Value | None, **attributes: Any) -> ir.Value | None:
         dims = e.result_shape(op_type, x, *more, **attributes)
         if dims is None or 0 in dims or dims.count(None) > 1:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rnnlower.lowering.fallbacks.arithmetic import Form
 
@@ -48,7 +48,7 @@ def _without_ceil(op_type: str) -> Form:
             pads[axes + axis] = max(pads[axes + axis], last * stride + width - first)
         if any(pad >= kernel for pad, kernel in zip(pads[axes:], kernel_shape, strict=True)):
             return None
-        given = {"kernel_shape": list(kernel_shape), "strides": strides, "pads": pads}
+        given: dict[str, Any] = {"kernel_shape": list(kernel_shape), "strides": strides, "pads": pads}
         if set(dilations) != {1}:
             given["dilations"] = dilations
         return e.op(op_type, x, **given)
