@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pathlib
 import sys
+import textwrap
 from collections.abc import Mapping
 
+from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.targets import Target, find_target, target_names
 from rnnlower.targets.target import Arithmetic
 
@@ -32,8 +34,9 @@ trial.
 A recurrent node that the runtime computes correctly keeps its operator or is lowered, whichever is
 estimated to be faster; `--native keep` always keeps it. A lowered node is unrolled if
 the runtime has neither Scan nor Loop or there are few steps; otherwise it becomes a Scan, or a Loop if there
-is no Scan. Only operators of the runtime are emitted, in an opset that it accepts. A missing operator is
-expressed by others; if that is impossible, the node is refused by name:
+is no Scan. Only operators of the runtime are emitted, in an opset that it accepts. An operator that is missing,
+or limited to another form, is expressed by others, in emitted nodes and in the rest of the model alike. If that
+is impossible, a recurrent node is refused by name; another node stays and is named in a note.
 
 - Split: Slices. Gemm: MatMul and Add, also where the runtime requires a constant matrix and the matrix is
   computed. Squeeze and Unsqueeze: Reshape.
@@ -44,8 +47,17 @@ expressed by others; if that is impossible, the node is refused by name:
   fastest. A runtime that sums products of float16 in float16 gets recurrences in float32 between Casts, as
   with `--compute-type float32`; one that sums them in float32 gets them as they are.
 - Outputs: a Cast to their own type where the runtime may compute in place on an output that other nodes read.
-- Clip: Max and Min. HardSigmoid: Mul, Add and Clip. ThresholdedRelu: a factor of 0 or 1. LeakyRelu, Elu,
-  Softplus, Softsign, Abs, Neg, Div, Relu, Sigmoid, Tanh, Identity: `rnnlower/lowering/fallbacks.py`.
+- ThresholdedRelu: a factor of 0 or 1.
+- Other operators of the standard, where they are missing or limited, some only in part (a Pad that repeats
+  elements, a Slice that goes backwards, a Gather by a matrix):
+@standard@.
+  All other operators that onnx defines as functions: that function.
+- What onnxruntime's optimizer and quantizer write, in the standard's operators. Where these are quantized, the
+  float operator stands between DequantizeLinear and QuantizeLinear, and may differ from the integer kernel by
+  one step of the quantizer:
+@foreign@.
+- Some forms need sizes or contents that are known: pass `--input-shape`. The table is
+  `rnnlower/lowering/fallbacks/`.
 
 The provider targets of onnxruntime (CoreML, NNAPI, QNN, WebNN, WebGPU) describe what runs on the provider;
 everything else falls back to the CPU and is correct there.
@@ -55,7 +67,10 @@ everything else falls back to the CPU and is correct there.
 def page() -> str:
     """Return the text of the page."""
     targets = [find_target(name) for name in target_names()]
-    lines = [INTRODUCTION, "| target | opset | control flow | static shapes only | keeps | tried | runtime |"]
+    introduction = INTRODUCTION.replace("@standard@", _operators("")).replace(
+        "@foreign@", _operators("com.microsoft.")
+    )
+    lines = [introduction, "| target | opset | control flow | static shapes only | keeps | tried | runtime |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for target in targets:
         native = dict.fromkeys(op_type for rule in target.recurrent for op_type in rule.ops)
@@ -72,6 +87,13 @@ def page() -> str:
     for target in targets:
         lines += ["", *_section(target)]
     return "\n".join(lines) + "\n"
+
+
+def _operators(domain: str) -> str:
+    """Return the operators of a domain that have fallbacks, as lines of a list's entry."""
+    names = [name.removeprefix(domain) for name in sorted(FALLBACKS) if name.startswith(domain)]
+    text = ", ".join(name for name in names if "." not in name)
+    return textwrap.fill(text, 108, initial_indent="  ", subsequent_indent="  ")
 
 
 def _section(target: Target) -> list[str]:

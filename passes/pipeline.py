@@ -113,7 +113,11 @@ PIPELINE: Sequence[Step] = (
         preparing.inline_functions,
         "The attributes, shapes and constants of a node in a function are only known at the call.",
     ),
-    Step(preparing.expand_definitions, "Definitions contain Scans and constants.", when=("target", "folds")),
+    Step(
+        preparing.expand_definitions,
+        "Definitions contain Scans and constants, and no size is known behind an operator of another domain.",
+        when=("target", "folds"),
+    ),
     Step(
         preparing.unroll_control_flow,
         "Unrolling makes sizes known.",
