@@ -52,7 +52,7 @@ is impossible, a recurrent node is refused by name; another node stays and is na
   elements, a Slice that goes backwards, a Gather by a matrix):
 @standard@.
   All other operators that onnx defines as functions: that function.
-- What onnxruntime's optimizer and quantizer write, in the standard's operators. Where these are quantized, the
+- The operators that onnxruntime writes when it optimizes or quantizes. Where these are quantized, the
   float operator stands between DequantizeLinear and QuantizeLinear, and may differ from the integer kernel by
   one step of the quantizer:
 @foreign@.

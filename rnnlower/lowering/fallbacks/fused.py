@@ -1,4 +1,4 @@
-"""What onnxruntime's optimizer fuses, in the operators of the standard.
+"""The fused operators of onnxruntime's optimizer, expressed by those of the standard.
 
 The operators are those of `onnxruntime/core/graph/contrib_ops`, as the CPU kernels compute them.
 """
