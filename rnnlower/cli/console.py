@@ -2,27 +2,96 @@
 
 from __future__ import annotations
 
-import io
+import dataclasses
+import math
+import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rnnlower.cli.running import discard_stdout
 
-__all__ = ["new_table", "write"]
+__all__ = ["Table", "new_table", "write"]
 
-_PIPE_WIDTH = 100_000
-_PROSE = {"why not", "what to do", "attributes", "inputs", "outputs", "change", "runtime", "verdict", "place"}
+_GAP = 2
+_UNBROKEN = 24
+"""A longer word may be broken anywhere, unless it is a figure."""
+_PIECE = re.compile(r"(?=.)\[?[^\s/\[]*[\s/]*")
+_FIGURE = re.compile(r"\W*\d[\d.,e+-]*\w?\W*")
 
 
-def new_table(*columns: str) -> Table:
-    """Return a table in which names stay whole, and prose folds if the terminal is too narrow."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column not in _PROSE)
-    return table
+@dataclasses.dataclass
+class Table:
+    """Rows of cells under columns.
+
+    In a narrow terminal its text wraps. If that does not suffice, columns are left out, and a line names
+    them; if that does not suffice either, each row becomes lines of ``name: value``. Figures stay whole.
+
+    Attributes:
+        columns: The names of the columns.
+        optional: The columns that may be left out, in this order. They hold no figures.
+        rows: The cells of each row.
+    """
+
+    columns: Sequence[str]
+    optional: Sequence[str] = ()
+    rows: list[list[Text]] = dataclasses.field(default_factory=list)
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a row with a cell for each column."""
+        self.rows.append([cell if isinstance(cell, Text) else Text(cell) for cell in cells])
+
+    def lines(self, width: float) -> Iterator[Text]:
+        """Yield the lines of the table in a terminal of this width; infinite: none wraps."""
+        columns = {
+            name: [Text(name, "bold"), *(row[index] for row in self.rows)]
+            for index, name in enumerate(self.columns)
+        }
+        widths, absent = _widths(columns, width), []
+        if widths is None:
+            columns = {name: cells for name, cells in columns.items() if any(cells[1:])}
+            widths = _widths(columns, width)
+        for name in self.optional:
+            if widths is None and name in columns:
+                del columns[name]
+                absent.append(name)
+                widths = _widths(columns, width)
+        if widths is None:
+            yield from self._records(int(width))
+            return
+        for row in zip(*columns.values(), strict=True):
+            yield from _beside(row, widths)
+        if absent:
+            told = f"not shown in {width} columns: {', '.join(absent)} (a wider terminal and --json show all)"
+            yield from _wrapped(Text(told, "dim"), int(width))
+
+    def _records(self, width: int) -> Iterator[Text]:
+        for number, row in enumerate(self.rows):
+            if number:
+                yield Text()
+            for name, cell in zip(self.columns, row, strict=True):
+                if cell:
+                    yield from _wrapped(Text.assemble((f"{name}: ", "bold"), cell), width)
+
+
+def new_table(*columns: str, optional: Sequence[str] = ()) -> Table:
+    """Return an empty table; see `Table`."""
+    return Table(columns, optional)
+
+
+def write(what: Table | Text | str) -> None:
+    """Write a table or a line to stdout, at full width if stdout is not a terminal."""
+    console = _Console(highlight=False, markup=False, soft_wrap=True)
+    try:
+        for line in what.lines(_terminal_width(console)) if isinstance(what, Table) else [what]:
+            console.print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # A reader that stopped does not want the rest, and the exit code stands.
+        discard_stdout()
 
 
 class _Console(Console):
@@ -31,20 +100,56 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def write(what: Table | Text | str) -> None:
-    """Write a table or a line to stdout, at full width if stdout is not a terminal."""
-    in_pipe = not sys.stdout.isatty()
-    file = io.StringIO() if in_pipe else sys.stdout
-    soft_wrap = not isinstance(what, Table)
-    console = _Console(file=file, highlight=False, markup=False, soft_wrap=soft_wrap)
-    if in_pipe:
-        console.width = _PIPE_WIDTH
-    try:
-        console.print(what)
-        if isinstance(file, io.StringIO):
-            lines = file.getvalue().splitlines()
-            sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # A reader that stopped does not want the rest, and the exit code stands.
-        discard_stdout()
+def _terminal_width(console: Console) -> float:
+    return console.width if sys.stdout.isatty() else math.inf
+
+
+def _widths(columns: Mapping[str, Sequence[Text]], width: float) -> list[int] | None:
+    """Return the widths of columns that fit; the narrowest get what is left. ``None``: they do not fit."""
+    wanted = [max(cell.cell_len for cell in cells) for cells in columns.values()]
+    widths = [max(map(_least_width, cells)) for cells in columns.values()]
+    spare = width - _GAP * (len(widths) - 1) - sum(widths)
+    if spare < 0:
+        return None
+    while spare and (narrow := [index for index, size in enumerate(widths) if size < wanted[index]]):
+        widths[min(narrow, key=widths.__getitem__)] += 1
+        spare -= 1
+    return widths
+
+
+def _least_width(cell: Text) -> int:
+    words = (piece.rstrip() for piece in _PIECE.findall(cell.plain))
+    return max(
+        (cell_len(word) if _FIGURE.fullmatch(word) else min(cell_len(word), _UNBROKEN) for word in words),
+        default=0,
+    )
+
+
+def _beside(row: Sequence[Text], widths: Sequence[int]) -> Iterator[Text]:
+    """Yield the lines of a row: its cells next to each other."""
+    cells = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+    for number in range(max(map(len, cells))):
+        line = Text()
+        for cell, width in zip(cells, widths, strict=True):
+            part = cell[number] if number < len(cell) else Text()
+            line.append_text(part).append(" " * (width + _GAP - part.cell_len))
+        line.rstrip()
+        yield line
+
+
+def _wrapped(text: Text, width: int) -> list[Text]:
+    """Return the lines of a text, broken between words, after / and before [ and within long names."""
+    cuts, start = [], 0
+    for piece in _PIECE.finditer(text.plain):
+        word = piece.group().rstrip()
+        if start < piece.start() and cell_len(text.plain[start : piece.start()] + word) > width:
+            start = piece.start()
+            cuts.append(start)
+        if cell_len(word) > width and not _FIGURE.fullmatch(word):
+            for part in chop_cells(word, width)[:-1]:
+                start += len(part)
+                cuts.append(start)
+    lines = list(text.divide(cuts))
+    for line in lines:
+        line.rstrip()
+    return lines

@@ -8,10 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
-from rnnlower.cli.console import new_table, write
+from rnnlower.cli.console import Table, new_table, write
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.wording import counted, steps_of_call
 
@@ -55,7 +54,8 @@ class Checked:
 
 def print_lowering(report: Report, verification: VerificationResult | None, *, verbose: bool) -> None:
     """Print what became of each node, the op counts, and the verification."""
-    nodes = new_table("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
+    columns = ("node", "op", "place", "direction", "strategy", "steps", "emitted ops")
+    nodes = new_table(*columns, optional=("place", "direction"))
     for node in report.nodes:
         steps = "dynamic" if node.steps is None else str(node.steps)
         place = node.path or "main graph"
@@ -93,7 +93,7 @@ def print_conversion(
     """Print what had to change, by operator (by node if verbose), and the verification."""
     write(f"opset {report.source} -> {report.target}, ir_version {report.ir_version}")
     if report.adapted and verbose:
-        table = new_table("node", "op", "place", "step", "change")
+        table = new_table("node", "op", "place", "step", "change", optional=("place",))
         for change in report.adapted:
             place = change.path or "main graph"
             name = change.name or f"(makes {change.output})"
@@ -155,7 +155,8 @@ def print_verification(result: VerificationResult, *, verbose: bool = False) -> 
 
 def _print_outputs(outputs: Sequence[OutputComparison], verbose: bool) -> None:
     more = ("max abs", "max rel", "max ulp", "worst at") if verbose else ()
-    table = new_table("output", "dtype", "largest error", "allowed", "used", "verdict", *more)
+    columns = ("output", "dtype", "largest error", "allowed", "used", "verdict", *more)
+    table = new_table(*columns, optional=("dtype",))
     for output in outputs:
         row: list[str | Text] = [output.name, output.dtype or "?", *_errors(output), _verdict(output)]
         if verbose:
@@ -226,6 +227,7 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
         "outputs",
         "attributes",
         "weights",
+        optional=("outputs", "inputs", "place", "weights"),
     )
     for node in nodes:
         sizes = [_size(size) for size in (node.seq_len, node.batch, node.input_size, node.hidden_size)]
@@ -248,7 +250,8 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
 
 def print_targets(targets: Sequence[Target]) -> None:
     """Print the targets, one per line."""
-    table = new_table("target", "opset", "control flow", "shapes", "native", "tried", "runtime")
+    columns = ("target", "opset", "control flow", "shapes", "native", "tried", "runtime")
+    table = new_table(*columns, optional=("runtime",))
     for target in targets:
         native = dict.fromkeys(op for rule in target.recurrent for op in rule.ops)
         table.add_row(
@@ -267,7 +270,7 @@ def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, 
     """Print the recurrent nodes, then other misfits by operator and reason; all of them if verbose."""
     recurrent = [misfit for misfit in misfits if misfit.op_type in RECURRENT_OPS]
     others = [misfit for misfit in misfits if misfit.op_type not in RECURRENT_OPS]
-    _print_recurrent(checked, recurrent)
+    _print_recurrent(checked, recurrent, verbose=verbose)
     if others and verbose:
         write(_misfits(others))
     elif others:
@@ -285,26 +288,29 @@ def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, 
     write(_summary(target, recurrent, others, checked))
 
 
-def _print_recurrent(checked: Checked, misfits: Sequence[Misfit]) -> None:
+def _print_recurrent(checked: Checked, misfits: Sequence[Misfit], *, verbose: bool) -> None:
     if not checked.recurrent:
         return
-    why = {(misfit.path, misfit.name): misfit for misfit in reversed(misfits)}
-    more = collections.Counter((misfit.path, misfit.name) for misfit in misfits)
-    table = new_table("node", "op", "place", "fits", "why not", "what to do", "guess")
+    found: dict[tuple[str, str], list[Misfit]] = {}
+    for misfit in misfits:
+        found.setdefault((misfit.path, misfit.name), []).append(misfit)
+    columns = ("node", "op", "place", "fits", "why not", "what to do", "guess")
+    table = new_table(*columns, optional=("place",))
     for located in checked.recurrent:
-        misfit = why.get((located.path, located.name))
         row = [located.name, located.node.op_type, located.path or "main graph"]
-        if misfit is None:
+        first, *others = found.get((located.path, located.name), [None])
+        if first is None:
             table.add_row(*row, Text("yes", "green"), "", "", "")
             continue
-        extra = more[located.path, located.name] - 1
-        reason = misfit.reason + (f" (and {extra} more)" if extra else "")
-        table.add_row(*row, Text("no", "red"), reason, misfit.remedy, "yes" if misfit.guess else "")
+        reason = first.reason + (f" (and {len(others)} more: -v)" if others else "")
+        if verbose:
+            reason = "; ".join(each.reason for each in (first, *others))
+        table.add_row(*row, Text("no", "red"), reason, first.remedy, "yes" if first.guess else "")
     write(table)
 
 
 def _misfits(misfits: Sequence[Misfit]) -> Table:
-    table = new_table("node", "op", "place", "why not", "what to do", "guess")
+    table = new_table("node", "op", "place", "why not", "what to do", "guess", optional=("place",))
     for misfit in misfits:
         guess = "yes" if misfit.guess else ""
         place = misfit.path or "main graph"
@@ -326,7 +332,8 @@ def _summary(target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfi
 
 def print_engines(engines: Sequence[Engine]) -> None:
     """Print the engines, installed or not, one per line."""
-    table = new_table("engine", "runtime", "installed", "tried with", "computes in", "what is missing")
+    columns = ("engine", "runtime", "installed", "tried with", "computes in", "what is missing")
+    table = new_table(*columns, optional=("runtime", "computes in"))
     for engine in engines:
         missing = f"{engine.missing}: {engine.install}" if engine.missing else ""
         tried = engine.tried or "not tried"
