@@ -178,5 +178,5 @@ class Rewriting:
         where = f" on {on.label}" if on is not None and not on.equal else ""
         problem = next(iter(verification.problems), f"the result differs from the source{where}")
         return VerificationError(
-            f"{problem}; {self.output} was not written", remedy=other_comparison(verification)
+            f"{problem}; {self.output} was not written", remedy=other_comparison(verification, self.settings)
         )

@@ -181,11 +181,18 @@ def report_page(
     say(f"rnnlower: wrote {report}", quiet)
 
 
-def other_comparison(verification: VerificationResult) -> str:
-    """Advise on numbers that differ; empty if a model lacks an output or does not run."""
-    if verification.problems:
+def other_comparison(verification: VerificationResult, settings: Mapping[str, Any]) -> str:
+    """Advise on numbers that differ, with options that are not among the settings of the comparison.
+
+    Empty if nothing was compared: a model lacks an output or does not run.
+    """
+    if verification.problems or not verification.trials:
         return ""
-    return "--inputs FILE.npz compares on inputs of your own, --atol and --rtol allow larger differences"
+    advice = {
+        ("inputs",): "--inputs FILE.npz compares on inputs of your own",
+        ("atol", "rtol"): "--atol and --rtol allow larger differences",
+    }
+    return ", ".join(words for names, words in advice.items() if not settings.keys() & {*names})
 
 
 def tell_difference(error: RnnLowerError, what_else: str) -> NoReturn:

@@ -22,9 +22,9 @@ def state_pairs(
 ) -> dict[str, str]:
     """Return pairs of a state output and the state input that it feeds in the next call.
 
-    They are found among values of one type and compatible shapes, by name (``h`` and ``hn``, ``cache`` and
-    ``cache_out``), and for inputs that are initial states of recurrent nodes also by order. ``given`` pairs
-    are taken as they are, without a search.
+    They are found for inputs that are initial states of recurrent nodes, among outputs of the same type and a
+    compatible shape: by name (``h`` and ``hn``, ``cache`` and ``cache_out``), or else by order. ``given``
+    pairs are taken as they are, without a search.
 
     Raises:
         OptionError: A given name is not an output or input, or the two do not fit.
@@ -41,12 +41,13 @@ def state_pairs(
                 raise OptionError(f"state {output}={name}: another output feeds the same input")
         return dict(given)
     pairs: dict[str, str] = {}
-    for name, value in inputs.items():
-        matching = [o for o, other in outputs.items() if o not in pairs and _may_feed(other, value)]
+    states = [name for name in inputs if facts.uses[name].is_state]
+    for name in states:
+        matching = [o for o, other in outputs.items() if o not in pairs and _may_feed(other, inputs[name])]
         same_stem = [o for o in matching if _stem(name) and _stem(o) == _stem(name)]
         if len(same_stem) == 1:
             pairs[same_stem[0]] = name
-    left = [name for name in inputs if name not in pairs.values() and facts.uses[name].is_state]
+    left = [name for name in states if name not in pairs.values()]
     free = [
         o for o in outputs if o not in pairs and any(_may_feed(outputs[o], inputs[name]) for name in left)
     ]

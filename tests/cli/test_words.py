@@ -97,3 +97,40 @@ def test_a_reader_who_stops_reading_changes_nothing(other: str, code: int, tmp_p
     assert ended.returncode == code
     assert "pipe" not in ended.stderr.lower()
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "hints"),
+    [
+        ([], ("-v shows", "--inputs FILE.npz", "--atol and --rtol")),
+        (["-v"], ("--inputs FILE.npz", "--atol and --rtol")),
+        (["--inputs", "inputs.npz"], ("-v shows", "--atol and --rtol")),
+        (["--atol", "1e-9", "-v"], ("--inputs FILE.npz",)),
+        (["--rtol", "0", "--inputs", "inputs.npz", "-v"], ()),
+    ],
+)
+def test_advice_that_was_followed_is_not_given_again(
+    options: list[str], hints: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("inputs.npz", X=np.ones((5, 2, 3), np.float32))
+    said = run(
+        "verify", MODELS / "lstm14_defaults.onnx", MODELS / "lstm14_clip.onnx", *options, code=1
+    ).stderr
+    given = [hint for hint in ("-v shows", "--inputs FILE.npz", "--atol and --rtol") if hint in said]
+    assert {*given} == {*hints}
+
+
+def test_no_advice_on_numbers_where_none_were_compared(tmp_path: Path) -> None:
+    model = onnx.load(MODELS / "lstm14_defaults.onnx")
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for value in (*model.graph.initializer, *model.graph.output):
+        if isinstance(value, onnx.TensorProto):
+            array = onnx.numpy_helper.to_array(value).astype(np.float64)
+            value.CopyFrom(onnx.numpy_helper.from_array(array, value.name))
+        else:
+            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    said = run("verify", MODELS / "lstm14_defaults.onnx", save(model, tmp_path), code=1)
+    assert "0 sets of inputs" in said.stdout
+    for hint in ("-v shows", "--inputs", "--atol"):
+        assert hint not in said.stderr

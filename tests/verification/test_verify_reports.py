@@ -32,6 +32,22 @@ def test_state_outputs_find_their_inputs(old: str, new: str) -> None:
     assert state_pairs(model.graph, gather_facts(model)) == {new: old}
 
 
+def test_a_name_alone_makes_no_state() -> None:
+    """Only an initial state of a recurrent node is one, unless the user says so."""
+    nodes = [
+        helper.make_node("Abs", ["abs_input"], ["abs_output"]),
+        helper.make_node("GRU", ["abs_output", "W", "R", "B", "", "h_in"], ["Y", "h_out"], hidden_size=3),
+        helper.make_node("Sub", ["x_in", "Y"], ["x_out"]),
+    ]
+    sizes = {"abs": [1, 2, 3], "x": [1, 1, 2, 3], "h": [1, 2, 3]}
+    inputs = [info(f"{name}_in{'put' * (name == 'abs')}", FLOAT, size) for name, size in sizes.items()]
+    outputs = [info(f"{name}_out{'put' * (name == 'abs')}", FLOAT, size) for name, size in sizes.items()]
+    model = model_of(nodes, inputs, outputs, weights("GRU", hidden_size=3))
+    facts = gather_facts(model)
+    assert state_pairs(model.graph, facts) == {"h_out": "h_in"}
+    assert state_pairs(model.graph, facts, {"x_out": "x_in"}) == {"x_out": "x_in"}
+
+
 def test_some_trials_go_on_with_the_state() -> None:
     model = _streaming()
     facts = gather_facts(model)

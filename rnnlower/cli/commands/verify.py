@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,7 +66,7 @@ def verify(
     phases = Phases(showing.verbose)
     with progress("verifying", showing.quiet, phases) as tell:
         result = verify_files(reference, candidate, settings, tell)
-    error = None if result else _difference(result, candidate)
+    error = None if result else _difference(result, candidate, settings)
     phases.print()
     if showing.report is not None:
         sections = [model_facts(reference, "Reference").section, model_facts(candidate, "Candidate").section]
@@ -78,14 +78,20 @@ def verify(
     elif not showing.quiet:
         tables.print_verification(result, verbose=showing.verbose)
     if error is not None:
-        tell_difference(error, "-v shows the worst element of each output, and both of its values")
+        compared = (*result.outputs, *(() if result.on is None else result.on.outputs))
+        more = not showing.verbose and any(not output.equal for output in compared)
+        tell_difference(
+            error, "-v shows the worst element of each output, and both of its values" if more else ""
+        )
 
 
-def _difference(result: VerificationResult, candidate: pathlib.Path) -> VerificationError:
+def _difference(
+    result: VerificationResult, candidate: pathlib.Path, settings: dict[str, Any]
+) -> VerificationError:
     outputs, problems, where = result.outputs, result.problems, ""
     if result.on is not None and all(output.equal for output in outputs) and not problems:
         outputs, problems = result.on.outputs, (result.on.problem,) if result.on.problem else ()
         where = f" on {result.on.label}"
     differ = sum(not output.equal for output in outputs)
     problem = next(iter(problems), f"{differ} of {len(outputs)} outputs differ") + where
-    return VerificationError(f"{candidate}: {problem}", remedy=other_comparison(result))
+    return VerificationError(f"{candidate}: {problem}", remedy=other_comparison(result, settings))
