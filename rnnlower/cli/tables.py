@@ -273,6 +273,9 @@ def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, 
     _print_recurrent(checked, recurrent, verbose=verbose)
     if others and verbose:
         write(_misfits(others))
+        for op_type, names in dict.fromkeys((each.op_type, each.alternatives) for each in others):
+            if names:
+                write(f"{op_type}: {', '.join(names)} have it")
     elif others:
         table = new_table("op", "nodes", "why not", "what to do", "guess")
         alike = collections.Counter((m.op_type, m.reason, m.remedy, m.guess) for m in others)

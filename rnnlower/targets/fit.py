@@ -22,7 +22,7 @@ from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.native import natives_of_model
-from rnnlower.targets.remedies import remedy_for
+from rnnlower.targets.remedies import alternatives, remedy_for
 from rnnlower.targets.repeats import repeated_by
 from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target
 
@@ -65,6 +65,7 @@ def find_misfits(
                 remedy_for(model, node, target, claim),
                 claim.source,
                 claim.guess,
+                alternatives(node, target, claim),
             )
             for text, claim in reasons
         ]

@@ -22,6 +22,7 @@ class Misfit:
         remedy: What the user can do; ``""`` if nothing is known.
         source: The source of the claim.
         guess: Whether the claim is a guess, without a source.
+        alternatives: The targets that have the operator, the likeliest to run the model first.
     """
 
     path: str
@@ -31,6 +32,7 @@ class Misfit:
     remedy: str
     source: str
     guess: bool
+    alternatives: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:

@@ -35,7 +35,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["LISTS", "TABLES", "find_target", "parse_target", "read_toml", "target_names"]
+__all__ = ["LISTS", "PLAIN", "TABLES", "find_target", "parse_target", "read_toml", "target_names"]
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -49,6 +49,7 @@ TABLES = {
     "costs": Costs,
     "tried": Tried,
 }
+PLAIN = {"title": str, "engine": str, "runtime": bool}
 LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
 
 
@@ -127,15 +128,15 @@ def parse_target(name: str, text: str) -> Target:
 def _parse(name: str, data: Mapping[str, Any]) -> Target:
     fields: dict[str, Any] = {"title": name}
     for key, value in data.items():
-        if key in ("title", "engine"):
-            fields[key] = _of_type(value, str, key)
+        if key in PLAIN:
+            fields[key] = _of_type(value, PLAIN[key], key)
         elif key in TABLES:
             fields[key] = _claim(TABLES[key], value, key)
         elif key in LISTS:
             rows = enumerate(_of_type(value, list, key))
             fields[key] = [_claim(LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
-            known_word(key, ("title", "engine", *TABLES, *LISTS), f"unknown key {key!r}")
+            known_word(key, (*PLAIN, *TABLES, *LISTS), f"unknown key {key!r}")
     if missing := TABLES.keys() - fields.keys() - {*OPTIONAL}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)

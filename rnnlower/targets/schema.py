@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rnnlower.targets import target as description
-from rnnlower.targets.reading import LISTS, TABLES
+from rnnlower.targets.reading import LISTS, PLAIN, TABLES
 from rnnlower.targets.target import (
     Caution,
     Claim,
@@ -38,8 +38,7 @@ def schema() -> dict[str, Any]:
     """Return the schema as JSON data (draft 2020-12)."""
     known, told = _known_words(), _comments()
     properties: dict[str, Any] = {
-        "title": {"type": "string", "description": told["", "title"]},
-        "engine": {"type": "string", "description": told["", "engine"]},
+        name: {"type": _TYPES[kind.__name__], "description": told["", name]} for name, kind in PLAIN.items()
     }
     for name, kind in TABLES.items():
         properties[name] = _table(name, kind, known, told)

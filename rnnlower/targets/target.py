@@ -5,6 +5,7 @@ version) or, if there is no source, ``guess = true``::
 
     title = "Name of the runtime"
     engine = "openvino"           # its name in `rnnlower engines`; optional
+    runtime = true                # false: a tool or a profile, for another purpose than running; optional
 
     [opset]                       # supported versions of the default domain
     range = [7, 20]
@@ -281,7 +282,8 @@ class Tried(Claim):
 class Target:
     """A runtime; the fields are the tables of its file.
 
-    ``engine`` runs models on it, if there is one; ``path`` is that of its file if it is not built in.
+    ``engine`` runs models on it, if there is one; ``runtime`` is false for a tool or a profile, which people
+    choose for another purpose than to run models; ``path`` is that of its file if it is not built in.
     """
 
     name: str
@@ -298,6 +300,7 @@ class Target:
     costs: Costs | None = None
     tried: Tried | None = None
     engine: str = ""
+    runtime: bool = True
     path: str = dataclasses.field(default="", compare=False)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import generate
@@ -15,6 +16,7 @@ from support.small_models import recurrent_model
 from support.target_files import MINIMAL, write
 
 from rnnlower.targets import find_target, target_names
+from rnnlower.targets.fit import Misfit
 
 MODELS = Path(generate.__file__).parent
 
@@ -26,6 +28,15 @@ def test_targets_lists_them() -> None:
     for name in target_names():
         assert f"\n{name} " in table
         assert listed[name]["opset"]["range"] == list(find_target(name).opset.range)
+
+
+def test_verbose_check_lists_the_targets_that_have_an_operator(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> m (float[2] x) => (float[2] y) { y = Round (x) }'
+    line = ("check", save(onnx.parser.parse_model(text), tmp_path), "--target", "axera")
+    (misfit,) = rnnlower(*line, "--json", code=1).json["misfits"]
+    listed = f"Round: {', '.join(misfit['alternatives'])} have it"
+    assert listed in rnnlower(*line, "-v", code=1).stdout
+    assert listed not in rnnlower(*line, code=1).stdout
 
 
 def test_check_before_and_after(tmp_path: Path) -> None:
@@ -57,7 +68,7 @@ def test_check_json_marks_guesses(tmp_path: Path) -> None:
     assert result["target"] == "onnx2c"
     assert result["fits"] is False
     (misfit,) = result["misfits"]
-    assert set(misfit) == {"path", "name", "op_type", "reason", "remedy", "source", "guess"}
+    assert set(misfit) == {field.name for field in dataclasses.fields(Misfit)}
     assert {guess["claim"] for guess in result["guesses"]} >= {"opset", "dtypes"}
     table = rnnlower("check", path, "--target", "onnx2c", code=1).stdout
     assert "a guess about onnx2c: opset" in table
@@ -198,3 +209,20 @@ def test_check_says_what_lower_says_of_batches(tmp_path: Path) -> None:
     assert note in run.stderr
     assert len(run.json["notes"]) == 1
     assert "batch_size" not in rnnlower("check", out, "--target", "tract", code=1).stderr
+
+
+def test_check_does_not_count_constants_that_lower_folds(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> m (float[2] x) => (float[2] y) {
+        one = Constant <value = float[1] {1}> ()
+        two = Constant <value_floats = [2.0]> ()
+        sum = Add (one, two)
+        y = Add (x, sum)
+    }"""
+    path = save(onnx.parser.parse_model(text), tmp_path)
+    target = write(tmp_path, MINIMAL)
+    found = rnnlower("check", path, "--target", target, "--json")
+    assert (found.json["fits"], found.json["misfits"]) == (True, [])
+    assert f"`rnnlower lower --target {target}` makes initializers of 2 nodes" in found.stderr
+    out = tmp_path / "out.onnx"
+    rnnlower("lower", path, "-o", out, "--target", target)
+    assert {node.op_type for node in onnx.load(out).graph.node} == {"Add"}

@@ -18,7 +18,7 @@ from rnnlower.passes.forecast import forecast
 from rnnlower.passes.lowering_options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target, target_names
-from rnnlower.targets.fit import find_misfits
+from rnnlower.targets.fit import Misfit, find_misfits
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 BUDGET = settings(
@@ -169,7 +169,32 @@ def test_what_is_left_is_grouped_with_what_would_settle_it() -> None:
     assert "primitive has no Loop; input 'n' decides it: sets={\"n\": VALUE}" in loops
     assert "4 Round nodes" in rounds
     assert "and 1 more" in rounds
-    assert "choose a target that has it (" in rounds
+    assert rounds.endswith("replace it in the model")
     settled = LoweringOptions("target", target=find_target("primitive"), sets={"n": 2})
     notes = lower_model(ir.from_proto(counted("three", "n")), settled).notes
     assert not any("has no Loop" in note for note in notes)
+
+
+def lacking(target: str) -> list[Misfit]:
+    nodes = "cell (float[2, 3] x) => (float[2, 3] y) { y = Round (x) }"
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {nodes}'))
+    return find_misfits(model, find_target(target))
+
+
+def test_a_remedy_names_the_two_likeliest_targets_and_the_data_all() -> None:
+    (misfit,) = lacking("axera")
+    first, second, *others = misfit.alternatives
+    assert {first, second} <= {"onnxruntime", "openvino", "tract", "opencv"}
+    words = (
+        f"replace it in the model, or choose a target that has it ({first}, {second} and {len(others)} more)"
+    )
+    assert misfit.remedy == words
+    have = {name for name in target_names() if "Round" in find_target(name).op_types}
+    assert {*misfit.alternatives} == have - {"ort-quantization", "primitive", "sonnx"}
+
+
+def test_what_is_no_runtime_is_not_advised_nor_advised_to_go() -> None:
+    for name in ("ort-quantization", "primitive", "sonnx"):
+        assert not find_target(name).runtime
+    (misfit,) = lacking("primitive")
+    assert (misfit.remedy, misfit.alternatives) == ("replace it in the model", ())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.passes.lowering_options import LoweringOptions
+    from rnnlower.targets import Target
 
 __all__ = ["check"]
 
@@ -52,8 +53,9 @@ def check(
         target=runtime,
         **fixed,
     )
+    folded = _fold_constants(checked, runtime)
     misfits = find_misfits(checked, runtime, semantics)  # type: ignore[arg-type]
-    notes = [*settled, *profile_notes(checked, runtime)]
+    notes = [*settled, *folded, *profile_notes(checked, runtime)]
     for note in notes:
         say(f"rnnlower: note: {note}", showing.quiet)
     after = _after_lowering(read_model(model), options) if misfits else None
@@ -77,6 +79,24 @@ def check(
         tables.print_check(runtime, misfits, looked_at, verbose=showing.verbose)
     if misfits:
         raise typer.Exit(DIFFERENT)
+
+
+def _fold_constants(model: ir.Model, target: Target) -> list[str]:
+    """Turn the Constant nodes into initializers if the target lacks them, as `lower` does; return a note."""
+    from onnx_ir.passes.common import LiftConstantsToInitializersPass
+
+    from rnnlower.graph.walk import walk
+
+    def count() -> int:
+        return sum(node.op_type == "Constant" and not node.domain for node, _ in walk(model.graph))
+
+    before = 0 if "Constant" in target.op_types else count()
+    if before:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    folded = before - count() if before else 0
+    command = call("lower", target=target.address)
+    words = f"{target.name} has no Constant: `{command}` makes initializers of {counted(folded, 'node')}"
+    return [words] if folded else []
 
 
 def _after_lowering(model: ir.Model, options: LoweringOptions) -> dict[str, Any]:
