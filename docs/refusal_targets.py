@@ -122,8 +122,14 @@ TARGETS = [
 ]
 TARGET_FILES = [
     Case("no TOML", f"{LOWER} own.toml", target="[opset"),
+    Case("a file that is not there", f"{LOWER} nope.toml"),
+    Case("a file of another kind", f"{LOWER} model.onnx"),
+    Case("a new file over another", "targets --new own.toml", target=own()),
+    Case("a new file of another kind", "targets --new own.json"),
+    Case("a new file and the schema", "targets --new new.toml --schema"),
     Case("a table left out", f"{LOWER} own.toml", target=own(ops="")),
     Case("an unknown table", f"{LOWER} own.toml", target=own("[speed]\n")),
+    Case("a name in the file", f"{LOWER} own.toml", target='name = "own"\n' + own()),
     Case("an unknown key", f"{LOWER} own.toml", target=own(shapes="statics = true")),
     Case("a key left out", f"{LOWER} own.toml", target=own('[[limits]]\nops = ["Add"]\n')),
     Case("an empty source", f"{LOWER} own.toml", target=own('[[limits]]\nops = ["Add"]\nsource = ""\n')),

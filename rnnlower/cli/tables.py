@@ -285,7 +285,7 @@ def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, 
     guesses = [(name, claim) for name, claim in target.claims() if claim.guess]
     if verbose:
         for name, claim in guesses:
-            write(f"a guess about {target.name}: {name} ({claim.source})")
+            write(f"a guess about {target.name}: {name}" + (f" ({claim.source})" if claim.source else ""))
     elif guesses:
         write(f"a guess about {target.name}: {', '.join(name for name, _ in guesses)} (-v shows the sources)")
     write(_summary(target, recurrent, others, checked))

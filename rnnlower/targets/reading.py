@@ -69,6 +69,7 @@ def find_target(name: str | os.PathLike[str]) -> Target:
     return _built_in(str(name)) if str(name) in target_names() else _read(pathlib.Path(name), name)
 
 
+_REMEDY = "`rnnlower targets --new FILE.toml` writes a start with all keys, --schema is for editors"
 _ALIKE = 0.7
 """What a misspelt target has in common with the one that was meant; TensorFlow has less with TensorRT."""
 
@@ -92,14 +93,19 @@ def _of_this_onnx(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
-    if path.suffix != ".toml" or not path.is_file():
+    if path.suffix == ".toml" and not path.is_file():
+        remedy = f"`rnnlower targets --new {path}` writes a start"
+        raise OptionError(f"target file {path} does not exist", remedy=remedy)
+    if path.suffix != ".toml" and path.is_file():
+        raise OptionError(f"target file {path} does not end in .toml")
+    if path.suffix != ".toml":
         names = target_names()
         listed = f"; it must be one of {', '.join(names)}, or the path of a .toml file that describes one"
         raise OptionError(f"there is no target {str(name)!r}" + (did_you_mean(name, names, _ALIKE) or listed))
     try:
         target = parse_target(path.stem, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise OptionError(f"target file {path}: {error}") from error
+        raise OptionError(f"target file {path}: {error}", remedy=_REMEDY) from error
     return dataclasses.replace(target, path=str(name))
 
 
@@ -136,7 +142,8 @@ def _parse(name: str, data: Mapping[str, Any]) -> Target:
             rows = enumerate(_of_type(value, list, key))
             fields[key] = [_claim(LISTS[key], row, f"{key}[{index}]") for index, row in rows]
         else:
-            known_word(key, (*PLAIN, *TABLES, *LISTS), f"unknown key {key!r}")
+            named = ", for a target is named by its file" if key == "name" else ""
+            known_word(key, (*PLAIN, *TABLES, *LISTS), f"unknown key {key!r} at the top{named}")
     if missing := TABLES.keys() - fields.keys() - {*OPTIONAL}:
         raise ValueError(f"no table {', '.join(sorted(missing))}")
     target = Target(name, **fields)
@@ -164,6 +171,9 @@ def _claim(kind: type[Claim], data: Any, where: str) -> Claim:
     }
     if missing := required - data.keys():
         raise ValueError(f"{where} has no {', '.join(sorted(missing))}")
+    if not data.get("guess") and not data.get("source", "").strip():
+        words = 'source = "the documentation or code that states it", or guess = true'
+        raise ValueError(f"{where} has no source; it must have {words}")
     return kind(**data)
 
 

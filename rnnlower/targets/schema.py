@@ -1,15 +1,17 @@
-"""The JSON Schema of target files for editors, built from the tables' fields, keywords and comments."""
+"""The JSON Schema of target files for editors, and a file to begin with, from the format's description."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from rnnlower.targets import target as description
 from rnnlower.targets.reading import LISTS, PLAIN, TABLES
 from rnnlower.targets.target import (
+    OPTIONAL,
     Caution,
     Claim,
     ControlFlow,
@@ -23,7 +25,7 @@ from rnnlower.targets.target import (
 )
 from rnnlower.targets.validation import words
 
-__all__ = ["schema"]
+__all__ = ["schema", "start"]
 
 _TYPES = {"str": "string", "bool": "boolean", "int": "integer"}
 _ATTRIBUTES = {"type": "object", "additionalProperties": {"type": "array"}}
@@ -32,6 +34,9 @@ _COMMON = {
     "source": "The documentation or code that states it, with its version.",
     "guess": "Whether the claim is a guess, without a source.",
 }
+_GUESS = (
+    'guess = true                  # or source = "the documentation or code that states it, with its version"'
+)
 
 
 def schema() -> dict[str, Any]:
@@ -50,9 +55,7 @@ def schema() -> dict[str, Any]:
         "title": "A target of rnnlower: what a runtime can run",
         "type": "object",
         "properties": properties,
-        "required": [
-            field.name for field in dataclasses.fields(Target) if field.name in TABLES and _is_due(field)
-        ],
+        "required": [name for name in _required(Target) if name in TABLES],
         "additionalProperties": False,
     }
 
@@ -65,8 +68,36 @@ def _table(
         text = told.get((name, field.name)) or _COMMON.get(field.name, "")
         value = _value(str(field.type), known.get(f"{name}.{field.name}"))
         properties[field.name] = value | ({"description": text} if text else {})
-    required = [field.name for field in dataclasses.fields(kind) if _is_due(field)]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": _required(kind),
+        "anyOf": [
+            {"required": ["source"]},
+            {"required": ["guess"], "properties": {"guess": {"const": True}}},
+        ],
+        "additionalProperties": False,
+    }
+
+
+def start() -> str:
+    """Return a target file to begin with: the format's description, with what is optional as comments."""
+    lines, kept = [], {"title"}
+    description_of_file = (description.__doc__ or "").partition("::\n")[2].partition("\nShape inputs")[0]
+    for line in textwrap.dedent(description_of_file).strip().splitlines():
+        if header := re.match(r"\[+(\w+)\]", line):
+            is_due = header[1] in TABLES and header[1] not in OPTIONAL
+            kept = {header[1], "allowed", *_required(TABLES[header[1]])} if is_due else set()
+        key = re.match(r"\[*(\w+)", line)
+        if kept and line == 'source = "..."':
+            lines.append(_GUESS)
+        else:
+            lines.append(f"# {line}" if key and key[1] not in kept else line.strip())
+    return "\n".join(lines) + "\n"
+
+
+def _required(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if _is_due(field)]
 
 
 def _is_due(field: dataclasses.Field[Any]) -> bool:

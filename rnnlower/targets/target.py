@@ -12,7 +12,7 @@ version) or, if there is no source, ``guess = true``::
     source = "..."
 
     [control_flow]
-    ops = ["If", "Loop", "Scan"]  # the supported ones
+    ops = []                      # the supported ones of If, Loop and Scan
     apart = false                 # whether each direction needs its own Scan, if that needs no If
     dynamic = "Loop"              # the one to use for a dynamic number of steps, if both work
     captured = "Loop"             # the one to use for weights that are no constants, if both work
@@ -30,8 +30,9 @@ version) or, if there is no source, ``guess = true``::
     source = "..."
 
     [ops]
-    allowed = ["Add", "MatMul"]   # or absent = [...]: all standard operators but these;
-                                  # "com.microsoft.Gelu": an operator of another domain
+    # "com.microsoft.Gelu": an operator of another domain; instead of allowed,
+    # absent = ["Gemm"]: all standard operators but these
+    allowed = ["Add", "Concat", "MatMul", "Mul", "Reshape", "Sigmoid", "Slice", "Sub", "Tanh", "Transpose"]
     domains = ["com.microsoft"]   # domains of which it has all operators that are not absent
     functions = false             # whether it supports model-local functions
     copies_constants = false      # whether each node that reads a constant gets a copy; an Identity shares it
@@ -162,7 +163,7 @@ OPTIONAL = ("arithmetic", "costs", "tried")
 class Claim:
     """A claim about a runtime, with its source, or as a guess."""
 
-    source: str
+    source: str = ""
     guess: bool = False
 
 

@@ -122,9 +122,6 @@ def validate(target: Target) -> None:
     for where, number, least in _numbers(target):
         if number < least:
             raise ValueError(f"{where} is {number}; it must be at least {least}")
-    for name, claim in target.claims():
-        if not claim.source.strip():
-            raise ValueError(f"{name} has an empty source")
 
 
 def _check_costs(costs: Mapping[str, Any], known: Sequence[str], where: str) -> None:

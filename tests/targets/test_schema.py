@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli_helpers import rnnlower
+from support.cli_helpers import rnnlower, save
+from support.small_models import recurrent_model
 from support.target_files import MINIMAL, write
 
 from rnnlower.errors import OptionError
@@ -44,6 +46,8 @@ def faults(value: Any, rules: dict[str, Any], where: str = "") -> list[str]:
         return []
     found = [f"{where} lacks {name}" for name in rules.get("required", ()) if name not in value]
     choices = rules.get("oneOf", [{"required": []}])
+    if "anyOf" in rules and "source" not in value and value.get("guess") is not True:
+        found.append(f"{where}: anyOf")
     found += [] if sum({*each["required"]} <= {*value} for each in choices) == 1 else [f"{where}: oneOf"]
     for name, inner in value.items():
         inner_rules = rules.get("properties", {}).get(name) or rules["additionalProperties"]
@@ -67,6 +71,7 @@ def test_the_targets_fit(path: Path) -> None:
         ({"ops": 'allowed = ["Add"]\nabsent = ["Mul"]'}, ""),
         ({}, '[[recurrent]]\nops = ["LSTM"]\ndirections = ["forwards"]\nsource = "me"\n'),
         ({}, '[[recurrent]]\nops = ["LSTM"]\n'),
+        ({}, '[[recurrent]]\nops = ["LSTM"]\nguess = false\n'),
         ({}, '[speed]\nsource = "me"\n'),
     ],
 )
@@ -75,6 +80,44 @@ def test_what_the_tool_refuses_is_found(tmp_path: Path, tables: dict[str, str], 
     with pytest.raises(OptionError):
         find_target(path)
     assert faults(tomllib.loads(path.read_text()), schema())
+
+
+def test_a_guess_needs_no_source(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL, '[[recurrent]]\nops = ["LSTM"]\nguess = true\n')
+    assert find_target(path).recurrent[0].guess
+    assert faults(tomllib.loads(path.read_text()), schema()) == []
+    model = save(recurrent_model(inputs={"X": (1, [3, 2, 3])}), tmp_path)
+    said = rnnlower("check", model, "--target", path, "-v").stdout
+    assert "a guess about own: native LSTM\n" in said
+
+
+def test_a_new_file_is_a_target_that_lowers(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    assert f"wrote {path}" in rnnlower("targets", "--new", path).stderr
+    target, text = find_target(path), path.read_text()
+    assert all(claim.guess for _, claim in target.claims())
+    assert (target.limits, target.recurrent, target.costs, target.engine) == ((), (), None, "")
+    # Every key of the format is there with its comment.
+    for name, rules in schema()["properties"].items():
+        assert re.search(rf"^(# )?(\[+{name}\]|{name} = )", text, re.MULTILINE), name
+        for key in rules.get("items", rules).get("properties", ()):
+            assert re.search(rf"^(# )?{key} = ", text, re.MULTILINE), (name, key)
+    model = save(recurrent_model(inputs={"X": (1, [3, 2, 3])}), tmp_path)
+    rnnlower("lower", model, "-o", tmp_path / "out.onnx", "--target", path, "--strict")
+    # With every comment that is a table or a key turned on, it still is one, but for what contradicts itself.
+    rows = [row.removeprefix("# ") if re.match(r"# (\[|\w+ = )", row) else row for row in text.splitlines()]
+    every = tomllib.loads("\n".join(row for row in rows if not row.startswith("absent =")))
+    assert {*every} >= {*schema()["properties"]} - {"runtime"}
+
+
+def test_a_new_file_replaces_none(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("mine")
+    assert "exists" in rnnlower("targets", "--new", path, code=2).stderr
+    assert path.read_text() == "mine"
+    assert ".toml" in rnnlower("targets", "--new", tmp_path / "my.json", code=2).stderr
+    assert "leave out one" in rnnlower("targets", "--new", tmp_path / "x.toml", "--schema", code=2).stderr
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_keys_have_words_for_the_reader() -> None:

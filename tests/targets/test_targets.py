@@ -90,8 +90,15 @@ def rule(*keys: str) -> str:
         ({"ops": 'allowed = ["Add"]\nabsent = []'}, "", "either allowed or absent"),
         ({"ops": "domains = []"}, "", "either allowed or absent"),
         ({}, "[extra]\n", "unknown key 'extra'"),
-        ({}, '[[limits]]\nops = ["Add"]\n', "has no source"),
-        ({}, '[[limits]]\nops = ["Add"]\nsource = " "\n', "empty source"),
+        (
+            {},
+            "[name]\n",
+            "unknown key 'name' at the top, for a target is named by its file; known are title,",
+        ),
+        ({}, "[extra]\n", "`rnnlower targets --new FILE.toml` writes a start"),
+        ({}, '[[limits]]\nops = ["Add"]\n', 'limits[0] has no source; it must have source = "'),
+        ({}, '[[limits]]\nops = ["Add"]\nguess = false\n', "or guess = true"),
+        ({}, '[[limits]]\nops = ["Add"]\nsource = " "\n', "has no source"),
         ({}, '[[recurrent]]\nops = ["LSTM"]\notherwise = "maybe"\nsource = "me"\n', "names 'maybe'"),
         ({}, '[[recurrent]]\nops = ["Conv"]\nsource = "me"\n', "names 'Conv'"),
         ({}, "[opset", "own.toml"),
@@ -148,6 +155,15 @@ def test_a_target_file_without_a_table_is_refused(tmp_path: Path, missing: str) 
     tables = {name: content for name, content in MINIMAL.items() if name != missing}
     with pytest.raises(rnnlower.OptionError, match=f"no table {missing}"):
         find_target(write(tmp_path, tables))
+
+
+def test_a_missing_target_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "nope.toml"
+    with pytest.raises(rnnlower.OptionError, match=r"nope\.toml does not exist; .*targets --new"):
+        find_target(path)
+    (tmp_path / "own.json").write_text("{}")
+    with pytest.raises(rnnlower.OptionError, match=r"own.json does not end in \.toml"):
+        find_target(tmp_path / "own.json")
 
 
 def test_an_unknown_target_is_refused():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
 from typing import Annotated
 
 import typer
 
 from rnnlower.cli.options import OUTPUT, Json
-from rnnlower.cli.running import emit, emit_json, exit_codes
+from rnnlower.cli.running import emit, emit_json, exit_codes, to_stderr
+from rnnlower.errors import OptionError
 
 __all__ = ["targets"]
 
@@ -24,6 +26,16 @@ def targets(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    new: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--new",
+            metavar="TARGET.toml",
+            help="Write a target file to begin with instead, with comments.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """List the targets."""
@@ -31,6 +43,15 @@ def targets(
     from rnnlower.targets import find_target, target_names
     from rnnlower.targets.schema import schema as of_files
 
+    if new is not None:
+        if schema:
+            raise OptionError(
+                "--new writes a target file, --schema prints what may stand in one: leave out one"
+            )
+        _write_start(new)
+        if json_:
+            emit_json({"output": str(new)})
+        return
     if schema:
         emit(json.dumps(of_files(), indent=2))
         return
@@ -41,3 +62,16 @@ def targets(
         emit_json({"targets": [{k: v for k, v in each.items() if k != "path"} for each in fields]})
     else:
         tables.print_targets(known)
+
+
+def _write_start(path: pathlib.Path) -> None:
+    from rnnlower.targets.schema import start
+
+    if path.suffix != ".toml":
+        raise OptionError(f"{path} does not end in .toml, by which --target recognizes a file")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(start())
+    except FileExistsError:
+        raise OptionError(f"{path} exists; --new does not overwrite it") from None
+    to_stderr(f"rnnlower: wrote {path}")
