@@ -58,11 +58,20 @@ class Phases:
 
 
 @contextlib.contextmanager
-def progress(activity: str, quiet: bool, phases: Phases | None = None) -> Iterator[Tell]:
-    """Show the progress from the second second on; yield the callback for the next activity or step."""
+def progress(
+    activity: str, quiet: bool, phases: Phases | None = None, *, estimated: bool = False
+) -> Iterator[Tell]:
+    """Show the progress from the second second on; yield the callback for the next activity or step.
+
+    Args:
+        activity: The first activity.
+        quiet: Whether to show nothing.
+        phases: Gets the times of the activities.
+        estimated: Whether totals are estimates; then the time left is shown, not the time so far.
+    """
     phases = phases or Phases(False)
     phases.begin(activity)
-    with _shown(activity, quiet) as show:
+    with _shown(activity, quiet, estimated) as show:
 
         def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
             phases.begin(activity)
@@ -77,23 +86,29 @@ def _silent(activity: str, done: int = 0, total: int = 0, /) -> None:
 
 
 @contextlib.contextmanager
-def _shown(activity: str, quiet: bool) -> Iterator[Tell]:
+def _shown(activity: str, quiet: bool, estimated: bool) -> Iterator[Tell]:
     """Yield the callback that writes to the terminal, if there is one."""
     if quiet or not sys.stderr.isatty():
         yield _silent
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     # A name may contain what rich would interpret as markup.
     words = TextColumn("{task.description}", markup=False)
-    bar = Progress(
-        SpinnerColumn(), words, BarColumn(), TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    )
+    ends = [TimeRemainingColumn(), TextColumn("left")] if estimated else [TimeElapsedColumn()]
+    bar = Progress(SpinnerColumn(), words, BarColumn(), *ends, console=Console(stderr=True), transient=True)
     task = bar.add_task(activity, total=None)
 
     def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
-        counted = f"{activity} {done} of {total}" if total else activity
+        counted = f"{activity} {done} of {'about ' * estimated}{total}" if total else activity
         bar.update(task, description=counted, completed=done, total=total or None)
 
     timer = threading.Timer(_SECONDS, bar.start)

@@ -120,16 +120,13 @@ class Asker:
     Args:
         engine: The runtime.
         partial: The file for answers in the meantime, if any.
-        tell: Called with every question.
-
-    Attributes:
-        asked: Number of questions, including those of interrupted probes.
+        tell: Called with every question once, including those of interrupted probes.
     """
 
     def __init__(self, engine: Engine, partial: pathlib.Path | None, tell: Tell) -> None:
         self.engine = engine
-        self.asked = 0
         self._tell = tell
+        self._asked: set[str] = set()
         self._attempts = Attempts(engine)
         self._partial = partial
         self._of = {
@@ -165,9 +162,10 @@ class Asker:
         Returns:
             ``right``, ``wrong``, ``refuses``, ``crashes`` or ``hangs``.
         """
-        self.asked += 1
+        if key not in self._asked:
+            self._asked.add(key)
+            self._tell(key)
         if key not in self._answers:
-            self._tell(f"question {self.asked}: {key}")
             asked = make(*values, **options)
             self._answers[key] = self._answer(asked)
             if self._answers[key][0] in ("hangs", "crashes"):

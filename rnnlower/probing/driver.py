@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import os
 import pathlib
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.errors import UnverifiableError
 from rnnlower.probing import operators, types
-from rnnlower.probing.asking import Asker, Tell
+from rnnlower.probing.asking import Asker
 from rnnlower.probing.keeping import PROBED, kept
 from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes, outputs, sums
 from rnnlower.probing.quantized import quantized_rules
@@ -20,12 +21,35 @@ from rnnlower.probing.writing import toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.reading import parse_target, read_toml
 from rnnlower.targets.target import Target
+from rnnlower.wording import counted
 
 __all__ = ["probe", "probe_text"]
 
+_EXPECTED = {
+    "opsets": 21,
+    "operators": 577,
+    "types": 12,
+    "limits of operators": 242,
+    "control flow": 23,
+    "recurrent nodes": 679,
+    "adapted nodes": 188,
+    "quantized nodes": 3,
+    "lowered nodes": 64,
+}
+"""The questions of each group to OpenCV 5.0: an estimate for other runtimes, whose answers lead elsewhere."""
+
+
+class Progress(Protocol):
+    """A callback for the activity, the number of the question, and about how many there are.
+
+    At the end of each group of questions it gets a line about the group, and no numbers.
+    """
+
+    def __call__(self, activity: str, done: int = 0, total: int = 0, /) -> None: ...
+
 
 def probe(
-    engine: str, *, output: str | os.PathLike[str] | None = None, progress: Tell | None = None
+    engine: str, *, output: str | os.PathLike[str] | None = None, progress: Progress | None = None
 ) -> Target:
     """Try a runtime feature by feature, and return what it computes correctly as a target.
 
@@ -36,7 +60,8 @@ def probe(
     Args:
         engine: A name of ``rnnlower engines``, or ``'cmd:PROGRAM {model} {inputs} {outputs}'``.
         output: The path of the target's TOML file, if one is wanted.
-        progress: Called with a description before each question.
+        progress: Called before each question with the group, its number and about how many there are, and at
+            the end of each group with a line about it.
 
     Returns:
         The target, as :func:`rnnlower.targets.find_target` reads it from the file.
@@ -56,14 +81,40 @@ def probe(
     return parse_target(name, text)
 
 
-def probe_text(name: str, path: pathlib.Path | None, tell: Tell | None) -> str:
+class _Groups:
+    """Groups of questions, and the progress through them."""
+
+    def __init__(self, tell: Progress) -> None:
+        self._tell = tell
+        self._expected = dict(_EXPECTED)
+        self._group, self._before, self._asked, self._since = "", 0, 0, time.monotonic()
+
+    def question(self, key: str) -> None:
+        """Tell that a question is asked."""
+        self._asked += 1
+        in_group = self._asked - self._before
+        self._expected[self._group] = max(in_group, self._expected[self._group])
+        self._tell(f"{self._group}: question", self._asked, self._before + sum(self._expected.values()))
+
+    def begin(self, group: str) -> None:
+        """Begin a group, and tell of the one before; ``""`` is the end."""
+        if self._group:
+            asked, seconds = self._asked - self._before, time.monotonic() - self._since
+            self._tell(f"{self._group}: {counted(asked, 'question')} in {seconds:.0f} s")
+            del self._expected[self._group]
+        self._group, self._before, self._since = group, self._asked, time.monotonic()
+
+
+def probe_text(name: str, path: pathlib.Path | None, tell: Progress | None) -> str:
     """Return the text of the target file; answers are kept in ``PATH.partial``."""
     engine = find_engine(name)
     if not engine.installed:
         raise UnverifiableError(f"{engine.title} is not installed ({engine.missing})", remedy=engine.install)
     before = read_toml(path) if path is not None and path.exists() else {}
-    with Asker(engine, None if path is None else _partial(path), tell or (lambda words: None)) as asker:
-        tables = _tables(asker)
+    groups = _Groups(tell or (lambda *told: None))
+    with Asker(engine, None if path is None else _partial(path), groups.question) as asker:
+        tables = _tables(asker, groups)
+        groups.begin("")
     return toml_text(kept(tables, before, operators.tried_operators()))
 
 
@@ -71,16 +122,20 @@ def _partial(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(f"{path.name}.partial")
 
 
-def _tables(asker: Asker) -> dict[str, Any]:
+def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
     """Return the tables of the file, in order."""
     engine = asker.engine
+    groups.begin("opsets")
     opsets = operators.opset_range(asker)
     if not opsets:
         asker.finish()  # Another run could use none of these answers.
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
     dynamic = operators.is_dynamic(asker)
+    groups.begin("operators")
     ops = operators.operators(asker, opsets[1])
+    groups.begin("types")
     dtypes = types.dtypes(asker)
+    groups.begin("limits of operators")
     limits = operators.limits(asker, ops, opsets, dynamic)
     if (cut := operators.opsets_to_cut(opsets, limits)) != opsets:
         # Older versions are asked where the range begins.
@@ -98,18 +153,23 @@ def _tables(asker: Asker) -> dict[str, Any]:
         "ops": {"allowed": ops} | outputs(asker) | sums(asker, ops) | tested,
         "limits": [limit | source for limit in (*limits, *types.lacking(asker, ops, dtypes))],
     }
+    groups.begin("control flow")
     flow = control_flow(asker, tables, dynamic)
     tables["control_flow"] = flow | source
     dynamic = dynamic and open_sizes(asker, tables)
     tables["shapes"] = {"static": not dynamic} | source
     if found := types.arithmetic(asker, dtypes) | gates(asker, tables):
         tables["arithmetic"] = found | source
+    groups.begin("recurrent nodes")
     rules = recurrent_rules(asker, dynamic, flow["ops"], dtypes)
     tables["recurrent"] = [rule | source for rule in rules]
+    groups.begin("adapted nodes")
     tables["recurrent"] = [each for rule in adaptations(asker, tables) for each in (rule, *_under_spec(rule))]
+    groups.begin("quantized nodes")
     if quantized := quantized_rules(asker):
         tables["recurrent"] += [rule | source for rule in quantized]
         tables["ops"]["allowed"] = [*ops, f"com.microsoft.{QUANTIZED_LSTM}"]
+    groups.begin("lowered nodes")
     tables["cautions"] = [caution | source for caution in cautions(asker, tables)]
     return tables | {"tried": {"version": engine.version or "unknown"} | source}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,20 @@ def test_nothing_is_shown_where_it_is_not_wanted(options: list[str], tmp_path: P
 def test_what_is_quick_is_not_shown() -> None:
     assert _on_terminal(_SLOW + "tell('quick')")[2] == ""
     assert "slow 1 of 2" in _on_terminal(_SLOW + "tell('slow', 1, 2); time.sleep(2.5)")[2]
+
+
+def test_an_estimate_shows_the_time_left_and_lines_above_it() -> None:
+    code = (
+        "import rnnlower.cli.progress as p, time\nfrom rnnlower.cli.running import say\n"
+        "with p.progress('probing', False, estimated=True) as tell:\n    "
+        "for number in range(1, 26):\n        "
+        "tell('operators: question', number, 40); time.sleep(0.1)\n        "
+        "if number == 20: say('opsets: 21 questions in 2 s', False)"
+    )
+    seen = re.sub(r"\x1b\[[?;\d]*[A-Za-z]", "", _on_terminal(code)[2])
+    assert "operators: question 12 of about 40" in seen
+    assert re.search(r"0:00:0\d left", seen)
+    assert "opsets: 21 questions in 2 s" in re.split(r"[\r\n]+", seen)
 
 
 def test_names_are_no_markup() -> None:

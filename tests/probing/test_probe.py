@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,31 @@ def test_a_probe_that_was_ended_goes_on(
     (tmp_path / "faulty.toml.partial").write_text('{"of": {"eng')
     probe("rnnlower-reference", output=path)
     assert runtime.asked == first
+
+
+def test_the_progress_ends_at_its_total(runtime: type[Runtime], tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
+        told.append((activity, done, total))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "recurrent_rules", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            probe("rnnlower-reference", output=tmp_path / "faulty.toml")
+    # Kept answers count like new ones.
+    probe("rnnlower-reference", output=tmp_path / "faulty.toml", progress=tell)
+    questions = [(done, total) for _, done, total in told if total]
+    assert [done for done, _ in questions] == [*range(1, len(questions) + 1)]
+    assert all(done <= total for done, total in questions)
+    assert questions[0][1] > 1000
+    groups = [
+        re.fullmatch(r"(.*): ([\d,]+) questions? in \d+ s", words) for words, _, total in told if not total
+    ]
+    assert [group[1] for group in groups if group] == [*driver._EXPECTED]
+    assert sum(int(group[2].replace(",", "")) for group in groups if group) == len(questions)
+    # What is left of the estimate is the groups that are still to come.
+    assert questions[-1][1] - questions[-1][0] < driver._EXPECTED["lowered nodes"]
 
 
 def _interrupted(*_: object) -> None:
@@ -380,7 +406,9 @@ def test_the_command_wants_a_place_and_a_runtime_that_is_there(tmp_path: Path) -
 def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_path: Path) -> None:
     path = tmp_path / "faulty.toml"
     written = rnnlower("probe", "rnnlower-reference", "-o", path)
-    assert "question 1: opset 7" in written.stderr
+    lines = written.stderr.splitlines()
+    assert re.fullmatch(r"opsets: \d+ questions in \d+ s", lines[0])
+    assert [line.partition(":")[0] for line in lines] == [*driver._EXPECTED, "rnnlower"]
     assert rnnlower("probe", "rnnlower-reference", "--check", path, "-q").stdout == ""
     path.write_text(path.read_text().replace('"Cast",', '"Cast", "Erf",'))
     changed = rnnlower("probe", "rnnlower-reference", "--check", path, "--json", "-q", code=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from typing import Annotated
 
 import typer
@@ -42,6 +41,7 @@ def probe(
     quiet: Quiet = False,
 ) -> None:
     """Try a runtime feature by feature and write what it computes correctly as a target."""
+    from rnnlower.cli.progress import progress
     from rnnlower.probing import probe as try_runtime
     from rnnlower.probing.writing import changes
     from rnnlower.targets import find_target
@@ -51,7 +51,15 @@ def probe(
     if output is not None and output.suffix != ".toml":
         raise OptionError(f"{output} does not end in .toml, by which --target recognizes a file")
     old = find_target(check) if check else None
-    found = try_runtime(engine, output=output, progress=None if quiet else _tell)
+    with progress("probing", quiet, estimated=True) as tell:
+
+        def told(activity: str, done: int = 0, total: int = 0, /) -> None:
+            if total:
+                tell(activity, done, total)
+            else:
+                say(activity, quiet)
+
+        found = try_runtime(engine, output=output, progress=told)
     if output is not None:
         say(f"rnnlower: wrote {output}", quiet)
     differences = [] if old is None else changes(old, found)
@@ -66,11 +74,3 @@ def probe(
             emit(line)
     if differences:
         raise typer.Exit(DIFFERENT)
-
-
-def _tell(words: str) -> None:
-    # On a terminal one line is overwritten; else every question is a line.
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{words[:100]}\r", end="", file=sys.stderr, flush=True)
-    else:
-        print(words, file=sys.stderr, flush=True)
