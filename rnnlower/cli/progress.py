@@ -67,7 +67,8 @@ def progress(
         activity: The first activity.
         quiet: Whether to show nothing.
         phases: Gets the times of the activities.
-        estimated: Whether totals are estimates; then the time left is shown, not the time so far.
+        estimated: Whether totals are estimates. Then the time left is shown, not the time so far, and an
+            activity without a total is a line that stays, on a terminal or not.
     """
     phases = phases or Phases(False)
     phases.begin(activity)
@@ -85,11 +86,16 @@ def _silent(activity: str, done: int = 0, total: int = 0, /) -> None:
     pass
 
 
+def _lines(activity: str, done: int = 0, total: int = 0, /) -> None:
+    if not total:
+        to_stderr(activity)
+
+
 @contextlib.contextmanager
 def _shown(activity: str, quiet: bool, estimated: bool) -> Iterator[Tell]:
     """Yield the callback that writes to the terminal, if there is one."""
     if quiet or not sys.stderr.isatty():
-        yield _silent
+        yield _lines if estimated and not quiet else _silent
         return
     from rich.console import Console
     from rich.progress import (
@@ -108,6 +114,9 @@ def _shown(activity: str, quiet: bool, estimated: bool) -> Iterator[Tell]:
     task = bar.add_task(activity, total=None)
 
     def tell(activity: str, done: int = 0, total: int = 0, /) -> None:
+        if estimated and not total:
+            bar.console.print(activity, markup=False, highlight=False)
+            return
         counted = f"{activity} {done} of {'about ' * estimated}{total}" if total else activity
         bar.update(task, description=counted, completed=done, total=total or None)
 

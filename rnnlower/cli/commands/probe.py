@@ -52,14 +52,7 @@ def probe(
         raise OptionError(f"{output} does not end in .toml, by which --target recognizes a file")
     old = find_target(check) if check else None
     with progress("probing", quiet, estimated=True) as tell:
-
-        def told(activity: str, done: int = 0, total: int = 0, /) -> None:
-            if total:
-                tell(activity, done, total)
-            else:
-                say(activity, quiet)
-
-        found = try_runtime(engine, output=output, progress=told)
+        found = try_runtime(engine, output=output, progress=tell)
     if output is not None:
         say(f"rnnlower: wrote {output}", quiet)
     differences = [] if old is None else changes(old, found)
