@@ -28,6 +28,7 @@ use: one TOML file for each runtime in `rnnlower/targets/data/`. **Guess** marks
 trial.
 
 `--target FILE.toml` takes a file of your own; `rnnlower/targets/target.py` describes the format.
+`rnnlower targets --new my.toml` writes a file to begin with, with a comment on every key.
 `rnnlower targets --schema > target.schema.json` writes a JSON Schema of such files: with the line
 `#:schema target.schema.json` at the top, editors complete and check them.
 

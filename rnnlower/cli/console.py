@@ -27,8 +27,9 @@ _FIGURE = re.compile(r"\W*\d[\d.,e+-]*\w?\W*")
 class Table:
     """Rows of cells under columns.
 
-    In a narrow terminal its text wraps. If that does not suffice, columns are left out, and a line names
-    them; if that does not suffice either, each row becomes lines of ``name: value``. Figures stay whole.
+    A terminal shows no column without content. If it is narrow, text wraps. If that does not suffice, columns
+    are left out, and a line names them; if that does not suffice either, each row becomes lines of
+    ``name: value``. Figures stay whole.
 
     Attributes:
         columns: The names of the columns.
@@ -49,26 +50,24 @@ class Table:
         columns = {
             name: [Text(name, "bold"), *(row[index] for row in self.rows)]
             for index, name in enumerate(self.columns)
+            if math.isinf(width) or any(row[index] for row in self.rows)
         }
         widths, absent = _widths(columns, width), []
-        if widths is None:
-            columns = {name: cells for name, cells in columns.items() if any(cells[1:])}
-            widths = _widths(columns, width)
         for name in self.optional:
             if widths is None and name in columns:
                 del columns[name]
                 absent.append(name)
                 widths = _widths(columns, width)
         if widths is None:
-            yield from self._records(int(width))
+            yield from self._records(width)
             return
         for row in zip(*columns.values(), strict=True):
             yield from _beside(row, widths)
         if absent:
             told = f"not shown in {width} columns: {', '.join(absent)} (a wider terminal and --json show all)"
-            yield from _wrapped(Text(told, "dim"), int(width))
+            yield from _wrapped(Text(told, "dim"), width)
 
-    def _records(self, width: int) -> Iterator[Text]:
+    def _records(self, width: float) -> Iterator[Text]:
         for number, row in enumerate(self.rows):
             if number:
                 yield Text()
@@ -86,7 +85,8 @@ def write(what: Table | Text | str) -> None:
     """Write a table or a line to stdout, at full width if stdout is not a terminal."""
     console = _Console(highlight=False, markup=False, soft_wrap=True)
     try:
-        for line in what.lines(_terminal_width(console)) if isinstance(what, Table) else [what]:
+        width = _terminal_width(console)
+        for line in what.lines(width) if isinstance(what, Table) else _wrapped(what, width):
             console.print(line)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -137,8 +137,11 @@ def _beside(row: Sequence[Text], widths: Sequence[int]) -> Iterator[Text]:
         yield line
 
 
-def _wrapped(text: Text, width: int) -> list[Text]:
+def _wrapped(what: Text | str, width: float) -> list[Text]:
     """Return the lines of a text, broken between words, after / and before [ and within long names."""
+    text = what if isinstance(what, Text) else Text(what)
+    if text.cell_len <= width:
+        return [text]
     cuts, start = [], 0
     for piece in _PIECE.finditer(text.plain):
         word = piece.group().rstrip()
@@ -146,7 +149,7 @@ def _wrapped(text: Text, width: int) -> list[Text]:
             start = piece.start()
             cuts.append(start)
         if cell_len(word) > width and not _FIGURE.fullmatch(word):
-            for part in chop_cells(word, width)[:-1]:
+            for part in chop_cells(word, int(width))[:-1]:
                 start += len(part)
                 cuts.append(start)
     lines = list(text.divide(cuts))
