@@ -90,10 +90,11 @@ def _fold_constants(model: ir.Model, target: Target) -> list[str]:
     def count() -> int:
         return sum(node.op_type == "Constant" and not node.domain for node, _ in walk(model.graph))
 
-    before = 0 if "Constant" in target.op_types else count()
-    if before:
-        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    folded = before - count() if before else 0
+    if "Constant" in target.op_types:
+        return []
+    before = count()
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    folded = before - count()
     command = call("lower", target=target.address)
     words = f"{target.name} has no Constant: `{command}` makes initializers of {counted(folded, 'node')}"
     return [words] if folded else []
