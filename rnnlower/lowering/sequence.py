@@ -43,10 +43,29 @@ def lower_node(
         form: The form of the step, which must be allowed for the node.
         unroll_factor: Time steps in an iteration of the loop.
     """
-    X = node.inputs["X"]
     axes = axes_of(e, node)
     if axes.time == 0 or axes.batch == 0:
-        return outputs_without_steps(e, node, axes)
+        outputs = outputs_without_steps(e, node, axes)
+    else:
+        outputs = _outputs_of_steps(e, node, axes, weights, strategy, form, unroll_factor)
+    # Shape inference, which knew the ranks after the node, may not see them through a Loop or run-time
+    # sizes. If the node is in a body, onnxruntime requires a rank for the body's outputs.
+    assert node.dtype is not None
+    for name, value in outputs.items():
+        value.type, value.shape = ir.TensorType(node.dtype), output_shape(node, axes, name)
+    return outputs
+
+
+def _outputs_of_steps(
+    e: Emitter,
+    node: ResolvedNode,
+    axes: Axes,
+    weights: Weights,
+    strategy: str,
+    form: Form,
+    unroll_factor: int,
+) -> dict[str, ir.Value]:
+    X = node.inputs["X"]
     input_size: Dim = e.dim(X, 2) if node.input_size is None else node.input_size
     stacked = to_arithmetic(e, node, e.transpose(X, [1, 0, 2]) if node.layout else X)
     series = TimeSeries(e, axes, input_size, stacked=stacked)
@@ -58,14 +77,7 @@ def lower_node(
     results = _run(e, node, lanes, mask, STRATEGIES[strategy], unroll_factor)
     if node.is_quantized:
         results = dataclasses.replace(results, outputs=restore_order(e, node, results.outputs))
-    outputs = outputs_of(e, node, lanes, mask, results)
-    if strategy == "loop":
-        # Shape inference, which knew the shapes after the node, does not see through a Loop. If the
-        # node is in a body, onnxruntime requires a rank for the body's outputs.
-        assert node.dtype is not None
-        for name, value in outputs.items():
-            value.type, value.shape = ir.TensorType(node.dtype), output_shape(node, axes, name)
-    return outputs
+    return outputs_of(e, node, lanes, mask, results)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""A Loop in the body of a Scan, for whose outputs onnxruntime requires a rank."""
+"""A lowered node in the body of a Scan, for whose outputs onnxruntime requires a rank."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ def scan_source(dims: list[Any] | None, outputs: tuple[str, ...]) -> onnx.ModelP
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.parametrize("unroll_factor", [1, 2])
 @pytest.mark.parametrize("strategy", ["scan", "loop"])
 @pytest.mark.parametrize("outputs", [("Y", "Y_h"), ("", "Y_h"), ("Y",)])
 @pytest.mark.parametrize("dims", [["T", "N", 3], ["T", 2, 3], [5, "N", 3], [None, None, 3], None], ids=str)
 def test_the_rank_of_outputs_is_known(
-    dims: list[Any] | None, outputs: tuple[str, ...], strategy: str
+    dims: list[Any] | None, outputs: tuple[str, ...], strategy: str, unroll_factor: int
 ) -> None:
     source = scan_source(dims, outputs)
-    result = getattr(rnnlower, strategy)(source)
+    result = getattr(rnnlower, strategy)(source, unroll_factor=unroll_factor)
     X = {"X": np.random.default_rng(0).standard_normal((2, 5, 2, 3)).astype(np.float32)}
     assert differences(run(source, X), run(result, X), "float32") == []
