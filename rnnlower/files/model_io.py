@@ -23,6 +23,7 @@ from rnnlower.errors import InvalidModelError, OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.files.checks import check_external_data, check_proto, read_proto
 from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
+from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.suppression import paused_collection, quiet_libraries
 from rnnlower.graph.walk import subgraphs_of
 
@@ -105,6 +106,7 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     rest.attach(model)
     _settle_opsets(model, label)
     _sort(model, label)
+    _separate_names(model)
     return model
 
 
@@ -149,6 +151,24 @@ def _is_sorted(graph: ir.Graph | ir.Function, seen: set[ir.Node]) -> bool:
             return False
         seen.add(node)
     return True
+
+
+def _separate_names(model: ir.Model) -> None:
+    """Rename the initializers of bodies that share their name, and their content, with one outside."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    if repeated := [value for graph in graphs for value in _repeated(graph, set())]:
+        names = NameSource(names_in(model))
+        for value in repeated:
+            value.name = names.fresh(str(value.name))
+
+
+def _repeated(graph: ir.Graph | ir.Function, outer: set[str]) -> Iterator[ir.Value]:
+    """Yield the initializers in bodies whose name an initializer outside of the body has, too."""
+    around = outer | graph.initializers.keys() if isinstance(graph, ir.Graph) else outer
+    for node in graph:
+        for body in subgraphs_of(node):
+            yield from (value for name, value in body.initializers.items() if name in around)
+            yield from _repeated(body, around)
 
 
 def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
-from onnx import AttributeProto
+from onnx import AttributeProto, TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError
 
@@ -61,15 +61,19 @@ class _Scope:
     Attributes:
         given: The names that the graph defines anywhere.
         before: The names defined before the current node.
+        constants: The initializers that no caller can override.
 
-    Both grow in place, and bodies see the enclosing scopes through `outer`. With a copy for every node, a
+    The first two grow in place, and bodies see the enclosing scopes through `outer`. With a copy for every node, a
     graph of n nodes would take quadratic time.
     """
 
-    def __init__(self, given: Iterable[str], outer: _Scope | None) -> None:
+    def __init__(
+        self, given: Iterable[str], outer: _Scope | None, constants: Mapping[str, TensorProto] | None = None
+    ) -> None:
         self.given = {*given} - {""}
         self.before = set(self.given)
         self.outer = outer
+        self.constants = constants or {}
 
     def may_be_read(self, name: str) -> bool:
         """Return whether the graph, or an enclosing one, defines the name."""
@@ -79,18 +83,45 @@ class _Scope:
         """Return whether the name is defined before this point, as seen from a body."""
         return name in self.before or (self.outer is not None and self.outer.is_taken(name))
 
+    def constant(self, name: str) -> TensorProto | None:
+        """Return the initializer that the name stands for here, as seen from a body."""
+        if name in self.given or self.outer is None:
+            return self.constants.get(name)
+        return self.outer.constant(name)
+
 
 def _check_graph(graph: onnx.GraphProto, label: str, outer: _Scope | None) -> None:
-    stored = [tensor.name for tensor in graph.initializer]
-    stored += [sparse.values.name for sparse in graph.sparse_initializer]
+    dense = {tensor.name: tensor for tensor in graph.initializer}
+    stored = [*dense, *(sparse.values.name for sparse in graph.sparse_initializer)]
     for name in stored:
-        if outer is not None and outer.is_taken(name):
+        if (
+            outer is not None
+            and outer.is_taken(name)
+            and not _are_equal(dense.get(name), outer.constant(name))
+        ):
             raise InvalidModelError(
                 f"{label}: an initializer of a body has the name {name!r} of a value outside of it: runtimes "
                 "differ in which of the two they read; rename one"
             )
-    scope = _Scope([*(value.name for value in graph.input), *stored], outer)
+    inputs = [value.name for value in graph.input]
+    constants = {name: tensor for name, tensor in dense.items() if name not in inputs}
+    scope = _Scope([*inputs, *stored], outer, constants)
     _check_scope(graph.node, scope, [value.name for value in graph.output], label)
+
+
+def _are_equal(inner: TensorProto | None, outer: TensorProto | None) -> bool:
+    """Return whether two tensors have the same content, as simplifiers leave them, so that either can be read."""
+    if inner is None or outer is None:
+        return False
+    if inner.data_location == TensorProto.EXTERNAL or inner.data_type == TensorProto.STRING:
+        return inner == outer
+    if (inner.data_type, inner.dims, inner.data_location) != (
+        outer.data_type,
+        outer.dims,
+        outer.data_location,
+    ):
+        return False
+    return numpy_helper.to_array(inner).tobytes() == numpy_helper.to_array(outer).tobytes()
 
 
 def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: str) -> None:

@@ -77,3 +77,32 @@ def test_names_are_not_copied_for_each_node(monkeypatch: pytest.MonkeyPatch) -> 
     scopes.check_graph_scope(model.graph, "the model")
     assert len(seen) == 4
     assert all(each is seen[0] for each in seen)
+
+
+REPEATED = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (bool b, float[2] x{input}) => (float[2] z) <float[2] w = {{1, 2}}>
+    {{
+        z = If (b) <
+            then_branch = t () => (float[2] p) <float[2] w = {{{inner}}}> {{ y = Mul (x, w)  p = Abs (y) }},
+            else_branch = e () => (float[2] q) {{ q = Add (x, w) }}
+        >
+    }}
+"""
+
+
+def test_an_initializer_that_a_body_repeats_is_renamed() -> None:
+    """Simplifiers write such models. Both have the same value, so nothing is ambiguous."""
+    model = onnx.parser.parse_model(REPEATED.format(input="", inner="1, 2"))
+    converted = rnnlower.convert(model, opset=18)
+    branch = converted.graph.node[0].attribute[0].g
+    assert [tensor.name for tensor in branch.initializer] == [branch.node[0].input[1]] != ["w"]
+    assert [tensor.name for tensor in converted.graph.initializer] == ["w"]
+    assert rnnlower.verify(model, converted)
+
+
+@pytest.mark.parametrize(("inner", "overridable"), [("1, 3", ""), ("1, 2", ", float[2] w")])
+def test_an_initializer_that_may_differ_is_refused(inner: str, overridable: str) -> None:
+    model = onnx.parser.parse_model(REPEATED.format(input=overridable, inner=inner))
+    with pytest.raises(rnnlower.InvalidModelError, match="an initializer of a body has the name 'w'"):
+        rnnlower.convert(model, opset=18)
