@@ -63,8 +63,8 @@ class _Scope:
         before: The names defined before the current node.
         constants: The initializers that no caller can override.
 
-    The first two grow in place, and bodies see the enclosing scopes through `outer`. With a copy for every node, a
-    graph of n nodes would take quadratic time.
+    The first two grow in place, and bodies see the enclosing scopes through `outer`. With a copy for every
+    node, a graph of n nodes would take quadratic time.
     """
 
     def __init__(
@@ -110,16 +110,12 @@ def _check_graph(graph: onnx.GraphProto, label: str, outer: _Scope | None) -> No
 
 
 def _are_equal(inner: TensorProto | None, outer: TensorProto | None) -> bool:
-    """Return whether two tensors have the same content, as simplifiers leave them, so that either can be read."""
+    """Return whether two tensors have the same content, so that either can be read."""
     if inner is None or outer is None:
         return False
     if inner.data_location == TensorProto.EXTERNAL or inner.data_type == TensorProto.STRING:
         return inner == outer
-    if (inner.data_type, inner.dims, inner.data_location) != (
-        outer.data_type,
-        outer.dims,
-        outer.data_location,
-    ):
+    if inner.data_type != outer.data_type or inner.dims != outer.dims or outer.data_location:
         return False
     return numpy_helper.to_array(inner).tobytes() == numpy_helper.to_array(outer).tobytes()
 
