@@ -299,8 +299,9 @@ On = Annotated[
 ExternalData = Annotated[
     str,
     typer.Option(
-        metavar="auto|always|never",
-        help="Whether tensors go into a file of their own.",
+        metavar="auto|always|never|share",
+        help="Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they stay "
+        "in the source's.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rnnlower.cli.groups import Comparing, Showing
@@ -79,6 +79,7 @@ class Rewriting:
         self.phases = Phases(showing.verbose)
         self.facts: ModelFacts | None = None
         self.sizes = (0, 0)
+        self.shared: Collection[pathlib.Path] = ()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[tuple[ir.Model, Tell]]:
@@ -122,6 +123,7 @@ class Rewriting:
             if verification is None or verification:
                 stage.accept()
             self.sizes = (self.sizes[0], stage.size)
+            self.shared = stage.shared
         if verification is not None and verification.on is None:
             verification = dataclasses.replace(verification, on=self.absent)
         return verification
@@ -170,7 +172,12 @@ class Rewriting:
         if error is not None:
             tell_difference(error, "--no-verify writes it all the same, for inspection")
         source, written = self.sizes
-        wrote = f"rnnlower: wrote {self.output} ({written:,} bytes; the source has {source:,})"
+        shares = ""
+        if self.shared:
+            size = sum(file.stat().st_size for file in self.shared)
+            files = ", ".join(sorted(file.name for file in self.shared))
+            shares = f", which refer to {size:,} in the source's {files}"
+        wrote = f"rnnlower: wrote {self.output} ({written:,} bytes{shares}; the source has {source:,})"
         say(wrote, not self.shows_words)
 
     def _not_written(self, verification: VerificationResult) -> VerificationError:

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import onnx
@@ -43,7 +43,7 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 _STAYS_IN_MODEL = 256
 """Size in bytes up to which a tensor is not worth an entry in a data file."""
 _PROTOBUF_LIMIT = 2_000_000_000
-EXTERNAL_DATA_MODES = ("auto", "always", "never")
+EXTERNAL_DATA_MODES = ("auto", "always", "never", "share")
 
 
 def load_model(model: ModelLike) -> ir.Model:
@@ -241,12 +241,14 @@ class Stage:
 
     Attributes:
         path: The file.
-        size: Its size in bytes, including its data files.
+        size: Its size in bytes, including its own data file.
+        shared: The data files of the source that it refers to.
         accepted: Whether to move it to its destination.
     """
 
     path: pathlib.Path
     size: int = 0
+    shared: Collection[pathlib.Path] = ()
     accepted: bool = False
 
     def accept(self) -> None:
@@ -261,11 +263,12 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
     Args:
         model: The model.
         output: The destination.
-        external_data: ``auto`` (as the source, and above 2 GB), ``always`` or ``never``.
+        external_data: A data file ``always``, ``never``, or if the source has one or the model exceeds 2 GB
+            (``auto``); ``share``: the source's.
 
     Raises:
         OptionError: The folder is not writable, the name implies another format or is that of the model's
-            own data, or the model is too large for one file.
+            own data, the model is too large for one file, or there is no data file that can be shared.
     """
     check_destination(output)
     for tensor in _tensors(_initializers(model)):
@@ -277,16 +280,13 @@ def staged(model: ir.Model, output: pathlib.Path, external_data: str = "auto") -
     data_file = f"{output.name}.data"
     writes_data = _plan_external_data(model, output, external_data)
     # Relative references to existing data are only valid in that folder.
-    keeps_data = not writes_data and any(
-        isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(_initializers(model))
-    )
+    shared = data_files(model) if external_data == "share" else ()
     try:
         with staging_folder(output) as folder:
-            stage = Stage(staged_beside(folder) if keeps_data else folder / output.name)
+            stage = Stage(staged_beside(folder) if shared else folder / output.name, shared=shared)
             _save(model, stage.path, data_file if writes_data else None)
             own = [folder / data_file] if writes_data and (folder / data_file).exists() else []
-            files = [stage.path, *own, *(data_files(model) if keeps_data else ())]
-            stage.size = sum(file.stat().st_size for file in files)
+            stage.size = sum(file.stat().st_size for file in (stage.path, *own))
             yield stage
             if stage.accepted:
                 data = folder / data_file
@@ -330,7 +330,25 @@ def _plan_external_data(model: ir.Model, output: pathlib.Path, mode: str) -> boo
             )
         _embed_external_data(initializers)
         return False
-    if mode == "always" or too_large:
-        return True
-    here = output.parent.resolve()
-    return any(pathlib.Path(tensor.base_dir).resolve() != here for tensor in external)
+    if mode == "share":
+        _check_sharing(external, output, too_large)
+        return False
+    return mode == "always" or too_large or bool(external)
+
+
+def _check_sharing(external: Sequence[ir.ExternalTensor], output: pathlib.Path, too_large: bool) -> None:
+    option = wording.option("external-data", "share")
+    if not external:
+        raise OptionError("the model has no data file to share", remedy=f"leave out {option}")
+    folders = {pathlib.Path(tensor.base_dir).resolve() for tensor in external}
+    if folders != {output.parent.resolve()}:
+        where = ", ".join(sorted(map(str, folders)))
+        raise OptionError(
+            f"{output} cannot share the source's data file: the result must be in {where}, too",
+            remedy=f"write it there, or leave out {option}",
+        )
+    if too_large:
+        raise OptionError(
+            "the result has more than 2 GB of its own beside the data that it shares",
+            remedy=f"leave out {option}",
+        )

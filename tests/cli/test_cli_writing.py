@@ -83,15 +83,41 @@ def test_output_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(os.listdir()) == ["model.onnx", "model.onnx.data", "out.onnx"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_external_data_stays_external(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [*STRATEGIES, "convert"])
+def test_external_data_is_copied_to_the_results_own_file(command: str, tmp_path: Path) -> None:
     path = model_with_data(tmp_path)
     data = (tmp_path / "weights.bin").read_bytes()
-    rnnlower(strategy, path, "-o", tmp_path / "out.onnx")
+    run = rnnlower(command, path, "-o", tmp_path / "out.onnx", "--opset", 17)
+    assert set(externals(tmp_path / "out.onnx").values()) == {"out.onnx.data"}
+    assert (tmp_path / "weights.bin").read_bytes() == data
+    written = sum((tmp_path / name).stat().st_size for name in ("out.onnx", "out.onnx.data"))
+    assert f"wrote {tmp_path / 'out.onnx'} ({written:,} bytes" in run.stderr
+    (tmp_path / "weights.bin").rename(tmp_path / "gone")
+    onnx.checker.check_model(str(tmp_path / "out.onnx"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_external_data_is_shared_if_asked_for(strategy: str, tmp_path: Path) -> None:
+    path = model_with_data(tmp_path)
+    data = (tmp_path / "weights.bin").read_bytes()
+    run = rnnlower(strategy, path, "-o", tmp_path / "out.onnx", "--external-data", "share")
     assert set(externals(tmp_path / "out.onnx").values()) == {"weights.bin"}
     assert (tmp_path / "weights.bin").read_bytes() == data
     assert {file.name for file in tmp_path.iterdir()} == {"model.onnx", "weights.bin", "out.onnx"}
-    assert (tmp_path / "out.onnx").stat().st_size < len(data)
+    own = (tmp_path / "out.onnx").stat().st_size
+    said = f"({own:,} bytes, which refer to {len(data):,} in the source's weights.bin; the source has"
+    assert said in run.stderr
+
+
+def test_external_data_that_cannot_be_shared(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    path = model_with_data(tmp_path / "source")
+    elsewhere = ["scan", path, "-o", tmp_path / "out.onnx", "--external-data", "share"]
+    assert f"the result must be in {tmp_path / 'source'}, too" in rnnlower(*elsewhere, code=2).stderr
+    alone = save(onnx.load(path), tmp_path, "alone.onnx")
+    run = rnnlower("scan", alone, "-o", tmp_path / "out.onnx", "--external-data", "share", code=2)
+    assert "no data file to share" in run.stderr
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_external_data_moves_with_the_result(tmp_path: Path) -> None:

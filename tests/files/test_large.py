@@ -55,7 +55,7 @@ def test_weights_that_fit_are_neither_read_nor_written(
     command: str, tmp_path: Path, reads: list[str]
 ) -> None:
     path = make_large(tmp_path, 1e-5)
-    _run(command, path, tmp_path / "out.onnx", "--no-verify")
+    _run(command, path, tmp_path / "out.onnx", "--no-verify", "--external-data", "share")
     # The two halves of a bias are added, which takes its numbers.
     assert set(reads) <= {"gru_B"}
     assert sorted(each.name for each in tmp_path.iterdir()) == ["large.data", "large.onnx", "out.onnx"]
@@ -70,7 +70,7 @@ def test_weights_that_fit_are_neither_read_nor_written(
 def test_larger_than_protobuf_holds(command: str, tmp_path: Path) -> None:
     """A sparse file: none of its gigabytes is on the disk, nor gets there."""
     path = make_large(tmp_path, 2.5)
-    _run(command, path, tmp_path / "out.onnx", "--no-verify")
+    _run(command, path, tmp_path / "out.onnx", "--no-verify", "--external-data", "share")
     assert (tmp_path / "out.onnx").stat().st_size < 50_000
     assert (tmp_path / "large.data").stat().st_blocks * 512 < 10_000_000
     assert os.listdir(tmp_path).count("out.onnx.data") == 0
