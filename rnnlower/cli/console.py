@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rnnlower.cli.running import discard_stdout
+from rnnlower.cli.streams import with_names_of_streams
 
 __all__ = ["Table", "new_table", "write"]
 
@@ -84,6 +85,7 @@ def new_table(*columns: str, optional: Sequence[str] = ()) -> Table:
 def write(what: Table | Text | str) -> None:
     """Write a table or a line to stdout, at full width if stdout is not a terminal."""
     console = _Console(highlight=False, markup=False, soft_wrap=True)
+    what = with_names_of_streams(what) if isinstance(what, str) else what
     try:
         width = _terminal_width(console)
         for line in what.lines(width) if isinstance(what, Table) else _wrapped(what, width):

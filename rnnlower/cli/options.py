@@ -57,7 +57,7 @@ MODEL, TARGET, STREAMING, CONVERSION, LOWERING, MEASURING, VERIFICATION, OUTPUT 
 
 Model = Annotated[
     pathlib.Path,
-    typer.Argument(metavar="MODEL", help="The ONNX file to read.", show_default=False),
+    typer.Argument(metavar="MODEL", help="The ONNX file to read; -: standard input.", show_default=False),
 ]
 Output = Annotated[
     pathlib.Path,
@@ -65,7 +65,7 @@ Output = Annotated[
         "-o",
         "--output",
         metavar="PATH",
-        help="The file for the result; MODEL itself is allowed.",
+        help="The file for the result; MODEL itself is allowed. -: standard output; all else goes to stderr.",
         show_default=False,
         rich_help_panel=OUTPUT,
     ),
@@ -300,8 +300,8 @@ ExternalData = Annotated[
     str,
     typer.Option(
         metavar="auto|always|never|share",
-        help="Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they stay "
-        "in the source's.",
+        help="Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they "
+        "stay in the source's.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from rnnlower.cli.streams import files_for_streams, with_names_of_streams
 from rnnlower.errors import (
     OptionError,
     RnnLowerError,
@@ -68,8 +69,8 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*arguments: Any, **options: Any) -> None:
         json_ = bool(options.get("json_"))
         try:
-            with command_line_words():
-                command(*arguments, **options)
+            with command_line_words(), files_for_streams(options) as given:
+                command(*arguments, **given)
         except RnnLowerError as error:
             _fail(error, exit_code(error), json_, error)
         except (MemoryError, RecursionError) as error:
@@ -129,7 +130,7 @@ def _without_infinities(value: Any) -> Any:
 def emit(text: str) -> None:
     """Print on stdout; a reader that stopped does not want the rest, and the exit code stands."""
     try:
-        typer.echo(text)
+        typer.echo(with_names_of_streams(text))
         sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()
@@ -138,14 +139,14 @@ def emit(text: str) -> None:
 def to_stderr(text: str) -> None:
     """Print on stderr; a reader that stopped must not prevent the result from being written."""
     try:
-        typer.echo(text, err=True)
+        typer.echo(with_names_of_streams(text), err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def discard_stdout() -> None:
-    """Discard buffered and future output on stdout."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    """Discard buffered and future output on stdout, or where it is redirected."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def verify_files(

@@ -32,10 +32,13 @@ def verify(
     *,
     reference: Annotated[
         pathlib.Path,
-        typer.Argument(metavar="REFERENCE", help="The correct model.", show_default=False),
+        typer.Argument(metavar="REFERENCE", help="The correct model; -: standard input.", show_default=False),
     ],
     candidate: Annotated[
-        pathlib.Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", show_default=False)
+        pathlib.Path,
+        typer.Argument(
+            metavar="CANDIDATE", help="The model to check; -: standard input.", show_default=False
+        ),
     ],
     semantics: Semantics = "ort",
     dequantize: Dequantize = False,
