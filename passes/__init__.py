@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.fold_constants import FoldConstantsPass
     from rnnlower.passes.fold_weights import FoldWeightsPass
     from rnnlower.passes.freeze_dims import FreezeDimsPass
+    from rnnlower.passes.freeze_initializers import FreezeInitializersPass
     from rnnlower.passes.infer_types import InferTypesPass
     from rnnlower.passes.inline_functions import InlineFunctionsPass
     from rnnlower.passes.legacy_constants import LegacyConstantsPass
@@ -47,6 +48,7 @@ __all__ = [
     "FoldConstantsPass",
     "FoldWeightsPass",
     "FreezeDimsPass",
+    "FreezeInitializersPass",
     "InferTypesPass",
     "InlineFunctionsPass",
     "LegacyConstantsPass",
@@ -76,6 +78,7 @@ _HOMES = {
     "FoldConstantsPass": "fold_constants",
     "FoldWeightsPass": "fold_weights",
     "FreezeDimsPass": "freeze_dims",
+    "FreezeInitializersPass": "freeze_initializers",
     "InferTypesPass": "infer_types",
     "InlineFunctionsPass": "inline_functions",
     "LegacyConstantsPass": "legacy_constants",

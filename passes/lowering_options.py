@@ -46,6 +46,8 @@ class LoweringOptions:
             if inputs or sizes are given.
         control_flow: ``unroll``: unroll Loop and Scan nodes of the model, too; ``keep``: leave
             them; ``None``: unroll those that the target lacks.
+        freeze: Whether initializers that are graph inputs, too, become constants; ``None``: for a target,
+            those that no caller can override.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
         dequantize: Whether quantized recurrent operators, of those that are lowered, become float ones.
         assume_linear_before_reset: Whether every GRU is read as ``linear_before_reset=1``.
@@ -73,6 +75,7 @@ class LoweringOptions:
     compute_type: str | None = None
     gates: Gates = "auto"
     native: Native = "auto"
+    freeze: bool | None = None
 
     @property
     def folds(self) -> bool:
@@ -80,6 +83,11 @@ class LoweringOptions:
         if self.fold is not None:
             return self.fold
         return self.strategy == "target" or bool(self.sets) or self.fixes_sizes
+
+    @property
+    def may_freeze(self) -> bool:
+        """True if initializers that are graph inputs may become constants."""
+        return bool(self.freeze) or (self.freeze is None and self.target is not None)
 
     @property
     def unrolls(self) -> tuple[str, ...]:

@@ -101,6 +101,11 @@ PIPELINE: Sequence[Step] = (
     ),
     Step(preparing.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(
+        preparing.freeze_initializers,
+        "Later steps know constants. At a higher IR version these initializers would be defaults.",
+        when=("may_freeze",),
+    ),
+    Step(
         preparing.open_to_target,
         "A model that the target accepts in no form is refused first.",
         when=("target",),

@@ -13,6 +13,7 @@ from rnnlower.passes.capture_states import CaptureStatesPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.remove_noops import RemoveNoopsPass
 from rnnlower.passes.remove_unused import RemoveUnusedPass
 from rnnlower.passes.set_inputs import SetInputsPass
@@ -26,9 +27,10 @@ def settle(
     dims: Mapping[str, int] | None,
     input_shapes: Mapping[str, Sequence[int]] | None,
     sets: Mapping[str, Any] | None,
+    freeze: bool | None = None,
     unwanted: Callable[[ir.Node], bool] = lambda node: False,
 ) -> list[str]:
-    """Fix sizes, set inputs, and simplify if there were any; return notes.
+    """Fix sizes, set and freeze inputs, and simplify if any were fixed or set; return notes.
 
     Raises:
         OptionError: A size or value does not fit the model.
@@ -36,7 +38,10 @@ def settle(
     FreezeDimsPass(dims, input_shapes)(model)
     if sets:
         SetInputsPass(sets)(model)
-    return simplify(model, unwanted) if dims or input_shapes or sets else []
+    freezing = FreezeInitializersPass()
+    if freeze:
+        freezing(model)
+    return [*freezing.notes, *(simplify(model, unwanted) if dims or input_shapes or sets else ())]
 
 
 def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> list[str]:

@@ -29,6 +29,7 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
+from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.rewriting import StreamRewriter
 from rnnlower.streaming.analysis import Analysis, analyse, find_axes
@@ -80,18 +81,9 @@ class StreamPass(Pass):
             UnsupportedModelError: A node couples time steps in a way that no state outside can carry.
         """
         InlineFunctionsPass(wanted=lambda node: True)(model)
-        _free_initializers(model)
+        if model.ir_version < FREE_INITIALIZERS_IR:
+            FreezeInitializersPass()(model)
         axes = find_axes(model, self._time_axes)
         self.analysis = analyse(model, axes, self._chunk, allow_delay=self._allow_delay)
         self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)
         return ir.passes.PassResult(model, modified=True)
-
-
-def _free_initializers(model: ir.Model) -> None:
-    """Free initializers from being inputs: before IR version 4 each was one, which nobody could feed."""
-    if model.ir_version >= FREE_INITIALIZERS_IR:
-        return
-    kept = [value for value in model.graph.inputs if not value.is_initializer()]
-    model.graph.inputs.clear()
-    model.graph.inputs.extend(kept)
-    model.ir_version = FREE_INITIALIZERS_IR

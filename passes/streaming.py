@@ -16,6 +16,7 @@ from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lowering_options import LoweringOptions, Report
 from rnnlower.passes.pipeline import lower_model
@@ -47,6 +48,7 @@ class StreamOptions:
         input_shapes: Shapes of graph inputs.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         sets: Values of graph inputs that become constants.
+        freeze: Whether initializers that are graph inputs, too, become constants.
         dequantize, assume_linear_before_reset, compute_type, gates: As in `LoweringOptions`; the last two
             are for recurrent nodes that are lowered as well.
     """
@@ -64,6 +66,7 @@ class StreamOptions:
     assume_linear_before_reset: bool = False
     compute_type: str | None = None
     gates: Gates = "auto"
+    freeze: bool | None = None
 
     @property
     def folds(self) -> bool:
@@ -145,7 +148,10 @@ def stream_model(
     setting = SetInputsPass(options.sets)
     if options.sets:
         setting(model)
-    notes = raise_to_operators(model)
+    freezing = FreezeInitializersPass()
+    if options.freeze:
+        freezing(model)
+    notes = [*freezing.notes, *raise_to_operators(model)]
     notes += simplify(model) if options.folds or _has_branches(model) else []
     if options.assume_linear_before_reset:
         AssumeLinearBeforeResetPass()(model)

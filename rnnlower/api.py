@@ -44,6 +44,7 @@ def unroll(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    freeze: bool | None = None,
     control_flow: str | None = None,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
@@ -63,6 +64,8 @@ def unroll(
         sets: Values of graph inputs: ``{name: number, list or array}``. These inputs become constants.
         fold: Fold constants and replace If nodes of known condition by their branch. ``None``: only if
             `sets`, `dims`, `input_shapes` or a target is given.
+        freeze: Take initializers that are graph inputs, too, as constants. ``None``: only for a target, and
+            only below IR version 4, where no caller can override them.
         control_flow: ``unroll``: unroll the model's own Loop and Scan nodes, too. ``keep``: leave them.
             ``None``: for a target, unroll those that it lacks.
         dequantize: Turn quantized recurrent operators into float ones, with dequantized weights.
@@ -97,6 +100,7 @@ def scan(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    freeze: bool | None = None,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
@@ -125,6 +129,7 @@ def loop(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    freeze: bool | None = None,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
@@ -152,6 +157,7 @@ def lower(
     semantics: Semantics = "ort",
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
+    freeze: bool | None = None,
     control_flow: str | None = None,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
@@ -184,6 +190,7 @@ def check(
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
+    freeze: bool | None = None,
     semantics: Semantics = "ort",
     progress: Progress | None = None,
 ) -> list[Misfit]:
@@ -195,6 +202,7 @@ def check(
         dims: As for `unroll`.
         input_shapes: As for `unroll`.
         sets: As for `unroll`.
+        freeze: As for `unroll`.
         semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
         progress: As for `unroll`.
 
@@ -208,7 +216,7 @@ def check(
     runtime = find_target(target)
     tell("checking", 0, 0)
     notes = raise_to_operators(own) + settle(
-        own, dims, input_shapes, sets, lambda node: not runs_op(runtime, node)
+        own, dims, input_shapes, sets, freeze, lambda node: not runs_op(runtime, node)
     )
     log([*notes, *profile_notes(own, runtime)])
     return find_misfits(own, runtime, semantics)
@@ -220,6 +228,7 @@ def convert(
     *,
     opset: int,
     sets: Mapping[str, Any] | None = None,
+    freeze: bool | None = None,
     progress: Progress | None = None,
 ) -> OpsetReport:
     """Move the model to another version of the default domain, up or down.
@@ -228,6 +237,7 @@ def convert(
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         opset: The version.
         sets: As for `unroll`.
+        freeze: As for `unroll`.
         progress: As for `unroll`.
 
     Raises:
@@ -236,8 +246,8 @@ def convert(
         OpsetError: The model has something that this version cannot express.
     """
     (progress or _silent)("converting", 0, 0)
-    if sets:
-        log(settle(model, None, None, sets))
+    if sets or freeze:
+        log(settle(model, None, None, sets, freeze))
         LegacyConstantsPass()(model)
     conversion = ConvertOpsetPass(opset)
     conversion(model)
@@ -274,6 +284,7 @@ def stream(
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
+    freeze: bool | None = None,
     semantics: Semantics = "ort",
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
@@ -316,6 +327,7 @@ def stream(
         assume_linear_before_reset,
         compute_type,
         gates,
+        freeze,
     )
     return stream_model(model, options, progress or _silent)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
@@ -14,6 +15,7 @@ from rnnlower.passes.adapt_nodes import AdaptNodesPass, has_fallback
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.resolve_sequences import SEQUENCE_OPS, ResolveSequencesPass
 from rnnlower.passes.set_inputs import SetInputsPass
@@ -35,6 +37,7 @@ from rnnlower.recurrent.finding import find_recurrent, is_recurrent, matches
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.fit import refuses, runs_op
 from rnnlower.targets.plan import require_static_inputs
+from rnnlower.wording import counted
 
 
 @contract(ensures=[nodes_are_there])
@@ -71,6 +74,19 @@ def set_inputs(work: Work) -> None:
     setting = SetInputsPass(work.options.sets)
     setting(work.model)
     work.sets = setting.values
+
+
+def freeze_initializers(work: Work) -> None:
+    freezing = FreezeInitializersPass()
+    # Without being asked, nothing is taken away that a caller can feed.
+    if work.options.freeze or work.model.ir_version < FREE_INITIALIZERS_IR:
+        freezing(work.model)
+        work.notes += freezing.notes
+    elif defaults := sum(value.is_initializer() for value in work.model.graph.inputs):
+        work.notes.append(
+            f"{counted(defaults, 'graph input')} with an initializer stay, as callers can override them; "
+            f"{wording.option('freeze', True)} takes them as constants"
+        )
 
 
 def open_to_target(work: Work) -> None:

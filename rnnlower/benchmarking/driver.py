@@ -27,6 +27,7 @@ from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.folders import temporary_folder
 from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.recurrent.finding import find_recurrent
@@ -58,6 +59,7 @@ def bench(
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
+    freeze: bool | None = None,
     nodes: Sequence[str] | None = None,
     semantics: Semantics = "ort",
     inputs: GivenInputs | None = None,
@@ -85,6 +87,7 @@ def bench(
         dims: As for `rnnlower.unroll`.
         input_shapes: As for `rnnlower.unroll`.
         sets: As for `rnnlower.unroll`.
+        freeze: As for `rnnlower.unroll`.
         nodes: As for `rnnlower.unroll`.
         semantics: As for `rnnlower.unroll`.
         inputs: As for `rnnlower.verify`; of several sets of inputs the first is used.
@@ -139,10 +142,12 @@ def bench(
     plans = [(strategy, 1) for strategy in STRATEGIES if strategy in strategies]
     factors = sorted({*unroll_factors} - {1})
     plans += [(s, factor) for s, _ in plans if s in ("scan", "loop") for factor in factors]
-    if sets:
+    if sets or freeze:
         # Every form, including the native one, is of the model without these inputs.
         model = load_model(model)
-        SetInputsPass(sets)(model)
+        SetInputsPass(sets or {})(model)
+        if freeze:
+            FreezeInitializersPass()(model)
         LegacyConstantsPass()(model)
     with temporary_folder() as folder:
         return _bench(model, plans, settings, folder)

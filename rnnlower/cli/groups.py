@@ -12,6 +12,7 @@ from typing import Any
 from rnnlower.cli.options import (
     Atol,
     Dims,
+    Freeze,
     Inputs,
     InputShapes,
     Json,
@@ -40,6 +41,7 @@ class Fixing:
     dim: Dims = None
     input_shape: InputShapes = None
     set_: Sets = None
+    freeze: Freeze = None
 
     def values(self) -> dict[str, Any]:
         """Return the options under their Python names."""
@@ -47,6 +49,7 @@ class Fixing:
             "dims": parse_dims(self.dim),
             "input_shapes": parse_shapes(self.input_shape),
             "sets": parse_sets(self.set_),
+            "freeze": self.freeze,
         }
 
 

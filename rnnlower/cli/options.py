@@ -25,6 +25,7 @@ __all__ = [
     "Dims",
     "ExternalData",
     "Fold",
+    "Freeze",
     "Gates",
     "InputShapes",
     "Inputs",
@@ -116,6 +117,16 @@ Fold = Annotated[
         "--fold/--no-fold",
         help="Fold constants and replace If nodes of known condition. Default: done by `lower`, "
         "and where --set, --dim or --input-shape is given.",
+        show_default=False,
+        rich_help_panel=MODEL,
+    ),
+]
+Freeze = Annotated[
+    bool | None,
+    typer.Option(
+        "--freeze/--no-freeze",
+        help="Take initializers that are graph inputs, too, as constants. Default: done by `lower` below IR "
+        "version 4, where every initializer is an input that no caller can feed.",
         show_default=False,
         rich_help_panel=MODEL,
     ),

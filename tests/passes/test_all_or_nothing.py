@@ -124,6 +124,12 @@ UNUSED = """
         b = Abs (x)
     }
 """
+DEFAULTS = """
+    main (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}>
+    {
+        y = Mul (x, w)
+    }
+"""
 LEGACY = """
     main (float[2, 3] X) => (float[2, 3] Y) <float[3] a = {1, 2, 3}, float[3] b = {4, 5, 6}>
     {
@@ -194,6 +200,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "FoldConstantsPass": (passes.FoldConstantsPass, RNNS),
     "FoldWeightsPass": (passes.FoldWeightsPass, RNNS),
     "FreezeDimsPass": (lambda: passes.FreezeDimsPass({"T": 4}), RNNS),
+    "FreezeInitializersPass": (passes.FreezeInitializersPass, DEFAULTS),
     "InferTypesPass": (passes.InferTypesPass, UNKNOWN),
     "InlineFunctionsPass": (passes.InlineFunctionsPass, FUNCTION),
     "LegacyConstantsPass": (passes.LegacyConstantsPass, LEGACY),
@@ -209,9 +216,10 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "UnrollControlFlowPass": (passes.UnrollControlFlowPass, LOOPS),
 }
 
-CHANGES: list[tuple[type, str]] = [
+CHANGES: list[tuple[Any, str]] = [
     (type(ir.node("Neg", []).attributes), "__setitem__"),
     (ir.Node, "replace_input_with"),
+    *((type(ir.Graph([], [], nodes=[]).inputs).__base__, name) for name in ("clear", "extend")),
     *((ir.Graph, name) for name in ("append", "extend", "insert_after", "insert_before", "remove")),
     *((ir.Value, name) for name in ("const_value", "name", "shape", "type")),
 ]
@@ -240,6 +248,7 @@ class Changes:
     def watch(self, model: ir.Model, fatal: int = -1) -> None:
         watched = [*parts(model)]
         watched += [part.attributes for part in watched if isinstance(part, ir.Node)]
+        watched += [part.inputs for part in watched if isinstance(part, ir.Graph)]
         self.parts = {id(part): part for part in watched}
         self.made, self.fatal = 0, fatal
 

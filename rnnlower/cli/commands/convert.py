@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rnnlower.cli.groups import Comparing, Showing, flattened
-from rnnlower.cli.options import CONVERSION, ExternalData, Model, Output, Sets
+from rnnlower.cli.options import CONVERSION, ExternalData, Freeze, Model, Output, Sets
 from rnnlower.cli.running import exit_codes
 from rnnlower.cli.values import parse_sets
 
@@ -21,19 +21,22 @@ __all__ = ["convert"]
 
 @dataclasses.dataclass(frozen=True)
 class _Settled:
-    """The result of setting inputs: notes, and the values in the model."""
+    """The result of setting and freezing inputs: notes, and the values in the model."""
 
     notes: Sequence[str] = ()
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def _settle(model: ir.Model, sets: Mapping[str, Any]) -> _Settled:
-    from rnnlower.passes import LegacyConstantsPass, SetInputsPass
+def _settle(model: ir.Model, sets: Mapping[str, Any], freeze: bool | None) -> _Settled:
+    from rnnlower.passes import FreezeInitializersPass, LegacyConstantsPass, SetInputsPass
     from rnnlower.passes.simplify import simplify
 
     setting = SetInputsPass(sets)
     setting(model)
-    notes = simplify(model)
+    freezing = FreezeInitializersPass()
+    if freeze:
+        freezing(model)
+    notes = [*freezing.notes, *(simplify(model) if sets else ())]
     LegacyConstantsPass()(model)
     return _Settled(notes, setting.values)
 
@@ -54,6 +57,7 @@ def convert(
         ),
     ],
     set_: Sets = None,
+    freeze: Freeze = None,
     comparing: Comparing,
     external_data: ExternalData = "auto",
     showing: Showing,
@@ -73,7 +77,7 @@ def convert(
     given = parse_sets(set_)
     with run.read() as (converted, tell):
         tell("converting")
-        settled = _settle(converted, given) if given else _Settled()
+        settled = _settle(converted, given, freeze) if given or freeze else _Settled()
         conversion = convert_opset(converted, opset)
     notes = (*settled.notes, *conversion.notes)
     verification = run.write(converted, {"sets": settled.values}, notes)
