@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
-import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.arguments import check_strings, integer
 from rnnlower.errors import OptionError
-from rnnlower.graph.walk import walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.lowering.replacing import Gates, LoweredNode
 from rnnlower.recurrent.exporter_warnings import Suspicion
@@ -22,7 +19,7 @@ from rnnlower.targets import Target
 from rnnlower.targets.choosing import KeptNode, Native
 from rnnlower.targets.plan import check_opset, wants_numbers
 
-__all__ = ["LOOPS", "LoweringOptions", "Report", "count_ops"]
+__all__ = ["LOOPS", "LoweringOptions", "Report"]
 
 LOOPS = ("Loop", "Scan")
 
@@ -230,14 +227,3 @@ class Report:
             **({"sets": {name: array.tolist() for name, array in self.sets.items()}} if self.sets else {}),
             "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
         } | of_target
-
-
-def count_ops(model: ir.Model) -> dict[str, int]:
-    """Count the nodes by operator, including subgraphs and functions."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    counter = collections.Counter(
-        f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        for graph in graphs
-        for node, _ in walk(graph)
-    )
-    return dict(sorted(counter.items()))

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
 from rnnlower.graph.restoring import changes_may_stay
-from rnnlower.graph.walk import default_opset
-from rnnlower.passes.lowering_options import LoweringOptions, Report, count_ops
+from rnnlower.graph.walk import count_ops, default_opset
+from rnnlower.passes.lowering_options import LoweringOptions, Report
 from rnnlower.passes.steps import choosing, emitting, preparing
 from rnnlower.passes.steps.work import Tell, Work, forget_marks
 from rnnlower.targets import Target

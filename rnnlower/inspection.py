@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import Located, origin
+from rnnlower.graph.walk import Located, count_ops, origin
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.finding import find_recurrent
@@ -17,7 +17,39 @@ from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 
-__all__ = ["RecurrentNode", "find_warnings", "inspect_model"]
+__all__ = ["ModelSummary", "Port", "RecurrentNode", "find_warnings", "inspect_model", "summarize"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """A graph input or output.
+
+    Attributes:
+        name: Its name.
+        dtype: NumPy's name for its type; ONNX's if it is no tensor; ``None`` if none is declared.
+        shape: A number, a dimension's name or ``None`` for each axis; ``None`` if no rank is declared.
+        default: Whether it is an input with an initializer.
+    """
+
+    name: str
+    dtype: str | None
+    shape: Sequence[int | str | None] | None
+    default: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSummary:
+    """The interface and the contents of a model.
+
+    Attributes:
+        inputs: The graph inputs.
+        outputs: The graph outputs.
+        ops: The number of nodes by operator, including subgraphs and functions.
+    """
+
+    inputs: Sequence[Port]
+    outputs: Sequence[Port]
+    ops: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +95,21 @@ class RecurrentNode:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary of JSON types."""
         return dataclasses.asdict(self)
+
+
+def summarize(model: ir.Model) -> ModelSummary:
+    """Return the interface and the contents of the model."""
+    graph = model.graph
+    return ModelSummary([*map(_port, graph.inputs)], [*map(_port, graph.outputs)], count_ops(model))
+
+
+def _port(value: ir.Value) -> Port:
+    dtype = None if value.type is None else str(value.type)
+    if isinstance(value.type, ir.TensorType):
+        dtype = str(value.type.dtype.numpy()) if value.type.dtype != ir.DataType.STRING else "string"
+    shape = value.shape
+    dims = None if shape is None else [_dimension(shape, axis) for axis in range(len(shape))]
+    return Port(str(value.name), dtype, dims, value.is_initializer() and value.is_graph_input())
 
 
 def inspect_model(model: ir.Model) -> list[RecurrentNode]:

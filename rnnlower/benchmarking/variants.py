@@ -12,8 +12,8 @@ from rnnlower.benchmarking.result import BenchVariant, Status
 from rnnlower.engines.known import Engine
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
+from rnnlower.graph.walk import count_ops
 from rnnlower.lowering.replacing import Gates
-from rnnlower.passes.lowering_options import count_ops
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import Target

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult, Timing
     from rnnlower.engines.known import Engine
     from rnnlower.graph.walk import Located
-    from rnnlower.inspection import RecurrentNode
+    from rnnlower.inspection import ModelSummary, Port, RecurrentNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.pipeline import Report
     from rnnlower.passes.streaming import StreamReport
@@ -204,13 +204,34 @@ def _engines(result: VerificationResult) -> list[str]:
     return [f"{role} on {engine}" for role, engine in named.items()]
 
 
-def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
-    """Print the recurrent nodes, one per line."""
+def print_inspection(
+    model: ir.Model, summary: ModelSummary, size: int, nodes: Sequence[RecurrentNode]
+) -> None:
+    """Print the inputs and outputs, the recurrent nodes, and the number of nodes by operator."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
-    write(f"ir_version {model.ir_version}, opset {opsets}")
-    if not nodes:
+    write(f"ir_version {model.ir_version}, opset {opsets}, {size:,} bytes")
+    for kind, ports in (("input", summary.inputs), ("output", summary.outputs)):
+        write(_ports(kind, ports))
+    if nodes:
+        write(_recurrent_nodes(nodes))
+    else:
         write("no recurrent node")
-        return
+    ops = new_table("op", "nodes")
+    for op_type, count in summary.ops.items():
+        ops.add_row(op_type, f"{count:,}")
+    ops.add_row("all", f"{sum(summary.ops.values()):,}")
+    write(ops)
+
+
+def _ports(kind: str, ports: Sequence[Port]) -> Table:
+    table = new_table(kind, "dtype", "shape")
+    for port in ports:
+        shape = "?" if port.shape is None else f"[{', '.join(map(_size, port.shape))}]"
+        table.add_row(port.name, port.dtype or "?", shape + " with a default" * port.default)
+    return table
+
+
+def _recurrent_nodes(nodes: Sequence[RecurrentNode]) -> Table:
     foreign = any(node.domain for node in nodes)
     table = new_table(
         "node",
@@ -245,7 +266,7 @@ def print_inspection(model: ir.Model, nodes: Sequence[RecurrentNode]) -> None:
             attributes,
             node.weights,
         )
-    write(table)
+    return table
 
 
 def print_targets(targets: Sequence[Target]) -> None:

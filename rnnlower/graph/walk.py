@@ -11,6 +11,7 @@ import onnx_ir as ir
 __all__ = [
     "Located",
     "captured",
+    "count_ops",
     "default_opset",
     "dim_name",
     "forget_negative_sizes",
@@ -80,6 +81,17 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
             yield from attribute.as_graphs()
+
+
+def count_ops(model: ir.Model) -> dict[str, int]:
+    """Count the nodes by operator, including subgraphs and functions."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    counter = collections.Counter(
+        f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        for graph in graphs
+        for node, _ in walk(graph)
+    )
+    return dict(sorted(counter.items()))
 
 
 def op_types(model: ir.Model) -> set[str]:

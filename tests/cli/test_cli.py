@@ -386,11 +386,35 @@ def test_unverifiable(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
 def test_inspect_json(path: Path) -> None:
     result = rnnlower("inspect", path, "--json").json
-    assert set(result) == {"ir_version", "opset", "recurrent", "warnings"}
+    assert set(result) == {
+        *("ir_version", "opset", "recurrent", "warnings"),
+        *("inputs", "outputs", "ops", "bytes"),
+    }
+    model = onnx.load(path)
+    assert [port["name"] for port in result["inputs"]] == [value.name for value in model.graph.input]
+    assert [port["name"] for port in result["outputs"]] == [value.name for value in model.graph.output]
+    assert sum(result["ops"].values()) == sum(1 for _ in all_nodes(model))
+    assert result["bytes"] == path.stat().st_size
     assert result["recurrent"]
     for node in result["recurrent"]:
         assert set(node) == INSPECTION_KEYS
         assert node["weights"] in ("constant", "computed", "runtime")
+
+
+def test_inspect_tells_of_any_model(tmp_path: Path) -> None:
+    """Also of one that was unrolled and has no recurrent node left."""
+    out = tmp_path / "out.onnx"
+    rnnlower("unroll", MODELS / "lstm14_dynamic.onnx", "-o", out, "--dim", "T=3")
+    X, initial_h, _ = rnnlower("inspect", out, "--json").json["inputs"]
+    assert X == {"name": "X", "dtype": "float32", "shape": [3, "N", 3], "default": False}
+    assert initial_h["shape"] == [1, "N", 4]
+    lines = [line.split() for line in rnnlower("inspect", out).stdout.splitlines()]
+    assert [*lines[0][-2:]] == [f"{out.stat().st_size:,}", "bytes"]
+    assert ["X", "float32", "[3,", "N,", "3]"] in lines
+    assert ["no", "recurrent", "node"] in lines
+    assert ["Tanh", "6"] in lines
+    overridable = rnnlower("inspect", MODELS / "lstm17_weights_overridable.onnx")
+    assert "[1, 16, 3] with a default" in overridable.stdout
 
 
 def test_inspect_table() -> None:

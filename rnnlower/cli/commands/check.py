@@ -35,7 +35,8 @@ def check(
     """List the nodes that a runtime does not run, and what to do about them."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
-    from rnnlower.passes.lowering_options import LoweringOptions, count_ops
+    from rnnlower.graph.walk import count_ops
+    from rnnlower.passes.lowering_options import LoweringOptions
     from rnnlower.passes.simplify import settle
     from rnnlower.passes.steps.opset_moves import raise_to_operators
     from rnnlower.recurrent.finding import find_recurrent

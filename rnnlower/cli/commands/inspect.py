@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 
 from rnnlower.cli.options import Json, Model
-from rnnlower.cli.running import emit_json, exit_codes, warn
+from rnnlower.cli.running import emit_json, exit_codes, size_on_disk, warn
 
 __all__ = ["inspect"]
 
 
 @exit_codes
 def inspect(model: Model, json_: Json = False) -> None:
-    """List the recurrent nodes."""
+    """List the inputs, outputs, operators and recurrent nodes."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
-    from rnnlower.inspection import find_warnings, inspect_model
+    from rnnlower.inspection import find_warnings, inspect_model, summarize
 
     loaded = read_model(model)
+    summary, size = summarize(loaded), size_on_disk(model, loaded)
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded)
     warn(warnings)
@@ -25,6 +26,7 @@ def inspect(model: Model, json_: Json = False) -> None:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
+        result |= dataclasses.asdict(summary) | {"bytes": size}
         emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
     else:
-        tables.print_inspection(loaded, nodes)
+        tables.print_inspection(loaded, summary, size, nodes)
