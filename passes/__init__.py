@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.set_inputs import SetInputsPass
     from rnnlower.passes.static_shapes import StaticShapesPass
     from rnnlower.passes.stream import StreamPass
+    from rnnlower.passes.strip import StripPass
     from rnnlower.passes.take_branches import TakeBranchesPass
     from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
 
@@ -60,6 +61,7 @@ __all__ = [
     "SetInputsPass",
     "StaticShapesPass",
     "StreamPass",
+    "StripPass",
     "TakeBranchesPass",
     "UnrollControlFlowPass",
 ]
@@ -90,6 +92,7 @@ _HOMES = {
     "SetInputsPass": "set_inputs",
     "StaticShapesPass": "static_shapes",
     "StreamPass": "stream",
+    "StripPass": "strip",
     "TakeBranchesPass": "take_branches",
     "UnrollControlFlowPass": "unroll_control_flow",
 }

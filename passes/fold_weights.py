@@ -104,11 +104,12 @@ class FoldWeightsPass(Pass):
         nodes = self._nodes
         if nodes is None:
             nodes = [node for node, _ in walk(model.graph) if is_recurrent(node)]
-        shapes = _read_shapes(model) if self._static_shapes else {}
+        values = [node.inputs[i] for node in nodes for i in self._positions if i < len(node.inputs)]
+        computed = any(value is not None and value.producer() is not None for value in values)
+        shapes = _read_shapes(model) if self._static_shapes and computed else {}
         cones = {
             value: cone
-            for node in nodes
-            for value in (node.inputs[i] for i in self._positions if i < len(node.inputs))
+            for value in values
             if value is not None
             and (cone := _cone(value, shapes))
             and not any(source.name in trained for source in cone.sources)
@@ -122,7 +123,8 @@ class FoldWeightsPass(Pass):
         arrays = {value: _evaluate(model, value, cone) for value, cone in cones.items()}
         for value, cone in cones.items():
             array = arrays[value]
-            if not self._may_grow and array.nbytes > cone.source_bytes() + _SLACK_BYTES:
+            # Zeros are left out again: they are what a state is without an initial value.
+            if not self._may_grow and array.any() and array.nbytes > cone.source_bytes() + _SLACK_BYTES:
                 continue
             key = (array.dtype.str, array.shape, array.tobytes())
             if key not in folded:

@@ -45,6 +45,7 @@ class LoweringOptions:
             them; ``None``: unroll those that the target lacks.
         freeze: Whether initializers that are graph inputs, too, become constants; ``None``: for a target,
             those that no caller can override.
+        strip: Whether metadata and names of nodes, and doc strings, are removed.
         strict: Whether ops of the rest of the model that do not fit the target are an error.
         dequantize: Whether quantized recurrent operators, of those that are lowered, become float ones.
         assume_linear_before_reset: Whether every GRU is read as ``linear_before_reset=1``.
@@ -73,6 +74,7 @@ class LoweringOptions:
     gates: Gates = "auto"
     native: Native = "auto"
     freeze: bool | None = None
+    strip: bool = False
 
     @property
     def folds(self) -> bool:

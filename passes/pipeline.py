@@ -210,5 +210,6 @@ PIPELINE: Sequence[Step] = (
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target", "has_factor")),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
+    Step(emitting.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of a lowering, in order."""

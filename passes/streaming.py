@@ -24,6 +24,7 @@ from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
 from rnnlower.passes.steps.opset_moves import raise_to_operators
 from rnnlower.passes.stream import StreamPass
+from rnnlower.passes.strip import StripPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.state_warnings import other_recurrences
@@ -49,6 +50,7 @@ class StreamOptions:
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         sets: Values of graph inputs that become constants.
         freeze: Whether initializers that are graph inputs, too, become constants.
+        strip: Whether metadata and names of nodes, and doc strings, are removed.
         dequantize, assume_linear_before_reset, compute_type, gates: As in `LoweringOptions`; the last two
             are for recurrent nodes that are lowered as well.
     """
@@ -67,6 +69,7 @@ class StreamOptions:
     compute_type: str | None = None
     gates: Gates = "auto"
     freeze: bool | None = None
+    strip: bool = False
 
     @property
     def folds(self) -> bool:
@@ -175,6 +178,8 @@ def stream_model(
             gates=options.gates,
         )
         lowering = lower_model(model, how, tell)
+    if options.strip:
+        StripPass()(model)
     outputs = {name: track.axis for name, track in analysis.outputs.items()}
     return StreamReport(
         options.chunk,

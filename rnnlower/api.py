@@ -22,6 +22,7 @@ from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.pipeline import LoweringOptions, Report, lower_model
 from rnnlower.passes.simplify import settle
 from rnnlower.passes.steps.opset_moves import raise_to_operators
+from rnnlower.passes.strip import StripPass
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Native
@@ -45,6 +46,7 @@ def unroll(
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
     freeze: bool | None = None,
+    strip: bool = False,
     control_flow: str | None = None,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
@@ -63,9 +65,11 @@ def unroll(
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         sets: Values of graph inputs: ``{name: number, list or array}``. These inputs become constants.
         fold: Fold constants and replace If nodes of known condition by their branch. ``None``: only if
-            `sets`, `dims`, `input_shapes` or a target is given.
+            `sets`, `dims`, `input_shapes` or a target is given. Weights and states of recurrent nodes that
+            follow from constants and static shapes are always folded.
         freeze: Take initializers that are graph inputs, too, as constants. ``None``: only for a target, and
             only below IR version 4, where no caller can override them.
+        strip: Remove the metadata and names of nodes, and all doc strings.
         control_flow: ``unroll``: unroll the model's own Loop and Scan nodes, too. ``keep``: leave them.
             ``None``: for a target, unroll those that it lacks.
         dequantize: Turn quantized recurrent operators into float ones, with dequantized weights.
@@ -101,6 +105,7 @@ def scan(
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
     freeze: bool | None = None,
+    strip: bool = False,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
@@ -130,6 +135,7 @@ def loop(
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
     freeze: bool | None = None,
+    strip: bool = False,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
     compute_type: str | None = None,
@@ -158,6 +164,7 @@ def lower(
     sets: Mapping[str, Any] | None = None,
     fold: bool | None = None,
     freeze: bool | None = None,
+    strip: bool = False,
     control_flow: str | None = None,
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
@@ -229,6 +236,7 @@ def convert(
     opset: int,
     sets: Mapping[str, Any] | None = None,
     freeze: bool | None = None,
+    strip: bool = False,
     progress: Progress | None = None,
 ) -> OpsetReport:
     """Move the model to another version of the default domain, up or down.
@@ -238,6 +246,7 @@ def convert(
         opset: The version.
         sets: As for `unroll`.
         freeze: As for `unroll`.
+        strip: As for `unroll`.
         progress: As for `unroll`.
 
     Raises:
@@ -252,6 +261,8 @@ def convert(
     conversion = ConvertOpsetPass(opset)
     conversion(model)
     assert conversion.report is not None
+    if strip:
+        StripPass()(model)
     return conversion.report
 
 
@@ -285,6 +296,7 @@ def stream(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sets: Mapping[str, Any] | None = None,
     freeze: bool | None = None,
+    strip: bool = False,
     semantics: Semantics = "ort",
     dequantize: bool = False,
     assume_linear_before_reset: bool = False,
@@ -328,6 +340,7 @@ def stream(
         compute_type,
         gates,
         freeze,
+        strip,
     )
     return stream_model(model, options, progress or _silent)
 

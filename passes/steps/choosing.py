@@ -31,6 +31,7 @@ from rnnlower.passes.steps.profile import conform
 from rnnlower.passes.steps.work import Work, leave_out
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
+from rnnlower.recurrent.operators import STATE_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 from rnnlower.targets import find_target
@@ -89,7 +90,9 @@ def conform_to_profile(work: Work) -> None:
 
 @contract(requires=[nodes_can_be_read], ensures=[nodes_are_there])
 def fold_weights(work: Work) -> None:
-    FoldWeightsPass([located.node for located in work.nodes])(work.model)
+    nodes = [located.node for located in work.nodes]
+    FoldWeightsPass(nodes)(work.model)
+    FoldWeightsPass(nodes, positions=STATE_INPUTS, static_shapes=True)(work.model)
     InferTypesPass()(work.model)
 
 

@@ -27,6 +27,7 @@ from rnnlower.passes.steps.contracts import (
 )
 from rnnlower.passes.steps.opset_moves import move, reach
 from rnnlower.passes.steps.work import Work, is_selected
+from rnnlower.passes.strip import StripPass
 from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import grouped
@@ -110,6 +111,10 @@ def separate_sums(work: Work) -> None:
 
 def copy_outputs(work: Work) -> None:
     CopyOutputsPass()(work.model)
+
+
+def strip(work: Work) -> None:
+    StripPass()(work.model)
 
 
 def declare_outputs(work: Work) -> None:

@@ -43,6 +43,7 @@ __all__ = [
     "Sets",
     "States",
     "Strict",
+    "Strip",
     "TargetName",
     "Tolerance",
     "Trials",
@@ -116,7 +117,7 @@ Fold = Annotated[
     typer.Option(
         "--fold/--no-fold",
         help="Fold constants and replace If nodes of known condition. Default: done by `lower`, "
-        "and where --set, --dim or --input-shape is given.",
+        "and where --set, --dim or --input-shape is given. What recurrent nodes read is always folded.",
         show_default=False,
         rich_help_panel=MODEL,
     ),
@@ -313,6 +314,14 @@ ExternalData = Annotated[
         metavar="auto|always|never|share",
         help="Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they "
         "stay in the source's.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Strip = Annotated[
+    bool,
+    typer.Option(
+        "--strip",
+        help="Remove metadata and names of nodes, and all doc strings, for the smallest file.",
         rich_help_panel=OUTPUT,
     ),
 ]

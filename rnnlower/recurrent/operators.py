@@ -19,6 +19,7 @@ __all__ = [
     "RECURRENT_OPS",
     "SIGNATURES",
     "SPEC_PARAMETERS",
+    "STATE_INPUTS",
     "WEIGHT_INPUTS",
     "Cell",
     "Parameters",
@@ -84,6 +85,8 @@ _QUANTIZATION = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
 INPUT_NAMES = (*_INPUTS, *_QUANTIZATION)
 WEIGHT_INPUTS = (1, 2, 3, 7)
 """The positions of W, R, B and P."""
+STATE_INPUTS = (5, 6)
+"""The positions of initial_h and initial_c."""
 OUTPUT_NAMES = ("Y", "Y_h", "Y_c")
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
     "forward": (False,),

@@ -137,6 +137,13 @@ LEGACY = """
         Y = Add (product, b)
     }
 """
+NAMED = """
+    main (float[2] x) => (float[2] y)
+    {
+        [first] a = Abs (x)
+        [second] y = Neg (a)
+    }
+"""
 SWISH = """
     main (float[2] x) => (float[2] y)
     {
@@ -212,6 +219,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "SetInputsPass": (lambda: passes.SetInputsPass({"W": 1.0, "R": 2.0}), GATED),
     "StaticShapesPass": (passes.StaticShapesPass, UNKNOWN),
     "StreamPass": (passes.StreamPass, STREAM),
+    "StripPass": (passes.StripPass, NAMED),
     "TakeBranchesPass": (passes.TakeBranchesPass, BRANCHES),
     "UnrollControlFlowPass": (passes.UnrollControlFlowPass, LOOPS),
 }
@@ -219,6 +227,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
 CHANGES: list[tuple[Any, str]] = [
     (type(ir.node("Neg", []).attributes), "__setitem__"),
     (ir.Node, "replace_input_with"),
+    (ir.Node, "name"),
     *((type(ir.Graph([], [], nodes=[]).inputs).__base__, name) for name in ("clear", "extend")),
     *((ir.Graph, name) for name in ("append", "extend", "insert_after", "insert_before", "remove")),
     *((ir.Value, name) for name in ("const_value", "name", "shape", "type")),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rnnlower.cli.groups import Comparing, Showing, flattened
-from rnnlower.cli.options import CONVERSION, ExternalData, Freeze, Model, Output, Sets
+from rnnlower.cli.options import CONVERSION, ExternalData, Freeze, Model, Output, Sets, Strip
 from rnnlower.cli.running import exit_codes
 from rnnlower.cli.values import parse_sets
 
@@ -60,6 +60,7 @@ def convert(
     freeze: Freeze = None,
     comparing: Comparing,
     external_data: ExternalData = "auto",
+    strip: Strip = False,
     showing: Showing,
 ) -> None:
     """Change the model's opset, up or down."""
@@ -67,6 +68,7 @@ def convert(
     from rnnlower.cli.rewriting import Rewriting
     from rnnlower.errors import OptionError
     from rnnlower.opset import OPSETS, convert_opset
+    from rnnlower.passes.strip import StripPass
     from rnnlower.reporting import conversion_sections
 
     run = Rewriting("convert", model, output, comparing, showing, external_data)
@@ -79,6 +81,8 @@ def convert(
         tell("converting")
         settled = _settle(converted, given, freeze) if given or freeze else _Settled()
         conversion = convert_opset(converted, opset)
+        if strip:
+            StripPass()(converted)
     notes = (*settled.notes, *conversion.notes)
     verification = run.write(converted, {"sets": settled.values}, notes)
     run.report(verification, lambda source: conversion_sections(conversion))

@@ -22,6 +22,7 @@ from rnnlower.cli.options import (
     Output,
     Semantics,
     Strict,
+    Strip,
     TargetName,
     UnrollFactor,
 )
@@ -51,6 +52,7 @@ def _lower(
     native: Native = "auto",
     comparing: Comparing,
     external_data: ExternalData = "auto",
+    strip: Strip = False,
     showing: Showing,
 ) -> None:
     from rnnlower.cli import tables
@@ -75,6 +77,7 @@ def _lower(
         compute_type=compute_type,
         gates=gates,  # type: ignore[arg-type]  # LoweringOptions checks it
         native=native,  # type: ignore[arg-type]  # LoweringOptions checks it
+        strip=strip,
         **fixing.values(),
     )
     name, engine = ("lower", runtime.engine) if runtime is not None else (strategy, "")

@@ -18,6 +18,7 @@ from rnnlower.cli.options import (
     Model,
     Output,
     Semantics,
+    Strip,
 )
 from rnnlower.cli.running import exit_codes, tell_of_rounding
 from rnnlower.cli.values import parse_axes, parse_chunk
@@ -80,6 +81,7 @@ def stream(
     gates: Gates = "auto",
     comparing: Comparing,
     external_data: ExternalData = "auto",
+    strip: Strip = False,
     showing: Showing,
 ) -> None:
     """Turn a model of whole sequences into one of a chunk per call: states become inputs and outputs."""
@@ -101,6 +103,7 @@ def stream(
         assume_linear_before_reset=assume_linear_before_reset,
         compute_type=compute_type,
         gates=gates,  # type: ignore[arg-type]  # StreamOptions checks it
+        strip=strip,
         **fixing.values(),
     )
     engine = "" if runtime is None else runtime.engine
