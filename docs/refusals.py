@@ -65,6 +65,9 @@ a missing or malformed option is not listed.
 | not enough memory for this model | 3 | an allocation fails |
 | nested too deeply for this model | 3 | bodies within bodies, deeper than Python goes |
 | cannot read or write: REASON | 2 | stdout is closed, or its disk full |
+| -o - writes the result to standard output: redirect it to a file or a command | 2 | it is a terminal |
+| no model comes from standard input: give a path, or a command that writes one | 2 | it is a terminal |
+| the result has more than 2 GB of its own next to the data that it shares; REMEDY | 2 | large tensors |
 | cannot read or write FILE: REASON | 2 | a chart of `bench` cannot be drawn there |
 | FORMS: not what the model computes | 1 | `bench` made a form that is wrong |
 | RUNTIME runs the model in none of these forms | 4 | `bench` finds nothing to time |

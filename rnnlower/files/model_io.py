@@ -349,6 +349,6 @@ def _check_sharing(external: Sequence[ir.ExternalTensor], output: pathlib.Path, 
         )
     if too_large:
         raise OptionError(
-            "the result has more than 2 GB of its own beside the data that it shares",
+            "the result has more than 2 GB of its own next to the data that it shares",
             remedy=f"leave out {option}",
         )
