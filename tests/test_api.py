@@ -108,7 +108,18 @@ def test_options() -> None:
 
 
 def test_options_are_the_command_lines() -> None:
-    shared = {"opset", "dims", "input_shapes", "nodes", "semantics", "sets", "fold", "progress"}
+    shared = {
+        "opset",
+        "dims",
+        "input_shapes",
+        "nodes",
+        "semantics",
+        "sets",
+        "fold",
+        "freeze",
+        "strip",
+        "progress",
+    }
     shared |= {"dequantize", "assume_linear_before_reset", "compute_type", "gates"}
     for name in STRATEGIES:
         parameters = python_inspect.signature(getattr(rnnlower, name)).parameters
