@@ -146,7 +146,7 @@ def to_stderr(text: str) -> None:
 
 def discard_stdout() -> None:
     """Discard buffered and future output on stdout, or where it is redirected."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if sys.stdout is sys.stderr else 1)
 
 
 def verify_files(

@@ -26,7 +26,7 @@ MODELS = sorted((pathlib.Path(__file__).parents[2] / "models").glob("*.onnx"))
 OPTIONS: list[dict[str, Any]] = [
     {"strategy": "scan"},
     {"strategy": "unroll", "dims": {"T": 3, "N": 2}},
-    {"strategy": "loop", "unroll_factor": 2, "opset": 17},
+    {"strategy": "loop", "unroll_factor": 2, "opset": 17, "freeze": True, "strip": True},
     {"strategy": "target", "target": "openvino", "unroll_factor": 2},
     {"strategy": "scan", "dequantize": True, "assume_linear_before_reset": True},
     {"strategy": "target", "target": "tinygrad", "dims": {"T": 3, "N": 2}},
