@@ -97,8 +97,12 @@ def recurrent(
     inputs = [helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, dims)]
     if variant.masked:
         inputs.append(helper.make_tensor_value_info("lens", onnx.TensorProto.INT32, dims[1:2]))
+    # As models have them: OpenCV's own LSTM runs three times as fast where the shape of an output is open.
+    state = [directions, dims[1], hidden_size]
     results = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * (4 if name == "Y" else 3))
+        helper.make_tensor_value_info(
+            name, onnx.TensorProto.FLOAT, [dims[0], *state] if name == "Y" else state
+        )
         for name in outputs
     ]
     graph = helper.make_graph([node], "graph", inputs, results, constants)

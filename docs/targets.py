@@ -105,6 +105,10 @@ def _section(target: Target) -> list[str]:
         ops = "all operators" + (f" but {', '.join(target.ops.absent or ())}" if target.ops.absent else "")
     ops += "; copies constants" if target.ops.copies_constants else ""
     ops += "; overwrites outputs that are read" if target.ops.overwrites_outputs else ""
+    if target.ops.copied_outputs:
+        ops += (
+            f"; an output of {' or '.join(target.ops.copied_outputs)} gets other axes, a copy of it does not"
+        )
     if target.ops.inexact_behind_sum:
         ops += f"; {', '.join(target.ops.inexact_behind_sum)} less exact directly behind a sum"
     says = {

@@ -1,4 +1,4 @@
-"""Copies of outputs that a runtime would overwrite.
+"""Copies of outputs that a runtime would overwrite, or give other axes.
 
 A reshaped value has no memory of its own. A runtime that computes an element-wise op in place must not take
 that memory if the value is an output, too.
@@ -23,7 +23,7 @@ After ``CopyOutputsPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -38,8 +38,12 @@ from rnnlower.passes.contracts import Condition
 __all__ = ["CopyOutputsPass"]
 
 
-def _outputs_are_apart(model: ir.Model, owner: object) -> bool:
-    return not any(_is_read(value) for graph in _graphs(model) for value in graph.outputs)
+# A runtime may fuse these with what computes their input.
+_FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
+
+
+def _outputs_are_apart(model: ir.Model, copying: CopyOutputsPass) -> bool:
+    return not copying.found(model)
 
 
 class CopyOutputsPass(Pass):
@@ -47,17 +51,28 @@ class CopyOutputsPass(Pass):
 
     An output also counts as read if a node like the one that computes it has the same inputs: a runtime may
     make one of the two.
+
+    Args:
+        op_types: Operators whose results get one, too, where they are outputs.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_outputs_are_apart,)
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = [
+    def __init__(self, op_types: Collection[str] = ()) -> None:
+        super().__init__()
+        self._op_types = frozenset(op_types)
+
+    def found(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
+        """Return the outputs that need a copy: the graph and the number of each."""
+        return [
             (graph, index)
             for graph in _graphs(model)
             for index, value in enumerate(graph.outputs)
-            if _is_read(value)
+            if _is_read(value) or _is_made_by(value, self._op_types)
         ]
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = self.found(model)
         if found:
             names, knowledge = NameSource(names_in(model)), Knowledge(model)
             for graph, index in found:
@@ -81,6 +96,14 @@ def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or any(
         each.op_identifier() == node.op_identifier() and [*each.inputs] == [*node.inputs] for each in equal
     )
+
+
+def _is_made_by(value: ir.Value, op_types: Collection[str]) -> bool:
+    """Return whether one of some operators computes a value, with or without an activation behind it."""
+    node = value.producer()
+    while node is not None and node.domain == "" and node.op_type in _FUSED and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.domain == "" and node.op_type in op_types
 
 
 def _copy(graph: ir.Graph, index: int, names: NameSource, knowledge: Knowledge) -> None:

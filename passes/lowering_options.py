@@ -139,8 +139,9 @@ class LoweringOptions:
 
     @property
     def copies_outputs(self) -> bool:
-        """True if the target may overwrite an output that other nodes read."""
-        return self.target is not None and self.target.ops.overwrites_outputs
+        """True if some outputs of the model are only right on the target as copies."""
+        ops = None if self.target is None else self.target.ops
+        return ops is not None and (ops.overwrites_outputs or bool(ops.copied_outputs))
 
     @property
     def has_factor(self) -> bool:

@@ -110,7 +110,7 @@ def separate_sums(work: Work) -> None:
 
 
 def copy_outputs(work: Work) -> None:
-    CopyOutputsPass()(work.model)
+    CopyOutputsPass(work.target.ops.copied_outputs)(work.model)
 
 
 def strip(work: Work) -> None:

@@ -39,6 +39,8 @@ class Counts:
         elements: Elements that are written.
         weight_bytes: Bytes of constant matrices that products read.
         multiplies: Multiplications of products.
+        packed_bytes: Bytes of the matrices of Gemms that read constants alone but for the first input, of
+            which a runtime may keep a copy for each node: a body has one, whatever the number of its runs.
         loaded: Nodes that a session holds.
         native_nodes: LSTM, GRU and RNN nodes.
         native_steps: Time steps of their directions.
@@ -54,6 +56,7 @@ class Counts:
     elements: float = 0.0
     weight_bytes: float = 0.0
     multiplies: float = 0.0
+    packed_bytes: float = 0.0
     loaded: float = 0.0
     native_nodes: float = 0.0
     native_steps: float = 0.0
@@ -66,7 +69,8 @@ class Counts:
 
     def times(self, runs: float) -> Counts:
         """Return the counts of a number of runs of the same nodes."""
-        return dataclasses.replace(_combined(lambda one: runs * one, self), loaded=self.loaded)
+        held = {"packed_bytes": self.packed_bytes, "loaded": self.loaded}
+        return dataclasses.replace(_combined(lambda one: runs * one, self), **held)
 
     def of_line(self, longer: Counts, steps: int) -> Counts:
         """Return the counts of a straight line of `steps`; this one has two steps, and `longer` three."""
@@ -138,11 +142,13 @@ def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Co
         # Gemm copies its addend.
         elements *= 2
     out = shapes.get(node.output[0], (1,))
+    weight_bytes = 4.0 * math.prod(weights) if node.input[1] in constants else 0.0
     return Counts(
         nodes=1,
         elements=elements,
-        weight_bytes=4.0 * math.prod(weights) if node.input[1] in constants else 0.0,
+        weight_bytes=weight_bytes,
         multiplies=math.prod(out[:-1]) * math.prod(weights[-2:]),
+        packed_bytes=weight_bytes if node.op_type == "Gemm" and constants.issuperset(node.input[2:]) else 0.0,
         loaded=1,
     )
 

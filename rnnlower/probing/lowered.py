@@ -56,6 +56,12 @@ _READ_STATE = """
         }>
     }
 """
+_CONVOLVED = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    convolved (float[1, 2, 6] X) => (float[n, c, t] Y) <float[2, 2, 1] W = {{1, 2, 3, 4}}> {{
+        Y = {op_type} (X, W)
+    }}
+"""
 
 # A fifth of the difference that fusing a sum makes: rounding to float16 is within the tolerance around 0.
 _BEHIND_SUM = """
@@ -144,22 +150,28 @@ def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
     return {"gates": "separate"} if is_wrong("auto") and not is_wrong("separate") else {}
 
 
-def outputs(asker: Asker) -> dict[str, bool]:
-    """The key ``overwrites_outputs``: an output that others read is wrong, and right as a copy."""
+def outputs(asker: Asker) -> dict[str, Any]:
+    """The keys of outputs that are wrong, and right as copies: what others read, and convolutions."""
     feeds = {"X": np.arange(8, dtype=np.float32).reshape(2, 4) / 8}
-    answers = []
-    for copied in (False, True):
-        asked = []
-        for text in (_READ_OUTPUT, _READ_STATE):
+    row = {"X": np.arange(12, dtype=np.float32).reshape(1, 2, 6) / 8}
+
+    def is_mended(text: str, op_types: Collection[str], fed: Mapping[str, Any]) -> bool:
+        answers = []
+        for copied in (False, True):
             model = ir.from_proto(onnx.parser.parse_model(text))
             if copied:
-                CopyOutputsPass()(model)
-            key = f"{model.graph.name}, copied: {copied}"
-            asked.append(_ask_model(asker, ir.to_proto(model), key, feeds))
-        answers.append(asked)
-    plain, copies = answers
-    mended = [was == "wrong" and now == "right" for was, now in zip(plain, copies, strict=True)]
-    return {"overwrites_outputs": True} if any(mended) else {}
+                CopyOutputsPass(op_types)(model)
+            key = f"{' '.join([str(model.graph.name), *op_types])}, copied: {copied}"
+            answers.append(_ask_model(asker, ir.to_proto(model), key, fed))
+        return answers == ["wrong", "right"]
+
+    read = [is_mended(text, (), feeds) for text in (_READ_OUTPUT, _READ_STATE)]
+    made = [
+        op_type
+        for op_type in ("Conv", "ConvTranspose")
+        if is_mended(_CONVOLVED.format(op_type=op_type), [op_type], row)
+    ]
+    return ({"overwrites_outputs": True} if any(read) else {}) | ({"copied_outputs": made} if made else {})
 
 
 def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:

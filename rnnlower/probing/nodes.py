@@ -78,6 +78,13 @@ class Node:
             return dataclasses.replace(self, inputs=self.inputs | {name})
         values: dict[str, Any] = {"clip": 0.3, "layout": 1, "input_forget": 1, "linear_before_reset": 1}
         values["direction"] = self.direction
+        if name == "activation_alpha":
+            # Of a function in front that takes a slope and a shift: the others take none.
+            own = RECURRENT_OPS[self.op_type].activations
+            node = self.activated("HardSigmoid", *own[1:])
+            count = 2 if self.direction == "bidirectional" else 1
+            numbers = ((name, (0.3,) * count), ("activation_beta", (0.4,) * count))
+            return dataclasses.replace(node, attributes=(*node.attributes, *numbers))
         if name in values:
             return dataclasses.replace(self, attributes=(*self.attributes, (name, values[name])))
         return self.activated(name)

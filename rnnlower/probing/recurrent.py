@@ -143,6 +143,10 @@ class _Tries:
         attributes = {name: values for name, values in attributes.items() if name not in self._claims.taken}
         if not self._right(lambda node: node.activated(), "activations"):
             attributes["activations"] = []
+        if "HardSigmoid" in self._claims.functions and not self._right(
+            lambda node: node.with_("activation_alpha"), "activations"
+        ):
+            attributes |= {"activation_alpha": [], "activation_beta": []}
         forward = [node.with_("direction") for node in self._nodes if node.direction == "forward"]
         if forward and not self._right(lambda node: node, "direction", forward):
             attributes["direction"] = [name for name in self._claims.directions if name != "forward"]

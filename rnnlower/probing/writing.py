@@ -94,6 +94,7 @@ def _said(target: Target) -> dict[str, dict[str, Any]]:
     ops = {
         "allowed": sorted(target.op_types),
         "overwrites_outputs": target.ops.overwrites_outputs,
+        "copied_outputs": sorted(target.ops.copied_outputs),
         "inexact_behind_sum": target.ops.inexact_behind_sum,
     }
     said: dict[str, dict[str, Any]] = {"ops": ops}

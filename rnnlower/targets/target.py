@@ -37,6 +37,7 @@ version) or, if there is no source, ``guess = true``::
     functions = false             # whether it supports model-local functions
     copies_constants = false      # whether each node that reads a constant gets a copy; an Identity shares it
     overwrites_outputs = false    # whether it may overwrite an output that other nodes read; a Cast copies it
+    copied_outputs = ["Conv"]     # operators that give the model's outputs other axes; a Cast copies those
     inexact_behind_sum = ["Tanh"]  # operators that are less exact behind an Add or Gemm; a Max goes between
     source = "..."
 
@@ -201,6 +202,7 @@ class Ops(Claim):
     functions: bool = False
     copies_constants: bool = False
     overwrites_outputs: bool = False
+    copied_outputs: Sequence[str] = ()
     inexact_behind_sum: Sequence[str] = ()
 
 

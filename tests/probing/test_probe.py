@@ -62,7 +62,7 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     lstm, lstm_under_spec, gru, gru_under_spec, quantized = target.recurrent
     assert (lstm.ops, lstm.directions, lstm.wrong) == (["LSTM"], ["forward", "bidirectional"], ["reverse"])
     assert set(lstm.inputs or ()) == {"B", "initial_h", "initial_c", "P"}
-    assert lstm.attributes == {"layout": [0]}
+    assert lstm.attributes == {"layout": [0], "activation_alpha": [], "activation_beta": []}
     assert (gru.ops, gru.needs) == (["GRU"], ["initial_h"])
     assert gru.attributes == {"layout": [0], "direction": ["reverse", "bidirectional"]}
     assert gru.tried == "batches of 2, 3 steps, 8 features, 16 units"

@@ -76,6 +76,26 @@ def test_a_runtime_that_keeps_outputs() -> None:
         assert lowered.outputs(asker) == {}
 
 
+class AddsAxes(Runtime):
+    """A runtime in which what a Conv computes has four axes until another node reads it."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        made = {name: node.op_type for node in model.graph.node for name in node.output}
+        return [
+            {
+                name: array[..., np.newaxis] if made[name] == "Conv" else array
+                for name, array in evaluate(model, feeds).items()
+            }
+            for feeds in trials
+        ]
+
+
+def test_a_runtime_whose_convolutions_have_more_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", AddsAxes)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.outputs(asker) == {"copied_outputs": ["Conv"]}
+
+
 class FusesSums(Runtime):
     """A runtime whose kernel for an Add with a Tanh behind it is less exact than its Tanh."""
 

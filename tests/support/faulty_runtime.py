@@ -41,6 +41,8 @@ class Runtime:
                 raise EngineError("h0.rows == expectedRows")
             if node.op_type == "RNN" or "sequence_lens" in node.input or "layout" in attributes:
                 raise EngineError("not supported")
+            if node.op_type == "LSTM" and "activation_alpha" in attributes:
+                raise EngineError("LSTM activation_alpha must match activations")
             if node.op_type == "LSTM" and (len(node.input) == 4 and not node.input[3]):
                 raise EngineError("an empty B")
             if node.op_type == "If" and any(

@@ -88,6 +88,42 @@ def test_a_target_that_overwrites_outputs_gets_copies(place: str) -> None:
     assert rnnlower.verify(model, result)
 
 
+@pytest.mark.parametrize("behind", ["", "Relu", "Clip"])
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_a_convolution_of_one_dimension_that_is_an_output_gets_a_copy(op_type: str, behind: str) -> None:
+    """MNN gives it four axes, also behind an activation that it fuses with it."""
+
+    def numbers(count: int) -> str:
+        return ", ".join(f"{(index * 7 % 11) / 11 - 0.5:.3f}" for index in range(count))
+
+    last = f"C = {op_type} (H, k) Z = {behind} (C)" if behind else f"Z = {op_type} (H, k)"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[5, 1, 3] X) => (float[n, c, t] Z)
+        <float[1, 8, 3] W = {{{numbers(24)}}}, float[1, 8, 2] R = {{{numbers(16)}}},
+         float[2, 2, 1] k = {{{numbers(4)}}}, int64[3] shape = {{1, 2, 5}}> {{
+            Y = LSTM <hidden_size = 2> (X, W, R)
+            H = Reshape (Y, shape)
+            {last}
+        }}
+    """)
+    result = rnnlower.lower(model, target="mnn")
+    assert isinstance(result, onnx.ModelProto)
+    assert [result.graph.node[-1].op_type, *result.graph.node[-1].output] == ["Cast", "Z"]
+    assert rnnlower.verify(model, result)
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_emx_gets_no_parameters_of_activations(op_type: str) -> None:
+    """It wants one for each activation, even for those that take none."""
+    functions = ("HardSigmoid", "Tanh", "Tanh")[: 3 if op_type == "LSTM" else 2]
+    own = Config(op_type=op_type, x_dims="static", activations=functions, activation_alpha=(0.2,))
+    result = rnnlower.lower(own.build(), target="emx", native="keep")
+    assert isinstance(result, onnx.ModelProto)
+    assert op_type not in [node.op_type for node in result.graph.node]
+    assert rnnlower.verify(own.build(), result)
+
+
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 def test_a_target_that_is_less_exact_behind_a_sum_gets_a_max_between(op_type: str) -> None:
     """QNN fuses an Add with the Sigmoid or Tanh behind it, and that kernel is off by up to 7e-3."""

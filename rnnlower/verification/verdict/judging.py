@@ -203,7 +203,7 @@ class Judge:
         is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
         may_differ = doubt.is_open(name) and not is_coarse
         may_differ |= bool(doubt.overflowing_outputs - {*masks})
-        if not may_differ or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        if not may_differ or name not in doubt.noise or _kind(found) != _kind(expected):
             return None
         beyond, tolerance = doubt.reference_overflows(name), self.tolerance(expected.dtype, one.trial.feeds)
         wide, other = (values.get(name) for values in in_float64())
@@ -242,7 +242,7 @@ class Judge:
         expected, found = one.trial.outputs[name], one.outputs[name]
         if not doubt.overflowing_outputs - {*masks}:
             return False
-        if name not in doubt.noise or found.shape != expected.shape or found.dtype != expected.dtype:
+        if name not in doubt.noise or _kind(found) != _kind(expected):
             return False
         places, zero = doubt.overflows(name, found), np.zeros((), expected.dtype)
         expected, found = np.where(places, zero, expected), np.where(places, zero, found)
@@ -334,6 +334,10 @@ class Judge:
         return first_difference(
             graph, names, values[0], values[1], lambda dtype: self.tolerance(dtype, trial.feeds)
         )
+
+
+def _kind(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    return value.shape, value.dtype
 
 
 def _shape_only(value: Any) -> Any:
