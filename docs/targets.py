@@ -109,6 +109,8 @@ def _section(target: Target) -> list[str]:
         ops += (
             f"; an output of {' or '.join(target.ops.copied_outputs)} gets other axes, a copy of it does not"
         )
+    if target.ops.loses_nan:
+        ops += f"; {', '.join(target.ops.loses_nan)} make numbers of NaN"
     if target.ops.inexact_behind_sum:
         ops += f"; {', '.join(target.ops.inexact_behind_sum)} less exact directly behind a sum"
     says = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.freeze_initializers import FreezeInitializersPass
     from rnnlower.passes.infer_types import InferTypesPass
     from rnnlower.passes.inline_functions import InlineFunctionsPass
+    from rnnlower.passes.keep_nan import KeepNaNPass
     from rnnlower.passes.legacy_constants import LegacyConstantsPass
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass
     from rnnlower.passes.remove_noops import RemoveNoopsPass
@@ -52,6 +53,7 @@ __all__ = [
     "FreezeInitializersPass",
     "InferTypesPass",
     "InlineFunctionsPass",
+    "KeepNaNPass",
     "LegacyConstantsPass",
     "LowerRecurrentPass",
     "RemoveNoopsPass",
@@ -83,6 +85,7 @@ _HOMES = {
     "FreezeInitializersPass": "freeze_initializers",
     "InferTypesPass": "infer_types",
     "InlineFunctionsPass": "inline_functions",
+    "KeepNaNPass": "keep_nan",
     "LegacyConstantsPass": "legacy_constants",
     "LowerRecurrentPass": "lower_recurrent",
     "RemoveNoopsPass": "remove_noops",

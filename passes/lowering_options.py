@@ -138,6 +138,11 @@ class LoweringOptions:
         return self.target is not None and bool(self.target.ops.inexact_behind_sum)
 
     @property
+    def keeps_nan(self) -> bool:
+        """True if operators of the target make numbers of NaN."""
+        return self.target is not None and bool(self.target.ops.loses_nan)
+
+    @property
     def copies_outputs(self) -> bool:
         """True if some outputs of the model are only right on the target as copies."""
         ops = None if self.target is None else self.target.ops

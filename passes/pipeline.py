@@ -203,6 +203,11 @@ PIPELINE: Sequence[Step] = (
         when=("emits", "separates_sums"),
     ),
     Step(
+        emitting.keep_nan,
+        "Emitted ops lose NaN, too; a step before could look for the forms of the operators.",
+        when=("folds", "emits", "keeps_nan"),
+    ),
+    Step(
         emitting.copy_outputs,
         "A later step could take a Cast to the same type away.",
         when=("emits", "copies_outputs"),

@@ -12,6 +12,7 @@ from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
+from rnnlower.passes.keep_nan import KeepNaNPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.passes.separate_sums import SeparateSumsPass
@@ -107,6 +108,15 @@ def share_constants(work: Work) -> None:
 
 def separate_sums(work: Work) -> None:
     SeparateSumsPass(work.target.ops.inexact_behind_sum)(work.model)
+
+
+def keep_nan(work: Work) -> None:
+    keeping = KeepNaNPass(work.target.ops.loses_nan)
+    keeping(work.model)
+    work.notes += [
+        f"target {work.target.name} makes numbers of NaN in {op_type}: {len(names)} get ops that keep it"
+        for op_type, names in keeping.kept.items()
+    ]
 
 
 def copy_outputs(work: Work) -> None:

@@ -14,7 +14,16 @@ from rnnlower.errors import UnverifiableError
 from rnnlower.probing import operators, types
 from rnnlower.probing.asking import Asker
 from rnnlower.probing.keeping import PROBED, kept
-from rnnlower.probing.lowered import adaptations, cautions, control_flow, gates, open_sizes, outputs, sums
+from rnnlower.probing.lowered import (
+    adaptations,
+    cautions,
+    control_flow,
+    gates,
+    nans,
+    open_sizes,
+    outputs,
+    sums,
+)
 from rnnlower.probing.quantized import quantized_rules
 from rnnlower.probing.recurrent import recurrent_rules
 from rnnlower.probing.writing import toml_text
@@ -150,7 +159,7 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
         "control_flow": {"ops": []} | source,
         "shapes": {"static": not dynamic} | source,
         "dtypes": {"allowed": dtypes} | source,
-        "ops": {"allowed": ops} | outputs(asker) | sums(asker, ops) | tested,
+        "ops": {"allowed": ops} | outputs(asker) | nans(asker, ops) | sums(asker, ops) | tested,
         "limits": [limit | source for limit in (*limits, *types.lacking(asker, ops, dtypes))],
     }
     groups.begin("control flow")

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from rnnlower.engines.reference import evaluate
 from rnnlower.errors import RnnLowerError
 from rnnlower.passes.copy_outputs import CopyOutputsPass
+from rnnlower.passes.keep_nan import KeepNaNPass
 from rnnlower.passes.pipeline import LoweringOptions, lower_model
 from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.probing.asking import Asker, Question
@@ -23,7 +24,7 @@ from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
 from rnnlower.targets.validation import ADAPTABLE
 
-__all__ = ["adaptations", "cautions", "control_flow", "gates", "open_sizes", "outputs", "sums"]
+__all__ = ["adaptations", "cautions", "control_flow", "gates", "nans", "open_sizes", "outputs", "sums"]
 
 Tables = Mapping[str, Any]
 
@@ -73,6 +74,23 @@ _BEHIND_SUM = """
         difference = Sub (alone, behind)
         Y = Mul (difference, fifth)
     }}
+"""
+# NaN that is fed stands where a pass sees that a Softmax may make it.
+_OF_NAN = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    of_nan (float[2, 3] X) => (float[2, 3] Y) <float mask = {{-inf}}, bool[3] fed = {{1, 1, 1}}> {{
+        masked = Add (X, mask)
+        rows = Softmax <axis = -1> (masked)
+        chosen = Where (fed, X, rows)
+        Y = {op_type} (chosen)
+    }}
+"""
+_OF_A_MASK = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    of_a_mask (float[2, 3] X) => (float[2, 3] Y) <float[2, 1] mask = {0, -inf}> {
+        masked = Add (X, mask)
+        Y = Softmax <axis = -1> (masked)
+    }
 """
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 
@@ -185,6 +203,22 @@ def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
             if _ask_model(asker, ir.to_proto(model), f"{op_type} behind a Max", feeds) == "right":
                 found.append(op_type)
     return {"inexact_behind_sum": found} if found else {}
+
+
+def nans(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
+    """The key ``loses_nan``: operators that make numbers of NaN, and do not with ops around them."""
+    numbers, found = np.array([[1, 0.5, -1], [2, 1, 0]], np.float32), []
+    for op_type in (name for name in ("Relu", "Softmax", *_ACTIVATIONS) if name in ops):
+        is_mask = op_type == "Softmax"
+        fed = {"X": numbers if is_mask else np.where(numbers == 1, np.float32(np.nan), numbers)}
+        model = ir.from_proto(
+            onnx.parser.parse_model(_OF_A_MASK if is_mask else _OF_NAN.format(op_type=op_type))
+        )
+        if _ask_model(asker, ir.to_proto(model), f"{op_type} of NaN", fed) == "wrong":
+            KeepNaNPass([op_type])(model)
+            if _ask_model(asker, ir.to_proto(model), f"{op_type} of NaN, kept", fed) == "right":
+                found.append(op_type)
+    return {"loses_nan": sorted(found)} if found else {}
 
 
 def _ask_model(asker: Asker, model: onnx.ModelProto, key: str, feeds: Mapping[str, Any]) -> str:

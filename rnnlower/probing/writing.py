@@ -95,6 +95,7 @@ def _said(target: Target) -> dict[str, dict[str, Any]]:
         "allowed": sorted(target.op_types),
         "overwrites_outputs": target.ops.overwrites_outputs,
         "copied_outputs": sorted(target.ops.copied_outputs),
+        "loses_nan": sorted(target.ops.loses_nan),
         "inexact_behind_sum": target.ops.inexact_behind_sum,
     }
     said: dict[str, dict[str, Any]] = {"ops": ops}

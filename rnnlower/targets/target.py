@@ -38,6 +38,7 @@ version) or, if there is no source, ``guess = true``::
     copies_constants = false      # whether each node that reads a constant gets a copy; an Identity shares it
     overwrites_outputs = false    # whether it may overwrite an output that other nodes read; a Cast copies it
     copied_outputs = ["Conv"]     # operators that give the model's outputs other axes; a Cast copies those
+    loses_nan = ["Relu"]          # unary operators that make numbers of NaN, or a Softmax: of a row of -inf
     inexact_behind_sum = ["Tanh"]  # operators that are less exact behind an Add or Gemm; a Max goes between
     source = "..."
 
@@ -203,6 +204,7 @@ class Ops(Claim):
     copies_constants: bool = False
     overwrites_outputs: bool = False
     copied_outputs: Sequence[str] = ()
+    loses_nan: Sequence[str] = ()
     inexact_behind_sum: Sequence[str] = ()
 
 

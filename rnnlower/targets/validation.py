@@ -106,7 +106,9 @@ def validate(target: Target) -> None:
         for name, values in attributes.items():
             known_word(name, tuple(types), f"{where} has an unknown attribute {name!r}")
             _check_values(values, types[name], f"{where}.{name}")
-    mends = (("overwrites_outputs", "Cast"), ("copied_outputs", "Cast"), ("inexact_behind_sum", "Max"))
+    mends = [("overwrites_outputs", "Cast"), ("copied_outputs", "Cast"), ("inexact_behind_sum", "Max")]
+    mends += [("loses_nan", "ReduceMax")] if "Softmax" in target.ops.loses_nan else []
+    mends += [("loses_nan", "IsNaN")] if {*target.ops.loses_nan} - {"Softmax"} else []
     for key, mend in mends:
         if getattr(target.ops, key) and mend not in target.op_types:
             raise ValueError(f"ops.{key} takes a {mend}, which the target does not have")
@@ -141,7 +143,7 @@ def words(target: Target) -> Iterator[tuple[Iterable[str], Collection[str], str]
     for name in ("allowed", "absent"):
         named = getattr(target.ops, name) or ()
         yield (op_type for op_type in named if "." not in op_type), _standard_ops(), f"ops.{name}"
-    for name in ("copied_outputs", "inexact_behind_sum"):
+    for name in ("copied_outputs", "loses_nan", "inexact_behind_sum"):
         yield getattr(target.ops, name), _standard_ops(), f"ops.{name}"
     for index, limit in enumerate(target.limits):
         where = f"limits[{index}]"

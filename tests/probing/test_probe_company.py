@@ -96,6 +96,41 @@ def test_a_runtime_whose_convolutions_have_more_axes(monkeypatch: pytest.MonkeyP
         assert lowered.outputs(asker) == {"copied_outputs": ["Conv"]}
 
 
+class LosesNaN(Runtime):
+    """A runtime whose Tanh is 1 for NaN, and whose Softmax is 0 for a row of -inf."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        changed = onnx.ModelProto.FromString(model.SerializeToString())
+        lost = {"Tanh": np.float32(1), "Softmax": np.float32(0)}
+        for op_type, number in lost.items():
+            changed.graph.initializer.append(numpy_helper.from_array(number, f"{op_type}/number"))
+        nodes = []
+        for node in changed.graph.node:
+            nodes.append(node)
+            if node.op_type in lost:
+                name = node.output[0]
+                node.output[0] = f"{name}/right"
+                nodes.append(helper.make_node("IsNaN", [node.output[0]], [f"{name}/lost"]))
+                three = [f"{name}/lost", f"{node.op_type}/number", node.output[0]]
+                nodes.append(helper.make_node("Where", three, [name]))
+        del changed.graph.node[:]
+        changed.graph.node.extend(nodes)
+        return [evaluate(changed, feeds) for feeds in trials]
+
+
+def test_a_runtime_that_makes_numbers_of_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", LosesNaN)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.nans(asker, ["Relu", "Sigmoid", "Softmax", "Tanh"]) == {
+            "loses_nan": ["Softmax", "Tanh"]
+        }
+
+
+def test_a_runtime_that_keeps_nan() -> None:
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.nans(asker, ["Relu", "Sigmoid", "Softmax", "Tanh"]) == {}
+
+
 class FusesSums(Runtime):
     """A runtime whose kernel for an Add with a Tanh behind it is less exact than its Tanh."""
 

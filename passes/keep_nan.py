@@ -1,0 +1,176 @@
+"""NaN that a runtime would turn into numbers.
+
+A Softmax of a row that a mask fills with -inf is NaN, and so is all that is computed from it. Some runtimes
+make zeros of such a row, or have kernels that make a number of NaN.
+
+Before::
+
+    (float[2, 3] x) => (float[2, 3] y) <float mask = {-inf}> {
+        masked = Add (x, mask)
+        weights = Softmax <axis = -1> (masked)
+        y = Tanh (weights)
+    }
+
+After ``KeepNaNPass(["Tanh"])``::
+
+    (float[2, 3] x) => (float[2, 3] y) <float mask = {-inf}> {
+        masked = Add (x, mask)
+        weights = Softmax <axis = -1> (masked)
+        number = Tanh (weights)
+        is_nan = IsNaN (weights)
+        y = Where (is_nan, weights, number)
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.splicing import replace_outputs
+from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.passes.base import Pass
+from rnnlower.passes.contracts import Condition
+
+__all__ = ["KeepNaNPass"]
+
+_ROWS = "Softmax"
+_DONE = "rnnlower.keeps_nan"
+
+
+def _nan_is_kept(model: ir.Model, keeping: KeepNaNPass) -> bool:
+    return not keeping.found(model)
+
+
+class KeepNaNPass(Pass):
+    """Keeps NaN behind a Softmax of what is computed from an infinite constant, as masks are.
+
+    A unary operator gets a Where that passes NaN by. A Softmax gets an Add of twice the largest element of
+    the row less itself: NaN if that is infinite, else 0.
+
+    Args:
+        op_types: The operators that make a number of NaN; a Softmax: of a row of -inf.
+
+    Attributes:
+        kept: The names of the nodes, by operator.
+    """
+
+    ENSURES: ClassVar[Sequence[Condition]] = (_nan_is_kept,)
+
+    def __init__(self, op_types: Collection[str]) -> None:
+        super().__init__()
+        self._op_types = frozenset(op_types)
+        self.kept: dict[str, list[str]] = {}
+
+    def found(self, model: ir.Model) -> list[ir.Node]:
+        """Return the nodes that may lose NaN."""
+        if not any(_is_infinite(value) for node, _ in walk(model.graph) for value in node.inputs):
+            return []
+        search = _Search(self._op_types)
+        search.enter(model.graph)
+        return search.found
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        found = self.found(model)
+        if found:
+            writer = _Writer(model)
+            for node in found:
+                self.kept.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
+                writer.keep(node)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+
+class _Search:
+    """A walk in the order of the nodes, which notes what infinite constants and NaN may reach."""
+
+    def __init__(self, op_types: Collection[str]) -> None:
+        self.found: list[ir.Node] = []
+        self._op_types = op_types
+        self._infinite: set[ir.Value] = set()
+        self._nan: set[ir.Value] = set()
+
+    def enter(self, graph: ir.Graph) -> bool:
+        """Look at the nodes of a graph; return whether one of them may make NaN."""
+        seen = [self._see(node) for node in graph]
+        return any(seen)
+
+    def _see(self, node: ir.Node) -> bool:
+        bodies = list(subgraphs_of(node))
+        read = [value for value in node.inputs if value is not None]
+        marks = []
+        for marked, by_itself in ((self._infinite, _is_infinite), (self._nan, lambda value: False)):
+            inside = (value for body in bodies for inner, _ in walk(body) for value in inner.inputs)
+            mark = any(value in marked or by_itself(value) for value in (*read, *inside) if value is not None)
+            # What one iteration computes the next one reads.
+            marked.update(value for body in bodies if mark for value in body.inputs)
+            marks.append(mark)
+        is_infinite, is_nan = marks
+        is_nan |= is_infinite and node.op_type == _ROWS
+        for body in bodies:
+            is_nan |= self.enter(body)
+        self._infinite.update(node.outputs if is_infinite else ())
+        self._nan.update(node.outputs if is_nan else ())
+        if is_nan and node.domain == "" and node.op_type in self._op_types and _DONE not in node.meta:
+            self.found.append(node)
+        return is_nan
+
+
+def _is_infinite(value: ir.Value | None) -> bool:
+    tensor = constant_of(value)
+    if tensor is None or not tensor.dtype.is_floating_point():
+        return False
+    return bool(np.isinf(tensor.numpy().astype(np.float64)).any())
+
+
+class _Writer:
+    """A writer of nodes in the place of one node."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.knowledge = Knowledge(model)
+        self._names = NameSource(names_in(model))
+        self._pool = InitializerPool(model, self._names)
+
+    def keep(self, node: ir.Node) -> None:
+        """Write a twin of the node, and what keeps NaN; readers read that."""
+        twin = ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name)
+        twin.meta.update(node.meta)
+        twin.meta[_DONE] = True
+        made = [twin, *(self._of_rows(node, twin) if node.op_type == _ROWS else _of_elements(node, twin))]
+        old, graph = node.outputs[0], node.graph
+        assert graph is not None
+        for each in made:
+            each.name = each.name or self._names.fresh(f"{node.name or old.name}/{each.op_type}")
+            each.outputs[0].name = self._names.fresh(f"{old.name}/{each.op_type}")
+            each.outputs[0].type = ir.TensorType(ir.DataType.BOOL) if each.op_type == "IsNaN" else old.type
+        graph.insert_before(node, made)
+        self.knowledge.inherit(made[-1].outputs[0], old)
+        replace_outputs(node, [made[-1].outputs[0]])
+
+    def _of_rows(self, node: ir.Node, twin: ir.Node) -> list[ir.Node]:
+        axes, attributes = self._axes(node)
+        largest = ir.node("ReduceMax", [node.inputs[0], *axes], attributes)
+        # A runtime may give the largest finite number for a row of -inf: twice that is -inf.
+        doubled = ir.node("Add", [largest.outputs[0]] * 2)
+        nothing = ir.node("Sub", [doubled.outputs[0]] * 2)
+        return [largest, doubled, nothing, ir.node("Add", [twin.outputs[0], nothing.outputs[0]])]
+
+    def _axes(self, node: ir.Node) -> tuple[list[ir.Value], dict[str, list[int]]]:
+        """Return the axes of a Softmax, as inputs and attributes of a reduction."""
+        opset, shape = self.knowledge.opset, self.knowledge.shape(node.inputs[0])
+        axes = [node.attributes.get_int("axis", -1 if opset >= 13 else 1)]
+        if opset < 13 and shape is not None:
+            # These versions normalize over all axes from there on.
+            axes = [*range(axes[0] % len(shape), len(shape))]
+        return ([], {"axes": axes}) if opset < 18 else ([self._pool.integers(tuple(axes))], {})
+
+
+def _of_elements(node: ir.Node, twin: ir.Node) -> list[ir.Node]:
+    is_nan = ir.node("IsNaN", [node.inputs[0]])
+    return [is_nan, ir.node("Where", [is_nan.outputs[0], node.inputs[0], twin.outputs[0]])]
