@@ -24,6 +24,7 @@ from rnnlower.cli.running import (
 )
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import UnverifiableError, VerificationError
+from rnnlower.recurrent.operators import QUANTIZED_LSTM
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -34,6 +35,19 @@ if TYPE_CHECKING:
     from rnnlower.verification import VerificationResult
 
 __all__ = ["Rewriting"]
+
+
+_QUANTIZING = frozenset(
+    {
+        "ConvInteger",
+        "DynamicQuantizeLinear",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+    }
+)
+"""Operators that round to integers."""
 
 
 class Rewriting:
@@ -80,16 +94,19 @@ class Rewriting:
         self.facts: ModelFacts | None = None
         self.sizes = (0, 0)
         self.shared: Collection[pathlib.Path] = ()
+        self._op_types: set[str] = set()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[tuple[ir.Model, Tell]]:
         """Yield the model, and the progress callback."""
         from rnnlower.files.model_io import read_model
+        from rnnlower.graph.walk import op_types
         from rnnlower.reporting import model_facts
 
         with progress("reading", self.showing.quiet, self.phases) as tell:
             model = read_model(self.source)
             self.sizes = (size_on_disk(self.source, model), 0)
+            self._op_types = op_types(model)
             self.facts = model_facts(self.source) if self.showing.report is not None else None
             yield model, tell
 
@@ -109,6 +126,7 @@ class Rewriting:
             warnings: Ways in which the result may not meet the user's expectation.
         """
         from rnnlower.files.model_io import staged
+        from rnnlower.graph.walk import op_types
 
         for note in notes:
             say(f"rnnlower: note: {note}", self.showing.quiet)
@@ -118,6 +136,7 @@ class Rewriting:
             progress("writing", self.showing.quiet, self.phases) as tell,
             staged(model, self.output, self.external_data) as stage,
         ):
+            self._op_types -= {"Loop", "Scan"} - op_types(model)
             if self.verifies:
                 verification = self._verify(stage.path, settings, tell)
             if verification is None or verification:
@@ -133,7 +152,9 @@ class Rewriting:
             return verify_files(self.source, result, self.settings | settings, tell)
         except UnverifiableError as error:
             if error.on is not None:
-                error.advise("--on none writes the result without a run there")
+                error.advise(
+                    "; ".join([*self._other_forms(), "--on none writes the result without a run there"])
+                )
             raise
 
     def report(
@@ -184,6 +205,19 @@ class Rewriting:
         on = verification.on
         where = f" on {on.label}" if on is not None and not on.equal else ""
         problem = next(iter(verification.problems), f"the result differs from the source{where}")
+        remedies = [*(self._other_forms() if where else ()), other_comparison(verification, self.settings)]
         return VerificationError(
-            f"{problem}; {self.output} was not written", remedy=other_comparison(verification, self.settings)
+            f"{problem}; {self.output} was not written", remedy="; ".join(filter(None, remedies))
         )
+
+    def _other_forms(self) -> Iterator[str]:
+        """Yield forms of the model that may run where this one fails."""
+        if self.name in ("lower", "unroll") and {"Loop", "Scan"} & self._op_types:
+            yield "--control-flow unroll makes straight lines of the model's own Loop and Scan nodes"
+        if QUANTIZED_LSTM in self._op_types:
+            yield "--dequantize gives the quantized recurrent nodes float weights"
+        elif _QUANTIZING & self._op_types:
+            yield (
+                "the model is quantized, and a runtime may round its last bit another way: lower the float "
+                "model instead, and quantize the result"
+            )

@@ -91,6 +91,35 @@ def test_a_runtime_that_cannot_run_it(tmp_path: Path) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
+@pytest.mark.parametrize(
+    ("fault", "code"), [(FAULTS["a wrong weight"], 1), ({"model": "raise SystemExit('no')"}, 4)]
+)
+def test_a_loop_of_the_model_may_be_what_fails_there(
+    tmp_path: Path, fault: dict[str, str], code: int
+) -> None:
+    on = board(tmp_path, **fault)
+    model = save(Config(place="loop").build(), tmp_path)
+    result = rnnlower("unroll", model, "-o", tmp_path / "out.onnx", "--trials=1", "--on", on, code=code)
+    assert "--control-flow unroll makes straight lines of the model's own Loop and Scan" in result.stderr
+    plain = rnnlower(*lowering(tmp_path, "unroll", on), code=code)
+    assert "--control-flow" not in plain.stderr
+
+
+def test_a_quantized_model_that_differs_there(tmp_path: Path) -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[3, 1, 2] X) => (float[3, 1, 2] Z)
+        <float s = {0.1}, uint8 z = {3}, float[2, 2] W = {1, 2, 3, 4}> {
+            Q = QuantizeLinear (X, s, z) D = DequantizeLinear (Q, s, z) Z = MatMul (D, W)
+        }
+    """
+    on = board(tmp_path, **FAULTS["a wrong weight"])
+    model = save(onnx.parser.parse_model(text), tmp_path)
+    result = rnnlower("unroll", model, "-o", tmp_path / "out.onnx", "--trials=1", "--on", on, code=1)
+    assert "the model is quantized" in result.stderr
+    assert "lower the float model instead" in result.stderr
+
+
 def test_a_runtime_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RNNLOWER_PYTHON_OPENVINO", str(tmp_path / "nowhere"))
     run = rnnlower(*lowering(tmp_path, "unroll", "openvino"), code=4)
