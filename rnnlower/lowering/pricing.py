@@ -148,7 +148,7 @@ def _own(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> Co
         elements=elements,
         weight_bytes=weight_bytes,
         multiplies=math.prod(out[:-1]) * math.prod(weights[-2:]),
-        packed_bytes=weight_bytes if node.op_type == "Gemm" and constants.issuperset(node.input[2:]) else 0.0,
+        packed_bytes=weight_bytes if node.op_type == "Gemm" and {*node.input[2:]} <= {*constants} else 0.0,
         loaded=1,
     )
 

@@ -265,3 +265,27 @@ def test_the_first_steps_of_what_explodes_are_compared(seed: int) -> None:
     )
     assert verify(source, rnnlower.unroll(source))
     assert not verify(source, rnnlower.unroll(faulty))
+
+
+def test_integers_behind_rows_of_nan_are_compared() -> None:
+    """NaN among the outputs is no range that integers could exceed."""
+    reference, candidate = (
+        onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : 17]>
+            main (float[2, 3] X) => (uint8[2] P, float[2, 3] S)
+            <float low = {{{low}}}, float zero = {{0}}, int64[1] one = {{1}}> {{
+                sums = ReduceSum (X, one)
+                is_low = Less (sums, zero)
+                mask = Where (is_low, low, zero)
+                M = Add (X, mask)
+                S = Softmax <axis = -1> (M)
+                is_nan = IsNaN (S)
+                ones = Cast <to = 6> (is_nan)
+                I = ReduceMax <axes = [1], keepdims = 0> (ones)
+                P = Cast <to = 2> (I)
+            }}
+        """)
+        for low in ("-inf", "0")
+    )
+    result = verify(reference, candidate)
+    assert [output.equal for output in result.outputs] == [False, False]
