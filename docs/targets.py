@@ -35,9 +35,9 @@ trial.
 A recurrent node that the runtime computes correctly keeps its operator or is lowered, whichever is
 estimated to be faster; `--native keep` always keeps it. A lowered node is unrolled if
 the runtime has neither Scan nor Loop or there are few steps; otherwise it becomes a Scan, or a Loop if there
-is no Scan. Only operators of the runtime are emitted, in an opset that it accepts. An operator that is missing,
-or limited to another form, is expressed by others, in emitted nodes and in the rest of the model alike. If that
-is impossible, a recurrent node is refused by name; another node stays and is named in a note.
+is no Scan. Only operators of the runtime are emitted, in an opset that it accepts. An operator that is
+missing, or limited to another form, is expressed by others, in emitted nodes and in the rest of the model
+alike. If that is impossible, a recurrent node is refused by name; another node stays and is named in a note.
 
 - Split: Slices. Gemm: MatMul and Add, also where the runtime requires a constant matrix and the matrix is
   computed. Squeeze and Unsqueeze: Reshape.
