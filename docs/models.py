@@ -43,7 +43,7 @@ class Package:
         what: What it does.
         requirement: What pip is asked for.
         file: The name of its file.
-        licence: The package's licence.
+        license: The package's license.
         shapes: The shapes of its inputs.
         sets: The inputs that are set.
         example: The target of the command that is shown.
@@ -53,7 +53,7 @@ class Package:
     what: str
     requirement: str
     file: str
-    licence: str
+    license: str
     shapes: Mapping[str, Sequence[int]]
     sets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     example: str = "tract"
@@ -175,7 +175,7 @@ INTRODUCTION = """\
 
 <!-- Written by docs/models.py. -->
 
-Published models with recurrent nodes, each from a PyPI package with a free licence, on runtimes from PyPI:
+Published models with recurrent nodes, each from a PyPI package with a free license, on runtimes from PyPI:
 the original file → the result of `rnnlower lower --target`.
 
 - *right*: the numbers equal those of onnxruntime on the original file, within 2e-4 of the largest;
@@ -258,7 +258,7 @@ def _page(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from ("", "What is not right when lowered, in the runtime's words:", "", *rest)
     for package in PACKAGES:
         yield from ("", f"## {package.title}", "")
-        yield f"{package.what[0].upper()}{package.what[1:]}. Package `{package.name}`, {package.licence}."
+        yield f"{package.what[0].upper()}{package.what[1:]}. Package `{package.name}`, {package.license}."
         yield from ("", "```sh", package.command, "```")
 
 

@@ -152,7 +152,7 @@ NETWORKS: dict[str, tuple[str, Callable[[], onnx.ModelProto]]] = {
         _denoiser,
     ),
     "ocr_conv_bilstm_gemm": (
-        "Conv, pooling, bidirectional LSTM and Gemm with dynamic batch and width, as a text recogniser.",
+        "Conv, pooling, bidirectional LSTM and Gemm with dynamic batch and width, as a text recognizer.",
         _ocr,
     ),
     "gru_two_layers_dynamic": (

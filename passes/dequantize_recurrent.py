@@ -109,8 +109,8 @@ def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> i
     values, scale, zero_point = known
     values = np.ascontiguousarray(values.transpose(0, 2, 1))
     if not keep_integers:
-        centred = values.astype(np.float32) - _columns(zero_point.astype(np.float32))
-        return e.constant(centred * _columns(scale), name=parts[0].name or "")
+        centered = values.astype(np.float32) - _columns(zero_point.astype(np.float32))
+        return e.constant(centered * _columns(scale), name=parts[0].name or "")
     lanes = [
         _dequantized(e, values[[d]], scale[d], zero_point[d], parts[0].name or "") for d in range(len(values))
     ]
@@ -134,7 +134,7 @@ def _dequantized(
 
 def _at_run_time(e: Emitter, values: ir.Value, scale: ir.Value, zero_point: ir.Value) -> ir.Value:
     shape = e.integers(0, 1, -1)
-    centre = e.op("Reshape", e.cast(zero_point, e.dtype), shape, since=5)
-    centred = e.op("Sub", e.cast(values, e.dtype), centre)
-    product = e.op("Mul", centred, e.op("Reshape", scale, shape, since=5))
+    center = e.op("Reshape", e.cast(zero_point, e.dtype), shape, since=5)
+    centered = e.op("Sub", e.cast(values, e.dtype), center)
+    product = e.op("Mul", centered, e.op("Reshape", scale, shape, since=5))
     return e.transpose(product, [0, 2, 1])

@@ -47,7 +47,7 @@ class ExpandDefinitionsPass(Pass):
 
     Args:
         unwanted: Whether to replace a node. It stays if its definition leads to such nodes again, except for
-            nodes that may be folded or unrolled afterwards.
+            nodes that may be folded or unrolled afterward.
         expressible: Whether the caller expresses a node in another way.
 
     Attributes:

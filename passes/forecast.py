@@ -42,7 +42,7 @@ class Forecast:
 def forecast(model: ir.Model, options: LoweringOptions) -> Forecast:
     """Run all steps of `lower_model` but the emission, and return what it would do.
 
-    The steps change the model, which is unusable afterwards. The errors are those of `lower_model`.
+    The steps change the model, which is unusable afterward. The errors are those of `lower_model`.
     """
     work = Work(model, options)
     for step in PIPELINE[: [step.run for step in PIPELINE].index(emitting.lower_nodes)]:

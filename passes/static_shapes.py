@@ -61,7 +61,7 @@ class StaticShapesPass(Pass):
         self.impossible: list[Located] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        analysis = _analyse(model)
+        analysis = _analyze(model)
         modified = False
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
         for located in nodes:
@@ -125,7 +125,7 @@ class _Analysis:
         return None if X is None else X.shape
 
 
-def _analyse(model: ir.Model) -> _Analysis:
+def _analyze(model: ir.Model) -> _Analysis:
     tags = {node: tag for tag, (node, _) in enumerate(walk(model.graph))}
     copy = bare_copy(model)
     for tag, (node, _) in enumerate(walk(copy.graph)):

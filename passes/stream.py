@@ -32,7 +32,7 @@ from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.rewriting import StreamRewriter
-from rnnlower.streaming.analysis import Analysis, analyse, find_axes
+from rnnlower.streaming.analysis import Analysis, analyze, find_axes
 
 __all__ = ["StreamPass"]
 
@@ -84,6 +84,6 @@ class StreamPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model)
         axes = find_axes(model, self._time_axes)
-        self.analysis = analyse(model, axes, self._chunk, allow_delay=self._allow_delay)
+        self.analysis = analyze(model, axes, self._chunk, allow_delay=self._allow_delay)
         self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)
         return ir.passes.PassResult(model, modified=True)

@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-class Labelled(Protocol):
+class Labeled(Protocol):
     """A node with an address: `str()` of it is what messages call it."""
 
     @property
@@ -38,7 +38,7 @@ class RnnLowerError(Exception):
         remedy: What the user can do about it, or ``""`` if nothing is known.
     """
 
-    def __init__(self, problem: str, *, node: Labelled | None = None, remedy: str = "") -> None:
+    def __init__(self, problem: str, *, node: Labeled | None = None, remedy: str = "") -> None:
         self.problem = problem if node is None else f"{node.label}: {problem}"
         self.node = "" if node is None else str(node)
         self.remedy = remedy
@@ -87,7 +87,7 @@ class MissingOperatorError(UnsupportedModelError):
         target: str,
         needs: tuple[str, ...] = (),
         advice: str = "",
-        at: Labelled | None = None,
+        at: Labeled | None = None,
     ) -> None:
         self.op_type = op_type
         self._parts = (op_type, target, needs, advice)
@@ -105,7 +105,7 @@ class MissingOperatorError(UnsupportedModelError):
             return self
         return MissingOperatorError(op_type, target, (purpose, *needs), advice or old_advice)
 
-    def at(self, node: Labelled) -> MissingOperatorError:
+    def at(self, node: Labeled) -> MissingOperatorError:
         """Return the same error with the recurrent node that it concerns."""
         return MissingOperatorError(*self._parts, node)
 
@@ -122,7 +122,7 @@ class OpsetError(RnnLowerError):
         self,
         problem: str,
         *,
-        node: Labelled | None = None,
+        node: Labeled | None = None,
         remedy: str = "",
         opset: int | None = None,
         operator: str = "",

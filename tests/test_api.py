@@ -169,8 +169,8 @@ def test_kinds_of_errors(tmp_path: Path) -> None:
         rnnlower.scan(tmp_path / "absent.onnx")
     with pytest.raises(rnnlower.InvalidModelError, match="no graph"):
         rnnlower.scan(onnx.ModelProto())
-    with pytest.raises(rnnlower.InvalidModelError, match="colour"):
-        rnnlower.scan(recurrent_model(colour=1))
+    with pytest.raises(rnnlower.InvalidModelError, match="color"):
+        rnnlower.scan(recurrent_model(color=1))
     with pytest.raises(rnnlower.UnsupportedModelError, match="clip"):
         rnnlower.scan(recurrent_model(clip=-1.0))
     with pytest.raises(rnnlower.UnsupportedModelError, match="sequence length"):

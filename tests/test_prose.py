@@ -59,3 +59,31 @@ def test_the_rule_finds_both_faults() -> None:
     assert check('class A:\n    """What a node needs."""') == "begins like a question"
     assert check('def f():\n    """Return whether a node fits."""') == ""
     assert check('def test_f():\n    """What a test shows."""') == ""
+
+
+BRITISH = re.compile(
+    r"(optim|normal|initial|organ|recogn|serial|general|minim|maxim|summar|real|util|vector|quant|special|standard"
+    r"|custom|parallel|material|final|local|stabil|equal|character|memor|prior|synchron|token|visual|emphas)"
+    r"is(e|ed|es|er|ers|ing|ation|ations)(?![a-z])"
+    r"|analys(e|ed|ing)(?![a-z])|(behavi|col|fav|neighb|hon|lab|flav)our|(licen|defen)ce|cent(re|red|res)(?![a-z])"
+    r"|(label|model|cancel|travel)l(ed|ing)|catalogue|judgement|artefact|(to|after)wards(?![a-z])"
+    r"|whilst|(?<![a-z])grey|programme(?!d|r)",
+    re.IGNORECASE,
+)
+TEXTS = {".py", ".md", ".toml", ".yml", ".sh", ".css", ".json", ""}
+
+
+def test_the_spelling_is_american() -> None:
+    """Names in the code count as well."""
+    places = [ROOT, *(each for folder in (*FOLDERS, ".ci") for each in (ROOT / folder).rglob("*"))]
+    files = {file for place in places for file in ([place] if place.is_file() else place.glob("*"))}
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {match.group()}"
+        for file in sorted(files)
+        if file.is_file()
+        and file.suffix in TEXTS
+        and file.name not in ("LICENSE", pathlib.Path(__file__).name)
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        for match in BRITISH.finditer(line)
+    ]
+    assert found == []

@@ -57,7 +57,7 @@ def settle_native(work: Work) -> None:
 def adapt_recurrent(work: Work) -> None:
     options = work.options
     native = [each for each in work.nodes if work.choices[each.node].kind == "adapt"]
-    # Afterwards a state of zeros stands where there was none.
+    # Afterward a state of zeros stands where there was none.
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
     forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
     adapting = AdaptRecurrentPass(work.target, native, options.semantics)

@@ -194,7 +194,7 @@ AssumeLinear = Annotated[
     bool,
     typer.Option(
         "--assume-linear-before-reset",
-        help="Read GRU nodes as linear_before_reset=1: mends what some exporters of PyTorch wrote.",
+        help="Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
         rich_help_panel=LOWERING,
     ),
 ]

@@ -13,7 +13,7 @@ __all__ = ["paused_collection", "quiet_libraries"]
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Suppress the logs and warnings of onnx_ir and onnxscript while they analyse a copy."""
+    """Suppress the logs and warnings of onnx_ir and onnxscript while they analyze a copy."""
     loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:

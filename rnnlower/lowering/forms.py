@@ -62,7 +62,7 @@ _TOGETHER: Mapping[str, tuple[str, ...]] = {**_BY_ACTIVATION, "LSTM": ("iofc",)}
 
 @dataclasses.dataclass(frozen=True)
 class GateGroup:
-    """Neighbouring gates that share a product; `first` and `last` count rows in units of hidden_size."""
+    """Neighboring gates that share a product; `first` and `last` count rows in units of hidden_size."""
 
     gates: str
     first: int

@@ -133,7 +133,7 @@ class StepNames:
 
 
 class StepScope(Scope):
-    """The names of one step, which tell what is not labelled by a letter.
+    """The names of one step, which tell what is not labeled by a letter.
 
     Args:
         source: Where names come from.

@@ -230,20 +230,20 @@ def _version(node: ir.Node, opset: int, path: str) -> Version:
     return version
 
 
-def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbour: int, path: str) -> None:
+def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbor: int, path: str) -> None:
     if node.graph is None or not _is_judged(session, node):
         return
     old = _version(node, opset, path)
-    new = version_at(node.op_type, neighbour)
+    new = version_at(node.op_type, neighbor)
     if new is old or old.since > opset:
         return
     low, high = sorted((old.since, new.since if new else 0))
     row = ROWS.get((node.op_type, low, high))
-    adapter = None if row is None else row.up if neighbour > opset else row.down
-    if adapter is not None and new is not None and neighbour > opset and _is_ahead(node, old, new):
+    adapter = None if row is None else row.up if neighbor > opset else row.down
+    if adapter is not None and new is not None and neighbor > opset and _is_ahead(node, old, new):
         adapter = None
         session.report.notes.append(f"{describe(node)} already has the form of {new}, and stays as it is")
-    step = Step(session, graph, node, (old, new), (opset, neighbour), path)
+    step = Step(session, graph, node, (old, new), (opset, neighbor), path)
     if max(old.since, new.since if new else 0) > REVIEWED:
         step.refuse("this step is newer than the table of steps", "update rnnlower")
     if new is None and adapter is None:
@@ -259,13 +259,13 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
         _note(session, step, row)
     if step.emits_for_source:
         for emitted in list(step.emitted):
-            _cross_emitted(session, graph, emitted, opset, neighbour, path)
+            _cross_emitted(session, graph, emitted, opset, neighbor, path)
     for value in inputs:
         _drop_unused(value)
 
 
 def _cross_emitted(
-    session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbour: int, path: str
+    session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbor: int, path: str
 ) -> None:
     bodies = [
         each
@@ -273,10 +273,10 @@ def _cross_emitted(
         if attribute.type == ir.AttributeType.GRAPH
         for each in all_graphs(attribute.as_graph())
     ]
-    _cross(session, graph, node, opset, neighbour, path)
+    _cross(session, graph, node, opset, neighbor, path)
     for body in bodies:
         for inner in list(body):
-            _cross(session, body, inner, opset, neighbour, path)
+            _cross(session, body, inner, opset, neighbor, path)
 
 
 def _is_ahead(node: ir.Node, old: Version, new: Version) -> bool:

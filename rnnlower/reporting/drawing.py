@@ -37,7 +37,7 @@ _OUTSIDE = {
 _MOVES = {"Reshape", "Squeeze", "Unsqueeze"}
 _PRODUCTS = {"Gemm", "MatMul", "MatMulInteger", "Einsum"}
 _RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
-_COLOURS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
+_COLorS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
 
 
 def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
@@ -195,7 +195,7 @@ class _Drawing:
             (first, x), *between, (last, end) = path
             points = [(x, first * _LAYER + _TALL), *((m, n * _LAYER + _TALL / 2) for n, m in between)]
             points.append((end, last * _LAYER))
-            # At each point, the direction is that from one neighbour to the other; vertical at the ends.
+            # At each point, the direction is that from one neighbor to the other; vertical at the ends.
             upright = (0.0, (_LAYER - _TALL) / 2)
             near = zip(points, points[2:], strict=False)
             bends = [upright, *(((c[0] - a[0]) / 6, (c[1] - a[1]) / 6) for a, c in near), upright]
@@ -216,7 +216,7 @@ class _Drawing:
                 continue
             yield (
                 f'<rect x="{middle - width / 2:.1f}" y="{y}" width="{width}" height="{_TALL}" rx="5" '
-                f'fill="var(--paper)" stroke="{_COLOURS[kind]}" stroke-width="1.5"/>'
+                f'fill="var(--paper)" stroke="{_COLorS[kind]}" stroke-width="1.5"/>'
             )
             yield _text(middle, y + (16 if subtitle else 22), title, ' font-weight="600"')
             if subtitle:

@@ -77,7 +77,7 @@ def _parts(near: Mapping[_Place, Sequence[_Place]]) -> list[list[_Place]]:
 def _middles(
     part: Sequence[_Place], near: Mapping[_Place, Sequence[_Place]], room: Mapping[_Place, float]
 ) -> dict[_Place, float]:
-    """Move every box towards its neighbours: down and up the layers, and both at the end."""
+    """Move every box toward its neighbors: down and up the layers, and both at the end."""
     rows: dict[int, list[_Place]] = {}
     for each in sorted(part, key=lambda each: each[1]):
         rows.setdefault(each[1], []).append(each)

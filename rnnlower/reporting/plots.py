@@ -79,7 +79,7 @@ def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:
 def over_time(errors: Sequence[float], allowed: float | None = None) -> str:
     """Plot the largest error at each time step on a logarithmic axis, with a line at the allowed error.
 
-    Thousands of steps are thinned out: each point is then the largest of its neighbours.
+    Thousands of steps are thinned out: each point is then the largest of its neighbors.
     """
     known = [error for error in errors if math.isfinite(error) and error > 0]
     if not known:

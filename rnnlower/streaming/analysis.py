@@ -20,7 +20,7 @@ from rnnlower.streaming.facts import ChunkError, CoupledError, Sample, Track, fi
 from rnnlower.streaming.flow import Flow, located
 from rnnlower.wording import call, option, time_axis
 
-__all__ = ["Analysis", "analyse", "find_axes"]
+__all__ = ["Analysis", "analyze", "find_axes"]
 
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
 _CHUNKS = 131
@@ -49,7 +49,7 @@ class Analysis:
     edits: list[Edit]
 
 
-def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allow_delay: bool) -> Analysis:
+def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allow_delay: bool) -> Analysis:
     """Follow the time axis from the inputs to the outputs; the model has no calls of functions.
 
     A chunk of any number of steps is one that needs the same edits for two numbers without a common factor.
@@ -60,7 +60,7 @@ def analyse(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
     """
     steps = _steps(model, axes)
     sizes = _ANY if chunk is None and steps is None else (chunk or 1,)
-    plans = [_analyse(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
+    plans = [_analyze(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
     few, more = plans[0], plans[-1]
     remedy = f"say how long a chunk is ({option('chunk', 'K')})"
     if chunk is None and steps is not None:
@@ -86,7 +86,7 @@ def _comparable(value: object) -> object:
     return value
 
 
-def _analyse(
+def _analyze(
     model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int, *, allow_delay: bool
 ) -> Analysis:
     """Follow time with a chunk of this size, and with one that fits where it does not fit the nodes.
@@ -115,7 +115,7 @@ def _analyse(
         raise OptionError(f"a chunk of {chunk} is longer than the model's {steps} time steps")
     if steps is not None and ends and steps % chunk:
         # The nodes may leave no chunk at all.
-        _analyse(model, axes, steps, 1, allow_delay=allow_delay)
+        _analyze(model, axes, steps, 1, allow_delay=allow_delay)
         divisor = next(size for size in range(chunk, 0, -1) if steps % size == 0)
         raise OptionError(
             f"all outputs are final states, and the model's {steps} time steps are not a multiple of {chunk}",

@@ -258,7 +258,7 @@ class Flow:
         if rule is None:
             domain = f"{node.domain}." if node.domain else ""
             raise CoupledError(
-                f"may couple time steps: the behaviour of {domain}{node.op_type} over time is not known"
+                f"may couple time steps: the behavior of {domain}{node.op_type} over time is not known"
             )
         outcome = rule(self, node)
         outcomes = [outcome] * len(node.outputs) if not isinstance(outcome, list) else outcome

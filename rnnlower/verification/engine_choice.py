@@ -177,4 +177,4 @@ def open_engine(
     engine, notes = open_engine(
         model, facts, semantics, forced, optimize=False, empty_inputs=empty_inputs, excuse=excuse
     )
-    return engine, [f"the {model.role} ran without onnxruntime's optimisations: with them, {problem}", *notes]
+    return engine, [f"the {model.role} ran without onnxruntime's optimizations: with them, {problem}", *notes]

@@ -82,8 +82,8 @@ def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
         yield helper.make_node("Cast", [zero_point], [f"{start}/zero"], to=TensorProto.FLOAT)
         yield helper.make_node("Reshape", [f"{start}/zero", f"{start}/shape"], [f"{start}/zeros"])
         yield helper.make_node("Reshape", [scale, f"{start}/shape"], [f"{start}/scales"])
-        yield helper.make_node("Sub", [f"{start}/values", f"{start}/zeros"], [f"{start}/centred"])
-        yield helper.make_node("Mul", [f"{start}/centred", f"{start}/scales"], [f"{start}/columns"])
+        yield helper.make_node("Sub", [f"{start}/values", f"{start}/zeros"], [f"{start}/centered"])
+        yield helper.make_node("Mul", [f"{start}/centered", f"{start}/scales"], [f"{start}/columns"])
         yield helper.make_node("Transpose", [f"{start}/columns"], [f"{start}/float"], perm=[0, 2, 1])
         inputs[index] = f"{start}/float"
     lstm = NodeProto()

@@ -52,7 +52,7 @@ def test_ops_are_counted_in_the_file_and_where_they_run(result):
     lowered = ir.from_proto(rnnlower.scan(recurrent_model("LSTM", inputs=STATIC)))
     body = next(node for node in lowered.graph if node.op_type == "Scan").attributes["body"].as_graph()
     assert forms["scan"].ops == len(lowered.graph) + len(body)
-    # A body runs at each of five steps; the optimisations may fuse a node or two of it.
+    # A body runs at each of five steps; the optimizations may fuse a node or two of it.
     assert 5 * (len(body) - 2) <= forms["scan"].ops_run <= len(lowered.graph) + 5 * len(body)
     assert forms["scan"].ops_per_step == pytest.approx(forms["scan"].ops_run / 5)
 

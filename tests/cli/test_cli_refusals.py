@@ -40,8 +40,8 @@ def cell_with(op_type: str, **attributes: object) -> onnx.ModelProto:
 _ATTRIBUTES = {
     "unknown": (
         "LSTM",
-        {"colour": 1},
-        "'colour'; LSTM-14 has activation_alpha, activation_beta, activations, "
+        {"color": 1},
+        "'color'; LSTM-14 has activation_alpha, activation_beta, activations, "
         "clip, direction, hidden_size, input_forget, layout\n",
     ),
     "of_another_operator": ("LSTM", {"linear_before_reset": 1}, "'linear_before_reset'"),
@@ -75,7 +75,7 @@ def test_attribute(op_type: str, attributes: dict[str, object], word: str, tmp_p
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_refuses(strategy: str, tmp_path: Path) -> None:
-    refused(save(cell_with("LSTM", colour=1), tmp_path), "'colour'", strategy=strategy)
+    refused(save(cell_with("LSTM", color=1), tmp_path), "'color'", strategy=strategy)
 
 
 _SHAPES = {

@@ -29,13 +29,13 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     child.close()
 
 
-def test_optimisations_that_end_the_process_over_both(dies: Callable[[str], None]) -> None:
+def test_optimizations_that_end_the_process_over_both(dies: Callable[[str], None]) -> None:
     dies("optimizing")
     result = verify(recurrent_model("GRU"), recurrent_model("GRU"), trials=2)
     assert result
     assert result.engines == {"reference": ORT, "candidate": ORT}
     (note,) = (each for each in result.skipped if "SIGABRT" in each)
-    assert note.startswith("the candidate ran without onnxruntime's optimisations: with them,")
+    assert note.startswith("the candidate ran without onnxruntime's optimizations: with them,")
 
 
 def test_a_candidate_alone_that_ends_the_process_is_different(dies: Callable[[str], None]) -> None:

@@ -209,7 +209,7 @@ def loads(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("time", [5, "T"])
-def test_optimisations_that_end_the_process_are_left_out(time: int | str) -> None:
+def test_optimizations_that_end_the_process_are_left_out(time: int | str) -> None:
     """onnxruntime 1.31 does at a float16 product behind a Transpose of unknown sizes."""
     model = half_precision(time)
     assert _engines(model) == (ORT, ORT)
@@ -223,7 +223,7 @@ def test_a_result_of_static_shapes_stays_one(strategy: str, tmp_path: Path) -> N
 
 
 def test_a_quantized_model_equals_itself() -> None:
-    """onnxruntime optimises it to compute in integers, which gives other numbers."""
+    """onnxruntime optimizes it to compute in integers, which gives other numbers."""
     network = Network(steps=6, features=5, hidden_size=8, layers=1, classes=4)
     rng = np.random.default_rng(0)
     inputs = ({"X": rng.standard_normal((6, 1, 5)).astype(np.float32)} for _ in range(4))

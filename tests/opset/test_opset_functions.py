@@ -57,8 +57,8 @@ def test_a_function_of_a_newer_opset_than_the_model(opset: int, target: int) -> 
         onnx.checker.check_model(result, full_check=True)
         assert {each.version for each in result.opset_import if each.domain == ""} == {target}
         assert bool(result.functions) is (target >= 15)
-        centred = X - X.mean(axis=1, keepdims=True)
-        exponentials = np.exp(centred)
+        centered = X - X.mean(axis=1, keepdims=True)
+        exponentials = np.exp(centered)
         (found,) = run_ort(result, {"x": X})
         np.testing.assert_allclose(found, exponentials / exponentials.sum(axis=1, keepdims=True), rtol=1e-5)
 

@@ -260,7 +260,7 @@ def test_what_never_changes() -> None:
     source = recurrent_model(inputs={"X": (FLOAT, ["T", "N", 3])})
     source.doc_string, source.producer_name, source.domain = "why", "someone", "org.example"
     source.model_version = 7
-    source.metadata_props.add(key="licence", value="none")
+    source.metadata_props.add(key="license", value="none")
     source.graph.doc_string = "the graph"
     source.graph.metadata_props.add(key="place", value="graph")
     source.graph.input[0].doc_string = "features"

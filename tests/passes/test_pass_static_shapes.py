@@ -12,7 +12,7 @@ HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WEIGHTS = "float[1, 8, 3] W, float[1, 8, 8] R"
 
 
-def analysed(text: str) -> tuple[ir.Model, StaticShapesPass, bool]:
+def analyzed(text: str) -> tuple[ir.Model, StaticShapesPass, bool]:
     own = ir.from_onnx_text(HEADER + text)
     analysis = StaticShapesPass(find_recurrent(own))
     modified = analysis(own).modified
@@ -24,7 +24,7 @@ def x_shapes(own: ir.Model) -> list[ir.Shape | None]:
 
 
 def test_before_and_after() -> None:
-    own, _, modified = analysed(f"""
+    own, _, modified = analyzed(f"""
         main (float[1, 12] samples, {WEIGHTS}) => (float y)
         <int64[1] one = {{1}}, int64[1] three = {{3}}, int64[1] axis = {{1}}>
         {{
@@ -42,7 +42,7 @@ def test_before_and_after() -> None:
 
 
 def test_what_stays_dynamic_keeps_its_name() -> None:
-    own, _, _ = analysed(f"""
+    own, _, _ = analyzed(f"""
         main (float[N, 5, 3] given, {WEIGHTS}) => (float y)
         <float[5, N, 3] x>
         {{
@@ -75,7 +75,7 @@ BRANCHES = f"""
 
 
 def test_a_branch_that_never_runs_goes() -> None:
-    own, analysis, _ = analysed(BRANCHES.replace("SAMPLES", "12"))
+    own, analysis, _ = analyzed(BRANCHES.replace("SAMPLES", "12"))
     assert "If" not in [node.op_type for node in own.graph]
     assert x_shapes(own) == [[6, 2, 3]]
     assert [str(located) for located in analysis.unreachable] == ["If_3/else_branch/RNN_1"]
@@ -83,19 +83,19 @@ def test_a_branch_that_never_runs_goes() -> None:
 
 
 def test_the_other_branch() -> None:
-    own, analysis, _ = analysed(BRANCHES.replace("SAMPLES", "4"))
+    own, analysis, _ = analyzed(BRANCHES.replace("SAMPLES", "4"))
     assert x_shapes(own) == [[4, 1, 3]]
     assert [located.name for located in analysis.unreachable] == ["RNN_0"]
 
 
 def test_an_if_that_shapes_do_not_decide_stays() -> None:
-    own, analysis, _ = analysed(BRANCHES.replace("SAMPLES", "N"))
+    own, analysis, _ = analyzed(BRANCHES.replace("SAMPLES", "N"))
     assert [node.op_type for node in own.graph][-1] == "If"
     assert analysis.unreachable == []
 
 
 def test_a_decided_if_without_recurrent_nodes_stays() -> None:
-    own, _, _ = analysed(f"""
+    own, _, _ = analyzed(f"""
         main (float[5, 2, 3] given, {WEIGHTS}) => (float y)
         <bool yes = {{1}}>
         {{
@@ -110,7 +110,7 @@ def test_a_decided_if_without_recurrent_nodes_stays() -> None:
 
 
 def test_a_branch_that_cannot_run_on_these_shapes() -> None:
-    _, analysis, _ = analysed(f"""
+    _, analysis, _ = analyzed(f"""
         main (float[5, 2, 3] given, {WEIGHTS}, bool c) => (float Y)
         {{
             Y = If (c) <

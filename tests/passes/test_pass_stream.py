@@ -284,7 +284,7 @@ def test_a_recurrence_over_another_axis_carries_nothing() -> None:
         ),
         (
             "x = Unknown (X) Y = GRU <hidden_size = 8> (X, W, R)",
-            "behaviour of Unknown over time",
+            "behavior of Unknown over time",
         ),
     ],
 )

@@ -24,7 +24,7 @@ COMMANDS = {
 def test_commands_strip_if_asked(command: str, tmp_path: Path) -> None:
     model = onnx.load(MODELS / "denoiser_gru.onnx")
     model.doc_string = model.graph.doc_string = model.graph.input[0].doc_string = "why"
-    model.metadata_props.add(key="licence", value="none")
+    model.metadata_props.add(key="license", value="none")
     for node in model.graph.node:
         node.doc_string = "File model.py, line 12"
         node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="def forward(self)")
@@ -35,5 +35,5 @@ def test_commands_strip_if_asked(command: str, tmp_path: Path) -> None:
     result = onnx.load(tmp_path / "stripped.onnx")
     assert not any(node.name or node.doc_string or node.metadata_props for node in all_nodes(result))
     assert {result.doc_string, result.graph.doc_string, result.graph.input[0].doc_string} == {""}
-    assert "licence" in {entry.key for entry in result.metadata_props}
+    assert "license" in {entry.key for entry in result.metadata_props}
     assert (tmp_path / "stripped.onnx").stat().st_size < (tmp_path / "plain.onnx").stat().st_size

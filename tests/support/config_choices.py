@@ -1,7 +1,7 @@
 """The choices behind a random ``Config``, written once for NumPy and hypothesis.
 
 Every function asks ``choose(options)`` for one of some options. The plainest stands first, so that hypothesis
-shrinks towards it; an option that stands there twice is twice as likely.
+shrinks toward it; an option that stands there twice is twice as likely.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def _strided(b: Builder, x: str) -> str:
 
 
 @_layer(couples=True)
-def _centred(b: Builder, x: str) -> str:
+def _centered(b: Builder, x: str) -> str:
     return _conv(b, x, (1, 1), 1, 3)
 
 
@@ -271,5 +271,5 @@ def _next_step(b: Builder, x: str) -> str:
     return b.op("Pad", later, b.ints(0, 0, 0, 0, 1, 0))
 
 
-LOOKS_AHEAD = {"centred", "next_step"}
+LOOKS_AHEAD = {"centered", "next_step"}
 """Layers that couple a step with the next ones alone, so that a delay would do."""

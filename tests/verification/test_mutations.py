@@ -1,4 +1,4 @@
-"""A small budget of `mutations.py`, and a check that every fault of the catalogue can be planted."""
+"""A small budget of `mutations.py`, and a check that every fault of the catalog can be planted."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def test_faults_are_caught_and_equal_pairs_are_equal() -> None:
     assert figures.missed == []
 
 
-def test_catalogue() -> None:
+def test_catalog() -> None:
     assert len(SOURCE_FAULTS) + len(LOWERED_FAULTS) >= 25

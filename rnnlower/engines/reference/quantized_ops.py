@@ -64,8 +64,8 @@ def _dequantized(values: Array, scale: Array | None, zero_point: Array | None) -
     assert scale is not None
     assert zero_point is not None
     per_column = (-1, 1, scale.shape[1] if scale.ndim > 1 else 1)
-    centre = zero_point.reshape(len(values), -1)[:, :1, np.newaxis].astype(np.float64)
-    return np.swapaxes((values - centre) * scale.reshape(per_column), 1, 2)
+    center = zero_point.reshape(len(values), -1)[:, :1, np.newaxis].astype(np.float64)
+    return np.swapaxes((values - center) * scale.reshape(per_column), 1, 2)
 
 
 def _rounded(values: Array) -> Array:

@@ -75,7 +75,7 @@ def resize_10_born_down(step: Step) -> None:
 
 
 def resize_11_up(step: Step) -> None:
-    """The implicit behaviour of Resize-10 is written out; growing and shrinking round differently."""
+    """The implicit behavior of Resize-10 is written out; growing and shrinking round differently."""
     x, scales = step.x(0), step.x(1)
     known = step.array(scales)
     step.set("coordinate_transformation_mode", ASYMMETRIC)

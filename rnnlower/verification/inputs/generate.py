@@ -211,7 +211,7 @@ class InputMaker:
 
 
 def _choices(use: Uses) -> list[int]:
-    """Return the constants that a value is compared with, and their neighbours for both outcomes."""
+    """Return the constants that a value is compared with, and their neighbors for both outcomes."""
     choices = {int(v) for v in use.equal_to} | {
         int(v) + step for v in use.ordered_with for step in (0, 1, -1)
     }

@@ -1,4 +1,4 @@
-"""Quantizers on the edge: floats that differ by rounding may round to neighbouring steps of 8 bits.
+"""Quantizers on the edge: floats that differ by rounding may round to neighboring steps of 8 bits.
 
 Such a step is far larger than any tolerance, and no fault of the candidate. That nothing else differs is
 shown by another run of the candidate, in which every quantizer hands on the reference's result. Then
