@@ -34,6 +34,20 @@ def _trials(model: onnx.ModelProto, count: int | None = None, seed: int = 0) -> 
     return generate_trials(run, maker, count or maker.natural_trials)[0]
 
 
+def test_names_that_a_simplifier_gave_to_unnamed_dimensions_may_agree() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[x_d0, x_d1] x, float[1, h_d1, 4] h) => (float[a, b] y) <int64[1] axis = {0}>
+        {
+            state = Squeeze (h, axis)
+            y = Concat <axis = 1> (x, state)
+        }
+    """
+    trials = _trials(onnx.parser.parse_model(text))
+    assert all(len(trial.feeds["x"]) == trial.feeds["h"].shape[1] for trial in trials)
+    assert len({trial.feeds["x"].shape for trial in trials}) > 3
+
+
 def test_dimensions_of_one_name_have_one_size() -> None:
     given = {"X": (FLOAT, ["T", "N", 3]), "initial_h": (FLOAT, [1, "N", 4])}
     trials = _trials(recurrent_model("GRU", inputs=given))

@@ -89,6 +89,10 @@ class ShapePlan:
                     f"{wording.input_shapes({name: [2, 3, 4]})} or {wording.option('no-verify')}",
                 )
             dims[name] = tuple(unnamed_dim(name, axis) if d is None else d for axis, d in enumerate(own))
+            for axis, dim in enumerate(own):
+                if dim == f"{name}_d{axis}":
+                    # onnxslim's name for a dimension without one: it may have to agree with another.
+                    same[dim] = unnamed_dim(name, axis)
             if other is not None:
                 _adopt_sizes(name, dims[name], other, same)
         for first, second in equal_dims:
