@@ -170,6 +170,16 @@ SUMS = """
     }
 """
 
+MASKED = """
+    main (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) <float mask = {-inf}>
+    {
+        m = Add (x, mask)
+        s = Softmax (m)
+        y = Tanh (s)
+        z = Tanh (y)
+    }
+"""
+
 CARRIED = """
     main (float[3, 2] x, float[2] w) => (float[3, 2] y, float[3, 2] z) <int64 n = {3}> {
         a, y = Loop (n, , w) <body = b (int64 i, bool c, float[2] v) => (bool c, float[2] v, float[2] r)
@@ -210,6 +220,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "FreezeInitializersPass": (passes.FreezeInitializersPass, DEFAULTS),
     "InferTypesPass": (passes.InferTypesPass, UNKNOWN),
     "InlineFunctionsPass": (passes.InlineFunctionsPass, FUNCTION),
+    "KeepNaNPass": (lambda: passes.KeepNaNPass(["Tanh"]), MASKED),
     "LegacyConstantsPass": (passes.LegacyConstantsPass, LEGACY),
     "LowerRecurrentPass": (lambda: passes.LowerRecurrentPass("scan"), GATED),
     "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),
