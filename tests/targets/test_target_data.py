@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -93,6 +94,24 @@ def test_a_line_that_loads_for_long_is_no_candidate() -> None:
         options = LoweringOptions("target", target=find_target("tract"), native="lower")
         (node,) = lower_model(ir.from_proto(model), options).nodes
         assert {name.split(" ")[0] for name in node.prices} == strategies
+
+
+@pytest.mark.parametrize(
+    ("fields", "form"),
+    [
+        ({"op_type": "LSTM", "seq_length": 50, "input_size": 64, "hidden_size": 64}, "unroll"),
+        ({"op_type": "GRU", "seq_length": 100, "linear_before_reset": 1}, "loop"),
+        ({"op_type": "GRU", "seq_length": 100, "linear_before_reset": 0}, "unroll"),
+    ],
+)
+def test_what_is_fastest_on_opencv(fields: dict[str, Any], form: str) -> None:
+    """It keeps a copy of the matrix for each Gemm of constants: in a Loop, one; its own LSTM is slow."""
+    sizes = {"batch_size": 1, "input_size": 256, "hidden_size": 256, "x_dims": "static"}
+    model = Config(**(sizes | fields)).build()
+    options = LoweringOptions("target", target=find_target("opencv"))
+    (node,) = lower_model(ir.from_proto(model), options).nodes
+    assert node.strategy == form
+    assert {"unroll", "loop"} <= {name.split(" ")[0] for name in node.prices}
 
 
 @pytest.mark.parametrize("place", ["main", "if", "loop"])
