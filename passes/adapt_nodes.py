@@ -25,8 +25,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach, remove_orphans
+from rnnlower.graph.facts import Facts, Shape
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.knowledge import Knowledge, Shape
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
@@ -70,6 +70,7 @@ class AdaptNodesPass(Pass):
         adapted: The names of the replaced nodes, by operator.
     """
 
+    KEEPS_FACTS = True
     ENSURES: ClassVar[Sequence[Condition]] = (_adapted_nodes_are_gone,)
 
     def __init__(self, refused: Refused) -> None:
@@ -86,7 +87,7 @@ class AdaptNodesPass(Pass):
         for _ in range(_ROUNDS):
             changed = self._express(model)
             expanding = ExpandDefinitionsPass(self._refused, has_fallback)
-            if not expanding(model).modified and not changed:
+            if not expanding(model, self.facts).modified and not changed:
                 break
             for op_type, names in expanding.expanded.items():
                 self.adapted.setdefault(op_type, []).extend(names)
@@ -97,16 +98,16 @@ class AdaptNodesPass(Pass):
         refused = {node for node in nodes if has_fallback(node) and self._refused(node)}
         if not refused:
             return False
-        knowledge, names = Knowledge(model), NameSource(names_in(model))
+        facts, names = self.facts, NameSource(names_in(model))
         pool, changed = InitializerPool(model, names), False
         for node in nodes:
             if node in refused:
                 # The standard's operators are better than others, even where these are refused, too.
                 may_not = self._is_foreign if node.domain else self._refused
-                changed |= self._adapt(node, _NodeWriter(node, knowledge, names, pool, may_not))
+                changed |= self._adapt(node, _NodeWriter(node, facts, names, pool, may_not))
             elif changed:
                 # More is known of what follows a node of another domain, once that is expressed.
-                knowledge.visit(node)
+                facts.visit(node)
         return changed
 
     @staticmethod
@@ -130,7 +131,7 @@ class AdaptNodesPass(Pass):
         graph.insert_before(node, writer.nodes)
         node.resize_outputs(min(len(results), len(node.outputs)))
         for result, old in zip(results, node.outputs, strict=False):
-            writer.knowledge.inherit(result, old)
+            writer.facts.replaced(old, result)
         replace_outputs(node, results[: len(node.outputs)])
         remove_orphans(out for made in writer.nodes for out in made.outputs)
         return True
@@ -170,13 +171,13 @@ class _NodeWriter(Emitter):
     """An emitter of the nodes that replace one, with all that is known of the model's values."""
 
     def __init__(
-        self, node: ir.Node, knowledge: Knowledge, names: NameSource, pool: InitializerPool, refused: Refused
+        self, node: ir.Node, facts: Facts, names: NameSource, pool: InitializerPool, refused: Refused
     ) -> None:
         scope = Scope(names, f"{node.name or node.outputs[0].name}/")
-        type_ = knowledge.type(node.inputs[0]) if node.inputs else None
+        type_ = facts.type(node.inputs[0]) if node.inputs else None
         dtype = type_.dtype if isinstance(type_, ir.TensorType) else ir.DataType.FLOAT
-        super().__init__(knowledge.opset, scope, dtype, pool)
-        self.knowledge = knowledge
+        super().__init__(facts.opset, scope, dtype, pool)
+        self.facts = facts
         self._refused = refused
 
     def has(self, op_type: str) -> bool:
@@ -193,25 +194,26 @@ class _NodeWriter(Emitter):
         made = super().ops(op_type, *inputs, outputs=outputs, since=since, **attributes)
         if self._refused(self.nodes[-1]):
             raise self.missing(op_type)
-        self.knowledge.visit(self.nodes[-1])
+        self.facts.visit(self.nodes[-1])
         for out in made:
-            out.type = self.knowledge.type(out)
+            out.type = self.facts.type(out)
         return made
 
     def type_of(self, value: ir.Value | None) -> ir.DataType | None:
-        type_ = self.knowledge.type(value)
+        type_ = self.facts.type(value)
         return type_.dtype if isinstance(type_, ir.TensorType) else None
 
     def shape(self, value: ir.Value | None) -> Shape | None:
-        return self.knowledge.shape(value)
+        return self.facts.shape(value)
 
     def content(self, value: ir.Value | None) -> np.ndarray | None:
-        return self.knowledge.constant(value)
+        return self.facts.constant(value)
 
     def result_shape(
         self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue
     ) -> Shape | None:
         node = make_node(op_type, inputs, attributes, [ir.Value(name="result")])
-        ((_, shape),) = self.knowledge.infer(node)
+        self.facts.visit(node)
+        shape = self.facts.shape(node.outputs[0])
         detach([node])
         return shape

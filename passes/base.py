@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.restoring import undone_on_failure
 
 __all__ = ["Pass"]
 
 
 class Pass(ir.passes.InPlacePass):
-    """A pass that does all it is to do, or nothing: after a failure the model is as it was."""
+    """A pass that does all it is to do, or nothing: after a failure the model is as it was.
 
-    def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> ir.passes.PassResult:
+    Attributes:
+        KEEPS_FACTS: Whether facts about the model hold after the pass, and no more than before follow.
+        facts: The facts about the model: those of the caller, or the pass's own.
+    """
+
+    KEEPS_FACTS: ClassVar[bool] = False
+    facts: Facts
+
+    def __call__(
+        self, model_or_result: ir.Model | ir.passes.PassResult, /, facts: Facts | None = None
+    ) -> ir.passes.PassResult:
         model = model_or_result if isinstance(model_or_result, ir.Model) else model_or_result.model
+        self.facts = facts or Facts(model)
         with undone_on_failure(model):
-            return super().__call__(model_or_result)
+            result = super().__call__(model_or_result)
+        if result.modified and not self.KEEPS_FACTS:
+            self.facts.forget()
+        return result

@@ -29,7 +29,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.graph.knowledge import Knowledge
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
@@ -56,6 +56,7 @@ class CopyOutputsPass(Pass):
         op_types: Operators whose results get one, too, where they are outputs.
     """
 
+    KEEPS_FACTS = True
     ENSURES: ClassVar[Sequence[Condition]] = (_outputs_are_apart,)
 
     def __init__(self, op_types: Collection[str] = ()) -> None:
@@ -74,9 +75,9 @@ class CopyOutputsPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = self.found(model)
         if found:
-            names, knowledge = NameSource(names_in(model)), Knowledge(model)
+            names = NameSource(names_in(model))
             for graph, index in found:
-                _copy(graph, index, names, knowledge)
+                _copy(graph, index, names, self.facts)
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -106,9 +107,9 @@ def _is_made_by(value: ir.Value, op_types: Collection[str]) -> bool:
     return node is not None and node.domain == "" and node.op_type in op_types
 
 
-def _copy(graph: ir.Graph, index: int, names: NameSource, knowledge: Knowledge) -> None:
+def _copy(graph: ir.Graph, index: int, names: NameSource, facts: Facts) -> None:
     value = graph.outputs[index]
-    type_ = knowledge.type(value)
+    type_ = facts.type(value)
     if not isinstance(type_, ir.TensorType):
         raise UnsupportedModelError(
             f"output {value.name!r} needs a copy, and is not known to be a tensor",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.knowledge import Knowledge, Shape
+from rnnlower.graph.facts import Shape
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 
@@ -38,16 +38,17 @@ class CorrectShapesPass(Pass):
         notes: A line for each graph output that declared another shape.
     """
 
+    KEEPS_FACTS = True
+
     def __init__(self, *, outputs: bool = False) -> None:
         super().__init__()
         self._outputs = outputs
         self.notes: list[str] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        knowledge = Knowledge(model)
         modified = False
         for out in (out for node, _ in walk(model.graph) for out in node.outputs):
-            shape = knowledge.shape(out)
+            shape = self.facts.shape(out)
             if shape is None or out.shape is None or out.is_graph_output():
                 continue
             declared = list(out.shape)
@@ -60,7 +61,7 @@ class CorrectShapesPass(Pass):
                 out.shape = ir.Shape(known)
                 modified = True
         for out in model.graph.outputs:
-            shape = knowledge.shape(out)
+            shape = self.facts.shape(out)
             if out.shape is None:
                 if self._outputs and shape is not None and None not in shape:
                     out.shape = ir.Shape(shape)

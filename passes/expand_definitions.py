@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import onnx
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import inline_functions
-from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
@@ -81,6 +81,7 @@ class ExpandDefinitionsPass(Pass):
             model.opset_imports[_DOMAIN] = 1
             inline_functions(model, functions)
             model.opset_imports.pop(_DOMAIN, None)
+            self.facts.forget()
         return ir.passes.PassResult(model, modified=bool(self.expanded))
 
     def _definitions(self, model: ir.Model) -> Iterator[ir.Function]:
@@ -88,10 +89,9 @@ class ExpandDefinitionsPass(Pass):
         nodes = [node for node, _ in walk(model.graph) if not node.domain and self._unwanted(node)]
         if not nodes:
             return
-        knowledge = Knowledge(model)
         names = NameSource(names_in(model))
         for node in nodes:
-            proto = _definition(model, knowledge, node)
+            proto = _definition(model, self.facts, node)
             if proto is None or not self._helps(proto, model):
                 continue
             self.expanded.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
@@ -126,7 +126,7 @@ def _bodies(op_type: str, opset: int) -> tuple[list[int], list[int]]:
     return [each for each in fixed if each <= opset], [each for each in other if each <= opset]
 
 
-def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.FunctionProto | None:
+def _definition(model: ir.Model, facts: Facts, node: ir.Node) -> onnx.FunctionProto | None:
     """Return the operator's function body for this node, in operators of the model's opset."""
     opset = default_opset(model)
     if next(subgraphs_of(node), None) is not None or any(a.is_ref() for a in node.attributes.values()):
@@ -138,7 +138,7 @@ def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.Fu
     if own:
         data = schema.get_function_with_opset_version(max(own))
     else:
-        types = [_type(knowledge, value) for value in node.inputs]
+        types = [_type(facts, value) for value in node.inputs]
         if None in types:
             return None
         proto = ir.serde.serialize_node(node)
@@ -154,10 +154,10 @@ def _definition(model: ir.Model, knowledge: Knowledge, node: ir.Node) -> onnx.Fu
     return function if complete and _means_the_same(function, max(own or other), opset) else None
 
 
-def _type(knowledge: Knowledge, value: ir.Value | None) -> bytes | None:
+def _type(facts: Facts, value: ir.Value | None) -> bytes | None:
     proto = onnx.TypeProto()
     if value is not None:
-        type_, shape = knowledge.type(value), knowledge.shape(value)
+        type_, shape = facts.type(value), facts.shape(value)
         if not isinstance(type_, ir.TensorType):
             return None
         proto = onnx.helper.make_tensor_type_proto(type_.dtype.value, shape)

@@ -23,13 +23,13 @@ import onnx_ir as ir
 from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.constants import constant_of
+from rnnlower.graph.evaluation import Array
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, value_names, walk
 from rnnlower.passes.base import Pass
 
-__all__ = ["FoldConstantsPass"]
+__all__ = ["FoldConstantsPass", "names_that_stay"]
 
 _SLACK_BYTES = 1024
 # Constant-1 holds floating-point tensors only.
@@ -46,22 +46,24 @@ class FoldConstantsPass(Pass):
         unwanted: Whether a node must be folded however large the result is, because it cannot stay.
     """
 
+    KEEPS_FACTS = True
+
     def __init__(self, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> None:
         super().__init__()
         self._unwanted = unwanted
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        constants = Knowledge(model).computed()
-        nodes = [
-            node
-            for node, _ in walk(model.graph)
-            if node.outputs
-            and all(out in constants for out in node.outputs)
-            and next(subgraphs_of(node), None) is None
-        ]
+        constants: dict[ir.Value, Array] = {}
+        nodes = []
+        for node, _ in walk(model.graph):
+            contents = {out: self.facts.computed(out) for out in node.outputs}
+            known = {out: content for out, content in contents.items() if content is not None}
+            if known and len(known) == len(contents) and next(subgraphs_of(node), None) is None:
+                constants |= known
+                nodes.append(node)
         trained = beyond_ir.names_in_training(model)
         budget = _Budget(nodes)
-        pool = InitializerPool(model, NameSource(_names_that_stay(model, constants)))
+        pool = InitializerPool(model, NameSource(names_that_stay(model, constants)))
         modified = False
         # From last to first, so that nodes that only folded nodes read are removed with them.
         for node in reversed(nodes):
@@ -77,7 +79,7 @@ class FoldConstantsPass(Pass):
         return ir.passes.PassResult(model, modified)
 
 
-def _names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
+def names_that_stay(model: ir.Model, constants: Container[ir.Value]) -> set[str]:
     """Return names that must stay after folding; an initializer may take any other."""
     counts = value_names(model)
     outputs = [out for node, _ in walk(model.graph) for out in node.outputs]

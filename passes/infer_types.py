@@ -31,5 +31,7 @@ class InferTypesPass(Pass):
     Anything that cannot be inferred stays unknown.
     """
 
+    KEEPS_FACTS = True
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        return ir.passes.PassResult(model, modified=infer_input_types(model))
+        return ir.passes.PassResult(model, modified=infer_input_types(model, self.facts))

@@ -31,8 +31,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.constants import constant_of
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import subgraphs_of, walk
@@ -133,7 +133,7 @@ class _Writer:
     """A writer of nodes in the place of one node."""
 
     def __init__(self, model: ir.Model) -> None:
-        self.knowledge = Knowledge(model)
+        self.facts = Facts(model)
         self._names = NameSource(names_in(model))
         self._pool = InitializerPool(model, self._names)
 
@@ -150,7 +150,7 @@ class _Writer:
             each.outputs[0].name = self._names.fresh(f"{old.name}/{each.op_type}")
             each.outputs[0].type = ir.TensorType(ir.DataType.BOOL) if each.op_type == "IsNaN" else old.type
         graph.insert_before(node, made)
-        self.knowledge.inherit(made[-1].outputs[0], old)
+        self.facts.replaced(old, made[-1].outputs[0])
         replace_outputs(node, [made[-1].outputs[0]])
 
     def _of_rows(self, node: ir.Node, twin: ir.Node) -> list[ir.Node]:
@@ -163,7 +163,7 @@ class _Writer:
 
     def _axes(self, node: ir.Node) -> tuple[list[ir.Value], dict[str, list[int]]]:
         """Return the axes of a Softmax, as inputs and attributes of a reduction."""
-        opset, shape = self.knowledge.opset, self.knowledge.shape(node.inputs[0])
+        opset, shape = self.facts.opset, self.facts.shape(node.inputs[0])
         axes = [node.attributes.get_int("axis", -1 if opset >= 13 else 1)]
         if opset < 13 and shape is not None:
             # These versions normalize over all axes from there on.

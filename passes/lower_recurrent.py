@@ -143,7 +143,7 @@ class LowerRecurrentPass(Pass):
             if (self._strategy if isinstance(self._strategy, str) else self._strategy[located.node].strategy)
             == "unroll"
         ]
-        _, unreachable, impossible = with_static_lengths(model, unrolled, None, self._semantics)
+        unreachable, impossible = with_static_lengths(model, unrolled, None, self._semantics, self.facts)[1:]
         found = [located for located in found if located not in unreachable + impossible]
         self._impossible = [*self._impossible, *impossible]
         private = private_weights([located.node for located in found], beyond_ir.names_in_training(model))

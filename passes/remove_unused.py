@@ -37,6 +37,7 @@ class RemoveUnusedPass(Pass):
     do values that the model's training reads.
     """
 
+    KEEPS_FACTS = True
     ENSURES: ClassVar[Sequence[Condition]] = (nothing_is_dead,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

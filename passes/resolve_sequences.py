@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
@@ -49,7 +49,7 @@ class ResolveSequencesPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if not any(node.op_type in SEQUENCE_OPS and not node.domain for node, _ in walk(model.graph)):
             return ir.passes.PassResult(model, modified=False)
-        resolver = _Resolver(model)
+        resolver = _Resolver(model, self.facts)
         resolver.resolve(model.graph)
         return ir.passes.PassResult(model, modified=resolver.modified)
 
@@ -57,10 +57,10 @@ class ResolveSequencesPass(Pass):
 class _Resolver:
     """A walk over the nodes in order; ``_elements`` are those of each sequence that is known."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, facts: Facts) -> None:
         names = NameSource(names_in(model))
         self.modified = False
-        self._knowledge = Knowledge(model)
+        self._facts = facts
         self._writer = SeriesWriter(names, InitializerPool(model, names), default_opset(model))
         self._elements: dict[ir.Value, list[ir.Value]] = {}
 
@@ -114,7 +114,7 @@ class _Resolver:
         """Return the position that an input names, or else the last; ``None`` if unknown or invalid."""
         place = last
         if index < len(node.inputs) and node.inputs[index] is not None:
-            constant = self._knowledge.constant(node.inputs[index])
+            constant = self._facts.constant(node.inputs[index])
             if constant is None:
                 return None
             place = int(constant.reshape(-1)[0])
@@ -123,7 +123,7 @@ class _Resolver:
 
     def _split(self, node: ir.Node) -> list[ir.Value] | None:
         value, axis = node.inputs[0], node.attributes.get_int("axis", 0)
-        shape = self._knowledge.shape(value)
+        shape = self._facts.shape(value)
         if value is None or shape is None or not -len(shape) <= axis < len(shape):
             return None
         size = shape[axis]
@@ -134,7 +134,7 @@ class _Resolver:
             if node.attributes.get_int("keepdims", 1):
                 return list(self._writer.split(node, value, size, axis))
             return self._writer.slices(node, value, size, axis)
-        sizes = self._knowledge.constant(given)
+        sizes = self._facts.constant(given)
         if sizes is None or (not sizes.ndim and int(sizes) < 1):
             return None
         each = [int(part) for part in sizes] if sizes.ndim else []

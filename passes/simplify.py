@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rnnlower.graph.dependence import decided_by
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import walk
 from rnnlower.passes.capture_states import CaptureStatesPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
@@ -44,20 +45,21 @@ def settle(
     return [*freezing.notes, *(simplify(model, unwanted) if dims or input_shapes or sets else ())]
 
 
-def simplify(model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node: False) -> list[str]:
+def simplify(
+    model: ir.Model, unwanted: Callable[[ir.Node], bool] = lambda node: False, facts: Facts | None = None
+) -> list[str]:
     """Replace If nodes of known condition, fold constants and remove unused nodes; return notes.
 
     Args:
         model: The model, which is changed.
         unwanted: Whether a node must be folded however large the result is, because it cannot stay.
+        facts: The facts about the model, if there are any yet.
     """
-    TakeBranchesPass()(model)
-    CaptureStatesPass()(model)
-    FoldConstantsPass(unwanted)(model)
-    RemoveNoopsPass()(model)
-    RemoveUnusedPass()(model)
+    facts = facts or Facts(model)
     correcting = CorrectShapesPass()
-    correcting(model)
+    simplifying = (TakeBranchesPass(), CaptureStatesPass(), FoldConstantsPass(unwanted), RemoveNoopsPass())
+    for each in (*simplifying, RemoveUnusedPass(), correcting):
+        each(model, facts)
     return correcting.notes + [
         f"If {node.name or node.outputs[0].name!r} stays: {reason}"
         for node, _ in walk(model.graph)

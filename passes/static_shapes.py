@@ -18,30 +18,23 @@ After ``StaticShapesPass()``::
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.constants import constant_of
-from rnnlower.graph.inference import guarded
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.splicing import splice
-from rnnlower.graph.suppression import quiet_libraries
-from rnnlower.graph.walk import Located, op_types, walk
+from rnnlower.graph.walk import Located, subgraphs_of, walk
 from rnnlower.passes.base import Pass
-from rnnlower.recurrent.analysis import bare_copy
 from rnnlower.recurrent.finding import find_recurrent
 
 __all__ = ["StaticShapesPass"]
 
-_TAG = "rnnlower.analysis"
-_SMALL = 4096
 _RANK = 3
 
 
 class StaticShapesPass(Pass):
-    """Notes the shape of X that follows from the model's inputs, by folding constants on a copy of the model.
+    """Notes the shape of X that follows from the model's inputs.
 
     An If whose condition the shapes decide is replaced by the branch that runs if a node to be unrolled is in
     it: the other branch never runs, and the length of its sequences is not known.
@@ -54,6 +47,8 @@ class StaticShapesPass(Pass):
         impossible: The nodes whose X has a wrong rank: their branch fails if it is ever taken.
     """
 
+    KEEPS_FACTS = True
+
     def __init__(self, nodes: Sequence[Located] | None = None) -> None:
         super().__init__()
         self._nodes = nodes
@@ -61,92 +56,44 @@ class StaticShapesPass(Pass):
         self.impossible: list[Located] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        analysis = _analyze(model)
+        facts = self.facts
         modified = False
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
+        never = {inner for node, _ in walk(model.graph) for inner in _never_run(node, facts)}
         for located in nodes:
             X = located.node.inputs[0]
-            found = analysis.x_shape(located.node)
-            if X is None or found is None or X.is_graph_input():
+            dims = None if located.node in never else facts.dims(X)
+            if X is None or dims is None or X.is_graph_input():
                 continue
-            if len(found) != _RANK and located.path:
+            if len(dims) != _RANK and located.path:
                 # A branch that inputs of these shapes must not take may be invalid for them.
                 self.impossible.append(located)
                 continue
-            agrees = X.shape is not None and len(X.shape) == len(found)
-            named = list(X.shape) if X.shape is not None and agrees else [None] * len(found)
+            agrees = X.shape is not None and len(X.shape) == len(dims)
+            named = list(X.shape) if X.shape is not None and agrees else [None] * len(dims)
             X.shape = ir.Shape(
-                [new if isinstance(new, int) else old for new, old in zip(found, named, strict=True)]
+                [new if isinstance(new, int) else old for new, old in zip(dims, named, strict=True)]
             )
-            # A shape needs a type, which X shares with the weights.
-            X.type = X.type or _type_of_weights(located.node)
+            # A shape needs a type.
+            X.type = facts.type(X)
             modified = True
         for node, _ in list(walk(model.graph)):
-            if node.op_type == "If" and node.domain == "" and node.graph is not None:
-                modified |= self._resolve(model, node, nodes, analysis)
+            inside = set(_never_run(node, facts))
+            gone = [located for located in nodes if located.node in inside]
+            inner = {each for graph in subgraphs_of(node) for each, _ in walk(graph)}
+            if inside and node.graph is not None and any(located.node in inner for located in nodes):
+                splice(model, node, _branch(node, taken=facts.condition(node)))
+                self.unreachable += gone
+                modified = True
         return ir.passes.PassResult(model, modified)
 
-    def _resolve(self, model: ir.Model, node: ir.Node, nodes: Sequence[Located], analysis: _Analysis) -> bool:
-        """Replace an If by the branch that the analysis kept, if a node to be unrolled is in it."""
-        if analysis.is_alive(node):
-            return False
-        branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
-        inner = [[inner for inner, _ in walk(branch)] for branch in branches]
-        wanted = {located.node for located in nodes}
-        if not any(wanted & set(branch) for branch in inner):
-            return False
-        alive = [any(analysis.is_alive(inside) for inside in branch) for branch in inner]
-        if sum(alive) != 1:
-            return False
-        splice(model, node, branches[alive.index(True)])
-        self.unreachable += [located for located in nodes if located.node in inner[alive.index(False)]]
-        return True
+
+def _branch(node: ir.Node, *, taken: bool | None) -> ir.Graph:
+    return node.attributes["then_branch" if taken else "else_branch"].as_graph()
 
 
-def _type_of_weights(node: ir.Node) -> ir.TypeProtocol | None:
-    """Return the type of W or R, unless they are quantized."""
-    types = [value.type for value in node.inputs[1:3] if value is not None and value.type is not None]
-    return next((each for each in types if each.dtype.is_floating_point()), None)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Analysis:
-    """The result of folding constants on a copy; nodes of the model and of the copy share a tag."""
-
-    tags: dict[ir.Node, int]
-    survivors: dict[int, ir.Node]
-
-    def is_alive(self, node: ir.Node) -> bool:
-        return self.tags[node] in self.survivors
-
-    def x_shape(self, node: ir.Node) -> ir.Shape | None:
-        survivor = self.survivors.get(self.tags[node])
-        X = None if survivor is None else survivor.inputs[0]
-        return None if X is None else X.shape
-
-
-def _analyze(model: ir.Model) -> _Analysis:
-    tags = {node: tag for tag, (node, _) in enumerate(walk(model.graph))}
-    copy = bare_copy(model)
-    for tag, (node, _) in enumerate(walk(copy.graph)):
-        node.meta[_TAG] = tag
-    with quiet_libraries():
-        guarded(op_types(copy), _optimize, copy)
-    survivors = {node.meta[_TAG]: node for node, _ in walk(copy.graph) if _TAG in node.meta}
-    return _Analysis(tags, survivors)
-
-
-def _optimize(model: ir.Model) -> None:
-    from onnxscript import optimizer
-
-    optimizer.optimize_ir(
-        model, input_size_limit=_SMALL, output_size_limit=_SMALL, should_fold=_should_fold, inline=False
-    )
-
-
-def _should_fold(node: ir.Node) -> bool | None:
-    """Return True to also fold a small ConstantOfShape, with which exporters build the amounts of a Pad."""
-    if node.op_type != "ConstantOfShape" or node.domain:
-        return None
-    shape = constant_of(node.inputs[0])
-    return True if shape is not None and int(np.prod(shape.numpy())) <= _SMALL else None
+def _never_run(node: ir.Node, facts: Facts) -> Iterator[ir.Node]:
+    """Yield the nodes in the branch of an If that is never taken."""
+    taken = facts.condition(node) if node.op_type == "If" and not node.domain else None
+    if taken is not None:
+        yield from (inner for inner, _ in walk(_branch(node, taken=not taken)))

@@ -23,7 +23,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.splicing import splice
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
@@ -43,6 +42,7 @@ class TakeBranchesPass(Pass):
         taken: The branch of each such If, by the If's name or that of its first output.
     """
 
+    KEEPS_FACTS = True
     ENSURES: ClassVar[Sequence[Condition]] = (_decided_ifs_are_gone,)
 
     def __init__(self) -> None:
@@ -51,18 +51,18 @@ class TakeBranchesPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if any(node.op_type == "If" and not node.domain for node, _ in walk(model.graph)):
-            self._take(model, Knowledge(model), model.graph)
+            self._take(model, model.graph)
         return ir.passes.PassResult(model, modified=bool(self.taken))
 
-    def _take(self, model: ir.Model, knowledge: Knowledge, graph: ir.Graph) -> None:
+    def _take(self, model: ir.Model, graph: ir.Graph) -> None:
         for node in list(graph):
-            taken = knowledge.condition(node) if node.op_type == "If" and not node.domain else None
+            taken = self.facts.condition(node) if node.op_type == "If" and not node.domain else None
             if taken is None:
                 for inner in subgraphs_of(node):
-                    self._take(model, knowledge, inner)
+                    self._take(model, inner)
                 continue
             name = "then_branch" if taken else "else_branch"
             self.taken[node.name or str(node.outputs[0].name)] = name
             branch = node.attributes[name].as_graph()
-            self._take(model, knowledge, branch)
+            self._take(model, branch)
             splice(model, node, branch)

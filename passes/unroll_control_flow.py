@@ -32,9 +32,9 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dependence import decided_by
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.iterations import iterations
-from rnnlower.graph.knowledge import Knowledge
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
@@ -97,12 +97,13 @@ class UnrollControlFlowPass(Pass):
         self._made = 0
         if not any(self._is_wanted(node) for node, _ in walk(model.graph)):
             return ir.passes.PassResult(model, modified=False)
-        TakeBranchesPass()(model)
+        TakeBranchesPass()(model, self.facts)
         while self._unroll_outermost(model):
             # Outer iterations reveal more about the nodes inside.
-            TakeBranchesPass()(model)
-            ResolveSequencesPass()(model)
-            FoldConstantsPass()(model)
+            self.facts.forget()
+            TakeBranchesPass()(model, self.facts)
+            ResolveSequencesPass()(model, self.facts)
+            FoldConstantsPass()(model, self.facts)
         if self._strict:
             for node, path in walk(model.graph):
                 if self._is_wanted(node):
@@ -118,14 +119,13 @@ class UnrollControlFlowPass(Pass):
     def _unroll_outermost(self, model: ir.Model) -> bool:
         if not any(self._is_wanted(node) for node, _ in walk(model.graph)):
             return False
-        knowledge = Knowledge(model)
-        writer = _Writer(model, knowledge)
+        writer = _Writer(model, self.facts)
         return self._unroll_in(model.graph, writer)
 
     def _unroll_in(self, graph: ir.Graph, writer: _Writer) -> bool:
         done = False
         for node in list(graph):
-            count = iterations(writer.knowledge, node) if self._is_wanted(node) else None
+            count = iterations(writer.facts, node) if self._is_wanted(node) else None
             if count is None or not writer.can_write(node, count):
                 for inner in subgraphs_of(node):
                     done |= self._unroll_in(inner, writer)
@@ -137,7 +137,7 @@ class UnrollControlFlowPass(Pass):
                 asked = f"leave out {wording.option('control-flow')}"
                 raise UnsupportedModelError(
                     f"its {count:,} iterations make more than {_MOST_NODES:,} nodes in a straight line",
-                    node=Located(node, _label(node), "", writer.knowledge.opset),
+                    node=Located(node, _label(node), "", writer.facts.opset),
                     remedy=asked if self._strict else unasked,
                 )
             self.unrolled[_label(node)] = count
@@ -161,8 +161,8 @@ def _why_not(model: ir.Model, node: ir.Node) -> str:
 class _Writer:
     """A writer of straight lines in the place of nodes."""
 
-    def __init__(self, model: ir.Model, knowledge: Knowledge) -> None:
-        self.knowledge = knowledge
+    def __init__(self, model: ir.Model, facts: Facts) -> None:
+        self.facts = facts
         self._model = model
         self._opset = default_opset(model)
         self._names = NameSource(names_in(model))
@@ -179,8 +179,8 @@ class _Writer:
         stacked = body.outputs[self._count_states(node) + (node.op_type == "Loop") :]
         if count:
             return True
-        shapes = [self.knowledge.shape(out) for out in stacked]
-        typed = all(isinstance(self.knowledge.type(out), ir.TensorType) for out in stacked)
+        shapes = [self.facts.shape(out) for out in stacked]
+        typed = all(isinstance(self.facts.type(out), ir.TensorType) for out in stacked)
         return typed and all(shape is not None and None not in shape for shape in shapes)
 
     def _count_states(self, node: ir.Node) -> int:
@@ -277,7 +277,7 @@ class _Writer:
 
     def _empty(self, out: ir.Value, axis: int) -> ir.Value:
         """Return an empty output, for zero iterations."""
-        shape, type_ = self.knowledge.shape(out), self.knowledge.type(out)
+        shape, type_ = self.facts.shape(out), self.facts.type(out)
         assert shape is not None
         assert isinstance(type_, ir.TensorType)
         sizes = [size for size in shape if size is not None]

@@ -41,7 +41,7 @@ from rnnlower.targets.plan import cautions, require_known
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
 def settle_native(work: Work) -> None:
-    InferTypesPass()(work.model)
+    InferTypesPass()(work.model, work.facts)
     chooser = _chooser(work)
     for located in work.nodes:
         choice = chooser.choose(located)
@@ -61,7 +61,7 @@ def adapt_recurrent(work: Work) -> None:
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
     forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
     adapting = AdaptRecurrentPass(work.target, native, options.semantics)
-    adapting(work.model)
+    adapting(work.model, work.facts)
     work.warnings += [warning for each in adapting.gone for warning in forgetting[each]]
     for located, adapted in zip(adapting.gone, adapting.adapted, strict=True):
         choice = work.choices[located.node]
@@ -82,7 +82,7 @@ def read_nodes(work: Work) -> None:
 
 @contract(requires=[nodes_can_be_read])
 def conform_to_profile(work: Work) -> None:
-    work.lowered, notes = conform(work.model, work.nodes)
+    work.lowered, notes = conform(work.model, work.nodes, work.facts)
     work.notes += notes
     conformed = {(node.path, node.name) for node in work.lowered}
     work.nodes = [each for each in find_recurrent(work.model) if (each.path, each.name) in conformed]
@@ -92,14 +92,14 @@ def conform_to_profile(work: Work) -> None:
 def fold_weights(work: Work) -> None:
     nodes = [located.node for located in work.nodes]
     FoldWeightsPass(nodes)(work.model)
-    FoldWeightsPass(nodes, positions=STATE_INPUTS, static_shapes=True)(work.model)
-    InferTypesPass()(work.model)
+    FoldWeightsPass(nodes, positions=STATE_INPUTS)(work.model)
+    InferTypesPass()(work.model, work.facts)
 
 
 @contract(requires=[nodes_can_be_read], ensures=[lengths_are_numbers])
 def fix_lengths(work: Work) -> None:
     work.nodes, unreachable, impossible = with_static_lengths(
-        work.model, work.nodes, work.options.target, work.options.semantics
+        work.model, work.nodes, work.options.target, work.options.semantics, work.facts
     )
     work.unreachable += unreachable
     work.impossible += impossible

@@ -44,6 +44,7 @@ def reach_forms(work: Work) -> None:
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
     if written != default_opset(model):
         work.notes += move(model, [written], keep=is_selected)
+        work.facts.forget()
 
 
 @contract(
@@ -83,11 +84,12 @@ def legacy_constants(work: Work) -> None:
 def return_to_asked(work: Work) -> None:
     if work.opset is not None and work.opset < default_opset(work.model):
         work.notes += reach(work.model, work.opset, work.needs)
+        work.facts.forget()
 
 
 @contract(requires=[nodes_are_replaced, opset_is_asked], ensures=[emitted_nodes_fit])
 def require_fit(work: Work) -> None:
-    require_emitted_fit(work.model, work.target)
+    require_emitted_fit(work.model, work.target, work.facts)
 
 
 def share_constants(work: Work) -> None:
@@ -120,7 +122,7 @@ def keep_nan(work: Work) -> None:
 
 
 def copy_outputs(work: Work) -> None:
-    CopyOutputsPass(work.target.ops.copied_outputs)(work.model)
+    CopyOutputsPass(work.target.ops.copied_outputs)(work.model, work.facts)
 
 
 def strip(work: Work) -> None:
@@ -129,7 +131,7 @@ def strip(work: Work) -> None:
 
 def declare_outputs(work: Work) -> None:
     correcting = CorrectShapesPass(outputs=True)
-    correcting(work.model)
+    correcting(work.model, work.facts)
     work.notes += correcting.notes
 
 
@@ -148,7 +150,7 @@ def tell_unused_factor(work: Work) -> None:
 
 def tell_misfits(work: Work) -> None:
     """Report what the target does not run apart from recurrent nodes."""
-    misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False)
+    misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False, facts=work.facts)
     if misfits and work.options.strict:
         raise UnsupportedModelError(
             f"target {work.target.name} does not run all of the rest of the model: "

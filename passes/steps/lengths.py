@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import OpenSizes, open_sizes
 from rnnlower.graph.walk import Located, dim_name, sources, walk
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -27,7 +28,7 @@ _EXAMPLES = (16, 256)
 
 
 def with_static_lengths(
-    model: ir.Model, current: Sequence[Located], target: Target | None, semantics: Semantics
+    model: ir.Model, current: Sequence[Located], target: Target | None, semantics: Semantics, facts: Facts
 ) -> tuple[list[Located], list[Located], list[Located]]:
     """Return the nodes to be unrolled, each with a static length, the unreachable and the impossible ones.
 
@@ -43,7 +44,7 @@ def with_static_lengths(
         _check_cost([(located, parse_recurrent(located, semantics)) for located in current])
         return list(current), [], []
     analysis = StaticShapesPass(current)
-    analysis(model)
+    analysis(model, facts)
     gone = analysis.unreachable + analysis.impossible
     current = [located for located in current if located not in gone]
     for located in dynamic(current):

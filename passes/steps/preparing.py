@@ -55,7 +55,7 @@ def select_nodes(work: Work) -> None:
 
 
 def freeze_dims(work: Work) -> None:
-    FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model)
+    FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model, work.facts)
 
 
 def assume_linear_before_reset(work: Work) -> None:
@@ -72,7 +72,7 @@ def warn_of_suspicions(work: Work) -> None:
 
 def set_inputs(work: Work) -> None:
     setting = SetInputsPass(work.options.sets)
-    setting(work.model)
+    setting(work.model, work.facts)
     work.sets = setting.values
 
 
@@ -103,6 +103,7 @@ def raise_opset(work: Work) -> None:
     work.notes += raise_to_operators(work.model, work.opset)
     if first > default_opset(work.model):
         work.notes += move(work.model, range(first, last + 1))
+        work.facts.forget()
 
 
 @contract(requires=[nodes_are_there], ensures=[nodes_are_there, nodes_are_outside_functions])
@@ -110,6 +111,7 @@ def inline_functions(work: Work) -> None:
     target = work.options.target
     in_the_way = work.options.folds and target is not None and not target.ops.functions
     work.notes += inline(work.model, (lambda node: True) if in_the_way else is_selected)
+    work.facts.forget()
     work.find_nodes()
 
 
@@ -129,7 +131,7 @@ def unroll_control_flow(work: Work) -> None:
         strict=options.control_flow == "unroll",
         also=lambda node: options.control_flow is None and _does_not_run_inside(work, node),
     )
-    unrolling(work.model)
+    unrolling(work.model, work.facts)
     work.notes += [
         f"{name!r} became a straight line of {count} iterations" for name, count in unrolling.unrolled.items()
     ]
@@ -151,13 +153,15 @@ def _does_not_run_inside(work: Work, node: ir.Node) -> bool:
 def resolve_sequences(work: Work) -> None:
     used = op_types(work.model) & SEQUENCE_OPS
     if not used <= work.target.op_types:
-        ResolveSequencesPass()(work.model)
+        ResolveSequencesPass()(work.model, work.facts)
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
 def simplify_model(work: Work) -> None:
     target = work.options.target
-    work.notes += simplify(work.model, lambda node: target is not None and not runs_op(target, node))
+    work.notes += simplify(
+        work.model, lambda node: target is not None and not runs_op(target, node), work.facts
+    )
     before = work.nodes
     work.find_nodes()
     here = {located.name for located in work.nodes}
@@ -168,10 +172,10 @@ def simplify_model(work: Work) -> None:
 def dequantize_recurrent(work: Work) -> None:
     target = work.options.target
     keep_integers = target is None or "DequantizeLinear" in target.op_types
-    InferTypesPass()(work.model)
+    InferTypesPass()(work.model, work.facts)
     quantized = [located.node for located in work.nodes if located.node.op_type == QUANTIZED_LSTM]
     work.dequantized = [output.name for node in quantized for output in node.outputs if output.name]
-    DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers)(work.model)
+    DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers)(work.model, work.facts)
 
 
 def adapt_nodes(work: Work) -> None:
@@ -185,7 +189,7 @@ def adapt_nodes(work: Work) -> None:
 
 def _adapt(work: Work, refused: Callable[[ir.Node], bool], problem: str) -> None:
     adapting = AdaptNodesPass(refused)
-    adapting(work.model)
+    adapting(work.model, work.facts)
     work.notes += [
         f"target {work.target.name} {problem.format(op_type=op_type)}: "
         f"{len(names)} expressed as other operators"
@@ -198,7 +202,7 @@ def set_impossible_aside(work: Work) -> None:
     if not work.nodes:
         return
     analysis = StaticShapesPass(work.nodes)
-    analysis(work.model)
+    analysis(work.model, work.facts)
     work.unreachable += analysis.unreachable
     work.impossible += analysis.impossible
     gone = {located.node for located in (*analysis.unreachable, *analysis.impossible)}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.passes.conform_sonnx import ConformSonnxPass
@@ -20,21 +21,19 @@ __all__ = ["conform"]
 _BEHIND_X = range(1, 8)
 
 
-def conform(model: ir.Model, nodes: Sequence[Located]) -> tuple[list[LoweredNode], list[str]]:
+def conform(model: ir.Model, nodes: Sequence[Located], facts: Facts) -> tuple[list[LoweredNode], list[str]]:
     """Make the nodes conform to SONNX; return reports on them, and notes.
 
     Raises:
         UnsupportedModelError: A node departs from the profile in a way that cannot be corrected.
     """
-    folding = FoldWeightsPass(
-        [located.node for located in nodes], positions=_BEHIND_X, may_grow=True, static_shapes=True
-    )
+    folding = FoldWeightsPass([located.node for located in nodes], positions=_BEHIND_X, may_grow=True)
     folding(model)
-    InferTypesPass()(model)
+    InferTypesPass()(model, facts)
     found = [departure for located in nodes for departure in departures(located)]
     if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):
-        StaticShapesPass(nodes)(model)
+        StaticShapesPass(nodes)(model, facts)
     conforming = ConformSonnxPass(nodes)
-    conforming(model)
+    conforming(model, facts)
     notes = [str(note) for located in find_recurrent(model) for note in departures(located)]
     return conforming.conformed, notes

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.lowering import LAST_OPSET
 from rnnlower.lowering.replacing import EMITTED, Gates, LoweredNode, Plan
@@ -50,6 +51,7 @@ class Work:
         sets: The inputs that were set, with their values.
         warnings: What the result may not do that the user expects of it.
         dequantized: Outputs of the quantized nodes that became float ones.
+        facts: The facts about the model, which the steps share.
         rounds: Whether a recurrence rounds each operator to 16 bits.
     """
 
@@ -72,9 +74,11 @@ class Work:
     warnings: list[Suspicion] = dataclasses.field(default_factory=list)
     rounds: bool = False
     dequantized: list[str] = dataclasses.field(default_factory=list)
+    facts: Facts = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.opset = _asked_opset(self.model, self.options)
+        self.facts = Facts(self.model)
 
     @property
     def target(self) -> Target:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,9 +11,14 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-__all__ = ["FOLDABLE", "Array", "evaluate", "infer"]
+from rnnlower import wording
+from rnnlower.errors import InvalidModelError
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+
+__all__ = ["DATA_MOVEMENT", "FOLDABLE", "Array", "Dims", "below_zero", "bytes_at_most", "evaluate", "infer"]
 
 Array: TypeAlias = NDArray[Any]
+Dims = tuple[int | ir.SymbolicDim | None, ...]
 
 _NAMES = """
     Abs Add And ArgMax ArgMin BitShift Cast Ceil Clip Compress Concat Constant ConstantOfShape CumSum
@@ -31,23 +37,36 @@ Quantizing and dequantizing are left out: runtimes look for these nodes.
 _FIRST_OPSET = 7
 """The first opset with NumPy's broadcasting; below, only operators that move data are evaluated."""
 _MOVES = "Concat Constant Flatten Gather Identity Reshape Shape Size Slice Squeeze Transpose Unsqueeze"
-_DATA_MOVEMENT = frozenset(_MOVES.split())
+DATA_MOVEMENT = frozenset(_MOVES.split())
+_FIRST_DEQUANTIZE_LINEAR = 19
 _KINDS = "fiub"
 _INFERENCE_ELEMENTS = 1024
+_ENDED_BY_NEGATIVE = ("GatherND", "Slice")
+_LIKE_STANDARD = {("com.microsoft", "DynamicQuantizeLSTM"): ("LSTM", 8)}
+"""Operators with the outputs of a standard one, which reads only the first inputs."""
 # The errors that onnx's reference implementations raise on inputs that do not fit.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 
 
-def evaluate(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
+def evaluate(
+    node: ir.Node,
+    inputs: Sequence[Array | None],
+    opset: int,
+    failures: dict[ir.Node, Exception] | None = None,
+    *,
+    all_types: bool = False,
+) -> list[Array] | None:
     """Compute the outputs of a node of the default domain on constants; ``None`` if that is not supported.
 
-    A node that fails on these inputs is left alone, so that the runtime fails on it if it ever runs.
+    A node that fails on these inputs is left alone, so that the runtime fails on it if it ever runs; the
+    error is added to ``failures``. Numbers of other types than NumPy's are left out unless ``all_types``.
     """
-    if node.domain or node.op_type not in FOLDABLE or any(a.is_ref() for a in node.attributes.values()):
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
-    if opset < _FIRST_OPSET and node.op_type not in _DATA_MOVEMENT:
+    if opset < _FIRST_OPSET and node.op_type not in DATA_MOVEMENT:
         return None
-    if any(array is not None and array.dtype.kind not in _KINDS for array in inputs):
+    kinds = _KINDS + "V" * all_types
+    if any(array is not None and array.dtype.kind not in kinds for array in inputs):
         return None
     divides = node.op_type in ("Div", "Mod") and inputs[1] is not None and inputs[1].dtype.kind in "iu"
     if divides and not np.all(inputs[1]):
@@ -61,8 +80,14 @@ def evaluate(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[
     feeds = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
     try:
         with np.errstate(all="ignore"):
-            outputs = ReferenceEvaluator(_model_of(proto, feeds, opset)).run(None, feeds)
-    except _FAILURES:
+            evaluator = ReferenceEvaluator(
+                _model_of(proto, feeds, opset),
+                new_ops=[_dequantize_linear()] if opset < _FIRST_DEQUANTIZE_LINEAR else None,
+            )
+            outputs = evaluator.run(None, feeds)
+    except _FAILURES as error:
+        if failures is not None:
+            failures[node] = error
         return None
     if not all(isinstance(output, np.ndarray | np.generic) for output in outputs):
         return None
@@ -71,7 +96,28 @@ def evaluate(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[
         value.dtype is None or value.dtype.numpy() == array.dtype
         for value, array in zip(node.outputs, arrays, strict=True)
     )
-    return arrays if agree and all(array.dtype.kind in _KINDS for array in arrays) else None
+    return arrays if agree and all(array.dtype.kind in kinds for array in arrays) else None
+
+
+def _dequantize_linear() -> type:
+    """Return DequantizeLinear 10 and 13, which onnx's evaluator lacks."""
+    from onnx.defs import get_schema
+    from onnx.reference.op_run import OpRun
+
+    class DequantizeLinear(OpRun):
+        op_domain = ""
+        # Otherwise the evaluator passes the attributes of the newest version.
+        op_schema = get_schema("DequantizeLinear", 13, "")
+
+        def _run(self, x, scale, zero_point=None, axis=1):  # type: ignore[no-untyped-def]
+            if scale.ndim == 1:
+                shape = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
+                scale = scale.reshape(shape)
+                zero_point = None if zero_point is None else zero_point.reshape(shape)
+            shifted = x.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
+            return (shifted.astype(scale.dtype) * scale,)
+
+    return DequantizeLinear
 
 
 def _model_of(node: onnx.NodeProto, feeds: Mapping[str, Array], opset: int) -> onnx.ModelProto:
@@ -85,74 +131,122 @@ def _model_of(node: onnx.NodeProto, feeds: Mapping[str, Array], opset: int) -> o
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
 
 
+def bytes_at_most(node: ir.Node, arrays: Sequence[Array | None]) -> int:
+    """Return an upper bound of the result of an operator that makes large outputs from small inputs."""
+    place = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "EyeLike": 0}.get(node.op_type)
+    if place is None or arrays[place] is None:
+        return 0
+    sizes = np.abs(np.asarray(arrays[place], np.float64))
+    count = float(np.prod(sizes))
+    first = arrays[0]
+    return int(min(count * 8 * (first.size if place and first is not None else 1), 2**62))
+
+
 def infer(
     node: ir.Node,
     types: Sequence[ir.TypeProtocol | None],
-    shapes: Sequence[Sequence[int | None] | None],
+    shapes: Sequence[Dims | None],
     constants: Sequence[Array | None],
     opset_imports: Mapping[str, int],
     ir_version: int,
-) -> list[tuple[ir.TypeProtocol | None, tuple[int | None, ...] | None]]:
+) -> list[tuple[ir.TypeProtocol | None, Dims | None]]:
     """Infer type and shape of each output of a node without subgraphs, with onnx's inference.
 
     Args:
         node: The node.
         types, shapes, constants: The known data of each of its inputs.
         opset_imports, ir_version: Those of the model.
+
+    Raises:
+        InvalidModelError: A size below 0 would make onnx's inference abort the process.
     """
-    unknown: list[tuple[ir.TypeProtocol | None, tuple[int | None, ...] | None]] = [
-        (None, None) for _ in node.outputs
+    unknown: list[tuple[ir.TypeProtocol | None, Dims | None]] = [(None, None) for _ in node.outputs]
+    op_type, domain, used = node.op_type, node.domain, len(node.inputs)
+    if (domain, op_type) in _LIKE_STANDARD:
+        # Its weights have another type and layout; inference reads X and the attributes.
+        (op_type, used), domain = _LIKE_STANDARD[domain, op_type], ""
+        types = [types[0] if 0 < index < 3 else each for index, each in enumerate(types)]
+        shapes = [None if 0 < index < 3 else each for index, each in enumerate(shapes)]
+    version = opset_imports.get(domain)
+    given = [value is not None for value in node.inputs[:used]]
+    if version is None:
+        return unknown
+    if op_type in _ENDED_BY_NEGATIVE and any(isinstance(dim, int) and dim < 0 for dim in shapes[0] or ()):
+        raise below_zero()
+    attributes = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref() or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            return unknown
+        attributes.append(ir.serde.serialize_attribute(attribute).SerializeToString())
+    contents = (
+        (array.dtype, array.shape, array.tobytes())
+        if array is not None and array.size <= _INFERENCE_ELEMENTS and array.dtype.kind in _KINDS
+        else None
+        for array in constants[:used]
+    )
+    return [
+        *_infer(
+            (op_type, domain, version, max(ir_version, FREE_INITIALIZERS_IR)),
+            tuple(attributes),
+            tuple(zip(given, types, shapes, contents, strict=False)),
+            tuple(bool(out.name) for out in node.outputs),
+        )
     ]
-    version = opset_imports.get(node.domain)
-    if version is None or any(attribute.is_ref() for attribute in node.attributes.values()):
-        return unknown
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
-    except onnx.defs.SchemaError:
-        return unknown
-    proto = ir.serde.serialize_node(node)
-    del proto.input[:], proto.output[:]
-    proto.input.extend("" if value is None else f"i{index}" for index, value in enumerate(node.inputs))
-    proto.output.extend(f"o{index}" if out.name else "" for index, out in enumerate(node.outputs))
-    given = {
-        f"i{index}": _type_proto(type_, shape)
-        for index, (type_, shape) in enumerate(zip(types, shapes, strict=True))
-        if isinstance(type_, ir.TensorType)
-    }
-    if len(given) < sum(1 for value in node.inputs if value is not None):
-        return unknown
-    data = {
-        f"i{index}": onnx.numpy_helper.from_array(array)
-        for index, array in enumerate(constants)
-        if array is not None and array.size <= _INFERENCE_ELEMENTS and f"i{index}" in given
-    }
-    imports = [onnx.helper.make_opsetid(domain, number) for domain, number in opset_imports.items()]
-    try:
-        found = onnx.shape_inference.infer_node_outputs(schema, proto, given, data, None, imports, ir_version)
-    except (
-        onnx.shape_inference.InferenceError,
-        onnx.checker.ValidationError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-    ):
-        return unknown
-    return [_from_proto(found.get(f"o{index}")) for index in range(len(node.outputs))]
 
 
-def _type_proto(type_: ir.TensorType, shape: Sequence[int | None] | None) -> onnx.TypeProto:
-    return onnx.helper.make_tensor_type_proto(type_.dtype.value, shape)
+def below_zero() -> InvalidModelError:
+    """Return the error for a size below 0, at which onnx's inference aborts the process."""
+    return InvalidModelError(
+        "a size in the model falls below 0, where a pooling, Split or the like takes more than there is",
+        remedy="look at the sizes that the model declares, or that "
+        f"{wording.option('dim')} and {wording.option('input-shape')} give",
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _infer(
+    operator: tuple[str, str, int, int],
+    attributes: tuple[bytes, ...],
+    inputs: tuple[tuple[bool, ir.TypeProtocol | None, Dims | None, tuple[Any, Any, bytes] | None], ...],
+    outputs: tuple[bool, ...],
+) -> tuple[tuple[ir.TypeProtocol | None, Dims | None], ...]:
+    """Infer the outputs of a node; a straight line repeats the nodes of a step many times."""
+    op_type, domain, version, ir_version = operator
+    model = onnx.ModelProto(ir_version=ir_version)
+    model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    node = model.graph.node.add(op_type=op_type, domain=domain)
+    node.attribute.extend(map(onnx.AttributeProto.FromString, attributes))
+    node.output.extend(f"o{index}" if named else "" for index, named in enumerate(outputs))
+    names = set()
+    for index, (given, type_, dims, content) in enumerate(inputs):
+        node.input.append(f"i{index}" if given else "")
+        if type_ is None:
+            continue
+        if content is None:
+            declared = model.graph.input.add(name=f"i{index}", type=ir.serde.serialize_type(type_))
+            if dims is not None:
+                ir.serde.serialize_shape_into(declared.type, ir.Shape(dims))
+                names |= {dim.value for dim in dims if isinstance(dim, ir.SymbolicDim)}
+        else:
+            dtype, shape, buffer = content
+            array = np.frombuffer(buffer, dtype).reshape(shape)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, f"i{index}"))
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return tuple((None, None) for _ in outputs)
+    found = {value.name: value.type for value in graph.value_info}
+    return tuple(_from_proto(found.get(f"o{index}"), names) for index in range(len(outputs)))
 
 
 def _from_proto(
-    proto: onnx.TypeProto | None,
-) -> tuple[ir.TypeProtocol | None, tuple[int | None, ...] | None]:
-    if proto is None or not proto.HasField("tensor_type") or not proto.tensor_type.elem_type:
+    proto: onnx.TypeProto | None, names: Container[str | None]
+) -> tuple[ir.TypeProtocol | None, Dims | None]:
+    """Return type and shape, without symbols that inference has made up."""
+    type_ = None if proto is None else ir.serde.deserialize_type_proto_for_type(proto)
+    if proto is None or type_ is None or type_.dtype == ir.DataType.UNDEFINED:
         return None, None
-    tensor = proto.tensor_type
-    type_ = ir.TensorType(ir.DataType(tensor.elem_type))
-    if not tensor.HasField("shape"):
-        return type_, None
-    dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-    # Sizes that do not fit give a size below 0, and the inference of later nodes would abort the process.
-    return type_, None if any(dim is not None and dim < 0 for dim in dims) else tuple(dims)
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    return type_, None if shape is None else tuple(
+        dim if isinstance(dim, int) or dim.value in names else None for dim in shape
+    )

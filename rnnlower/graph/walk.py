@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -17,9 +17,11 @@ __all__ = [
     "forget_negative_sizes",
     "op_types",
     "origin",
+    "resolve_references",
     "sources",
     "subgraphs_of",
     "value_names",
+    "values_of",
     "walk",
 ]
 
@@ -92,6 +94,30 @@ def count_ops(model: ir.Model) -> dict[str, int]:
         for node, _ in walk(graph)
     )
     return dict(sorted(counter.items()))
+
+
+def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield inputs, initializers and node outputs of a graph and every graph below it, in a fixed order."""
+    yield from graph.inputs
+    yield from (value for value in graph.initializers.values() if not value.is_graph_input())
+    for node in graph:
+        yield from node.outputs
+        for inner in subgraphs_of(node):
+            yield from values_of(inner)
+
+
+def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
+    """Put `actuals` in the place of a function's parameters; a parameter without a value is removed."""
+    for name, attribute in list(node.attributes.items()):
+        if not attribute.is_ref():
+            continue
+        actual = actuals.get(str(attribute.ref_attr_name))
+        if actual is None or (not actual.is_ref() and actual.value is None):
+            node.attributes.pop(name)
+        elif actual.is_ref():
+            node.attributes[name] = ir.RefAttr(name, str(actual.ref_attr_name), actual.type)
+        else:
+            node.attributes[name] = ir.Attr(name, actual.type, actual.value)
 
 
 def op_types(model: ir.Model) -> set[str]:

@@ -1,6 +1,6 @@
 """Opset conversion: `convert_opset` moves a model to any opset of the default domain, or raises an error.
 
-`schema` reads onnx's operator history, `types` and `constants` collect what is known about values, `convert`
+`schema` reads onnx's operator history, `types` holds the facts about values, `convert`
 walks the model, `view` and `step` represent one node at one version step for the adapters. The adapters
 are in one module per operator family (`broadcasting`, `shaping`, ...), each with its table `ROWS`;
 `table` gathers them.

@@ -15,9 +15,8 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import values_of, walk
 from rnnlower.opset import functions
-from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import Adaptation, OpsetReport
 from rnnlower.opset.schema import (
     MAX_OPSET,
@@ -34,7 +33,7 @@ from rnnlower.opset.schema import (
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training
-from rnnlower.opset.types import ValueTypes, all_graphs, all_values
+from rnnlower.opset.types import ValueTypes, all_graphs
 from rnnlower.opset.view import NodePredicate, Session, Subject, describe
 
 __all__ = ["convert_opset", "needed_opset"]
@@ -79,17 +78,14 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     if not _needs_work(model, target):
         return OpsetReport(source, target, model.ir_version)
     types = ValueTypes(model)
-    constants = Constants(model, types)
     rehearsal = model.clone()
     copied_types = ValueTypes()
-    copied_constants = Constants(rehearsal, copied_types, fold=False)
     for original, copied in zip(_every_value(model), _every_value(rehearsal), strict=True):
         copied_types.alias(copied, original, types)
-        copied_constants.alias(copied, original, constants)
     training = convert_training(model, types, target)
-    _perform(Session(rehearsal, copied_types, copied_constants, _report(model, target), keep))
+    _perform(Session(rehearsal, copied_types, _report(model, target), keep))
     report = _report(model, target)
-    _perform(Session(model, types, constants, report, keep))
+    _perform(Session(model, types, report, keep))
     rest = beyond_ir.find(model)
     if rest is not None and training is not None:
         rest.training_info = training
@@ -122,7 +118,7 @@ def _needs_work(model: ir.Model, target: int) -> bool:
 
 def _every_value(model: ir.Model) -> list[ir.Value]:
     graphs = [model.graph, *(function.graph for function in model.functions.values())]
-    return [value for graph in graphs for value in all_values(graph)]
+    return [value for graph in graphs for value in values_of(graph)]
 
 
 def _report(model: ir.Model, target: int) -> OpsetReport:

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.opset.constants import Constants
-from rnnlower.opset.types import ValueTypes, all_graphs, all_values, called_functions
+from rnnlower.graph.walk import values_of
+from rnnlower.opset.types import ValueTypes, all_graphs, called_functions
 from rnnlower.opset.view import Session
 
 __all__ = ["drop_uncalled", "inline_all", "meeting_point"]
@@ -57,7 +57,6 @@ def inline_all(session: Session) -> None:
     _restore(model, outputs)
     # The inlined bodies are new values, of which nothing is known yet.
     session.types = ValueTypes(model)
-    session.constants = Constants(model, session.types)
     session.collect_names()
     report.notes.append(f"opset {session.target} has no functions: {len(report.inlined)} were inlined")
 
@@ -80,7 +79,7 @@ def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
 
 def _restore(model: ir.Model, outputs: dict[str, ir.Value]) -> None:
     """Restore annotations of call outputs: inlining keeps their names, but not their metadata."""
-    for value in all_values(model.graph):
+    for value in values_of(model.graph):
         old = outputs.get(str(value.name))
         if old is None:
             continue

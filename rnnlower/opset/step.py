@@ -94,8 +94,7 @@ class Step(View):
             self.place(node)
         else:
             value = self.add_initializer(name, tensor)
-        self.session.types.record(value, ir.TensorType(dtype), ir.Shape(array.shape))
-        self.session.constants.record(value, array)
+        self.session.types.record(value, ir.TensorType(dtype), ir.Shape(array.shape), array)
         return value
 
     def add_initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
@@ -140,7 +139,6 @@ class Step(View):
         root = self.session.model.graph
         value = self.add_initializer(self.session.fresh(f"{name}_value"), _shared(tensor))
         self.session.types.alias(value, old)
-        self.session.constants.record(value, tensor.numpy())
         if old.is_graph_output():
             self.replace(self.emit("Identity", value))
             return
@@ -269,7 +267,7 @@ class Step(View):
             if shape is not None:
                 ir.serde.serialize_shape_into(proto, shape)
             known[name] = proto
-        arrays = {name: self.session.constants.array(value, SHOWN) for name, value in inputs.items()}
+        arrays = {name: types.array(value, SHOWN) for name, value in inputs.items()}
         data = {
             name: onnx.numpy_helper.from_array(array, name)
             for name, array in arrays.items()

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.opset.types import ValueTypes, all_values
+from rnnlower.graph.walk import values_of
+from rnnlower.opset.types import ValueTypes
 
 __all__ = ["convert_training"]
 
@@ -22,7 +23,7 @@ def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[on
     rest = beyond_ir.find(model)
     if rest is None or not rest.training_info:
         return None
-    known = {str(value.name): value for value in all_values(model.graph)}
+    known = {str(value.name): value for value in values_of(model.graph)}
     converted = []
     for info in rest.training_info:
         copy = onnx.TrainingInfoProto()

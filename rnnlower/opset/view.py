@@ -12,7 +12,6 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.opset import schema
-from rnnlower.opset.constants import Constants
 from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.schema import Version
 from rnnlower.opset.types import ValueTypes, all_graphs
@@ -28,7 +27,6 @@ class Session:
 
     model: ir.Model
     types: ValueTypes
-    constants: Constants
     report: OpsetReport
     keep: NodePredicate | None
     names: NameSource = dataclasses.field(default_factory=NameSource)
@@ -149,7 +147,7 @@ class View:
 
     def array(self, value: ir.Value | None) -> np.ndarray | None:
         """Return the content of `value` if it is constant."""
-        return self.session.constants.array(value)
+        return self.session.types.array(value)
 
     def ints(self, value: ir.Value | None) -> list[int] | None:
         """Return the content of `value` as a flat list of integers if it is constant."""

@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import walk
-from rnnlower.recurrent.analysis import inferred_copy
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import dim_name, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import MOST_INPUTS
 
 __all__ = ["infer_input_types"]
 
+_RANK_OF_X = 3
 
-def infer_input_types(model: ir.Model) -> bool:
+
+def infer_input_types(model: ir.Model, facts: Facts | None = None) -> bool:
     """Annotate the inputs of recurrent nodes with inferred types and shapes, in the main graph and subgraphs.
 
     Anything that cannot be inferred stays unknown. Returns whether anything was annotated.
     """
     if not any(is_recurrent(node) for node, _ in walk(model.graph)):
         return False
-    inferred = inferred_copy(model)
+    facts = facts or Facts(model)
     declared = {
-        dim.value
+        dim_name(dim)
         for value in model.graph.inputs
         for dim in value.shape or ()
         if isinstance(dim, ir.SymbolicDim)
     }
     modified = False
-    for (node, _), (twin, _) in zip(list(walk(model.graph)), list(walk(inferred.graph)), strict=True):
+    for node, path in walk(model.graph):
         for index in _positions(node):
-            value, known = node.inputs[index], twin.inputs[index]
-            if value is None or known is None:
+            value = node.inputs[index]
+            if value is None or value.is_graph_input() or value.is_initializer():
                 continue
-            if not value.is_graph_input() and not value.is_initializer():
-                modified |= _learn(value, known, declared)
+            dims = facts.dims(value)
+            # A branch that inputs of these shapes must not take may be invalid for them.
+            if index or not path or dims is None or len(dims) == _RANK_OF_X:
+                modified |= _learn(value, facts, declared)
     return modified
 
 
@@ -43,17 +47,16 @@ def _positions(node: ir.Node) -> list[int]:
     return [index for index in known if not (node.domain and index in (1, 2))]
 
 
-def _learn(value: ir.Value, known: ir.Value, declared: set[str | None]) -> bool:
-    """Adopt what inference knows of a value; it takes precedence over what the model declares.
+def _learn(value: ir.Value, facts: Facts, declared: set[str | None]) -> bool:
+    """Adopt what is known of a value; it takes precedence over what the model declares.
 
-    Symbols that inference has made up are ignored: a user cannot give them a size.
+    Symbols of inputs alone can be given a size by a user.
     """
-    before = value.type, value.shape
-    value.type = value.type or known.type
-    if known.shape is not None:
-        old = [None] * len(known.shape) if value.shape is None else list(value.shape)
-        if len(old) == len(known.shape):
-            new = [dim if isinstance(dim, int) or dim.value in declared else None for dim in known.shape]
-            merged = [b if b is not None else a for a, b in zip(old, new, strict=True)]
-            value.shape = ir.Shape(merged)
+    before, dims = (value.type, value.shape), facts.dims(value)
+    value.type = facts.type(value)
+    if dims is not None:
+        old = [None] * len(dims) if value.shape is None else list(value.shape)
+        if len(old) == len(dims):
+            new = [dim if isinstance(dim, int) or dim_name(dim) in declared else None for dim in dims]
+            value.shape = ir.Shape([a if b is None else b for a, b in zip(old, new, strict=True)])
     return (value.type, value.shape) != before

@@ -11,12 +11,10 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.inference import guarded
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import is_open, open_sizes
-from rnnlower.graph.suppression import quiet_libraries
-from rnnlower.graph.walk import default_opset, forget_negative_sizes, op_types, walk
+from rnnlower.graph.walk import default_opset, walk
 from rnnlower.lowering.replacing import EMITTED
-from rnnlower.recurrent.analysis import infer_in_place
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
@@ -32,7 +30,12 @@ Reason = tuple[str, Claim]
 
 
 def find_misfits(
-    model: ir.Model, target: Target, semantics: Semantics = "ort", *, emitted: bool | None = None
+    model: ir.Model,
+    target: Target,
+    semantics: Semantics = "ort",
+    *,
+    emitted: bool | None = None,
+    facts: Facts | None = None,
 ) -> list[Misfit]:
     """List everything in the model that the target does not run.
 
@@ -41,6 +44,7 @@ def find_misfits(
         target: The target.
         semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
         emitted: Check only nodes that a lowering has emitted, or all but those; ``None``: all nodes.
+        facts: The facts about the model, if there are any yet.
 
     Raises:
         OptionError: The semantics do not exist.
@@ -48,14 +52,15 @@ def find_misfits(
     check_semantics(semantics)
     found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
     natives = {} if emitted else natives_of_model(model, target, semantics)
-    for node, twin, path in _nodes(model):
+    facts = facts or Facts(model)
+    for node, path in _nodes(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
         name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
         if node in natives:
             found += natives[node]
             continue
-        reasons = _of_node(twin, target, default_opset(model), node.op_identifier() in model.functions)
+        reasons = _of_node(node, target, facts, node.op_identifier() in model.functions)
         found += [
             Misfit(
                 path,
@@ -125,27 +130,18 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
     ]
 
 
-def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Node, str]]:
-    """Yield every node, its twin in a copy with inferred types and shapes, and its path."""
-    typed = model.clone()
-    forget_negative_sizes(typed)
-    with quiet_libraries():
-        guarded(op_types(typed), infer_in_place, typed)
-    graphs: list[tuple[ir.Graph | ir.Function, ir.Graph | ir.Function, str]] = [
-        (model.graph, typed.graph, "")
-    ]
-    for function, twin in zip(model.functions.values(), typed.functions.values(), strict=True):
-        graphs.append((function, twin, f"function:{function.domain}::{function.name}"))
-    for graph, copy, path in graphs:
-        for (node, where), (same, _) in zip(walk(graph, path), walk(copy, path), strict=True):
-            yield node, same, where
+def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
+    """Yield every node with its path."""
+    yield from walk(model.graph)
+    for function in model.functions.values():
+        yield from walk(function, f"function:{function.domain}::{function.name}")
 
 
 def _op_name(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def _of_node(node: ir.Node, target: Target, opset: int, is_call: bool) -> Iterator[Reason]:
+def _of_node(node: ir.Node, target: Target, facts: Facts, is_call: bool) -> Iterator[Reason]:
     if node.domain:
         yield from _of_foreign_node(node, target, is_call)
         return
@@ -156,12 +152,12 @@ def _of_node(node: ir.Node, target: Target, opset: int, is_call: bool) -> Iterat
         yield f"{target.name} has no {node.op_type}", target.ops
         return
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    dtypes = {dtype for value in values if (dtype := _dtype(value)) is not None}
+    dtypes = {dtype for value in values if (dtype := _dtype(facts.type(value))) is not None}
     for dtype in sorted(dtypes - {"int64", *target.dtypes.allowed}):
         yield f"type {dtype} is not one of {', '.join(target.dtypes.allowed)}", target.dtypes
     for limit in target.limits:
         if node.op_type in limit.ops:
-            yield from ((what, limit) for what in _beyond(limit, node, opset))
+            yield from ((what, limit) for what in _beyond(limit, node, facts.opset, facts))
 
 
 def _of_foreign_node(node: ir.Node, target: Target, is_call: bool) -> Iterator[Reason]:
@@ -173,15 +169,15 @@ def _of_foreign_node(node: ir.Node, target: Target, is_call: bool) -> Iterator[R
         yield f"{target.name} has no {_op_name(node)}", target.ops
 
 
-def _dtype(value: ir.Value | None) -> str | None:
-    if value is None or value.dtype is None or value.dtype == ir.DataType.UNDEFINED:
+def _dtype(type_: ir.TypeProtocol | None) -> str | None:
+    if type_ is None or type_.dtype == ir.DataType.UNDEFINED:
         return None
-    return "string" if value.dtype == ir.DataType.STRING else str(value.dtype.numpy())
+    return "string" if type_.dtype == ir.DataType.STRING else str(type_.dtype.numpy())
 
 
-def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
+def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None) -> Iterator[str]:
     first = node.inputs[0] if node.inputs else None
-    dtype = _dtype(first)
+    dtype = None if first is None else _dtype(first.type if facts is None else facts.type(first))
     if limit.dtypes is not None and dtype is not None and dtype not in limit.dtypes:
         yield f"its input has type {dtype}, not {' or '.join(limit.dtypes)}"
     for index in limit.constant:
@@ -197,9 +193,11 @@ def _beyond(limit: Limit, node: ir.Node, opset: int) -> Iterator[str]:
         if tensor is not None and np.any(tensor.numpy() < 0):
             yield f"its constant input {index} is negative"
     for what, value in (("input", first), ("output", node.outputs[0])):
-        rank = 0 if value is None or value.shape is None else len(value.shape)
-        if limit.max_rank is not None and value is not None and rank > limit.max_rank:
-            yield f"its {what} has rank {rank}, above {limit.max_rank}"
+        if limit.max_rank is None or value is None:
+            continue
+        shape = (facts and facts.dims(value)) or value.shape
+        if shape is not None and len(shape) > limit.max_rank:
+            yield f"its {what} has rank {len(shape)}, above {limit.max_rank}"
     if limit.max_outputs is not None and len(node.outputs) > limit.max_outputs:
         yield f"it has {len(node.outputs)} outputs, more than {limit.max_outputs}"
     if op_type := repeated_by(first, limit.alone_behind, alone=True):

@@ -47,6 +47,8 @@ def natives_of_model(model: ir.Model, target: Target, semantics: Semantics) -> d
     the calls, as in a lowering. The model is not changed.
     """
     found = find_recurrent(model)
+    if not found:
+        return {}
     copy = model.clone()
     for located, twin in zip(found, find_recurrent(copy), strict=True):
         twin.node.meta[_ORIGIN] = located

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.walk import Located
 from rnnlower.lowering.dialect import Dialect
@@ -134,9 +135,9 @@ def cautions(target: Target, nodes: Sequence[ResolvedNode]) -> list[str]:
     ]
 
 
-def require_emitted_fit(model: ir.Model, target: Target) -> None:
+def require_emitted_fit(model: ir.Model, target: Target, facts: Facts | None = None) -> None:
     """Refuse a result with an emitted node that does not fit: then data and forms disagree."""
-    misfits = find_misfits(model, target, emitted=True)
+    misfits = find_misfits(model, target, emitted=True, facts=facts)
     if misfits:
         raise UnsupportedModelError(
             f"what the lowering emits does not all fit target {target.name}: "

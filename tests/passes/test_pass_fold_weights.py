@@ -192,6 +192,22 @@ def test_small_quantized_weights_are_folded() -> None:
     assert stored(own, "R") == [1.5] * 4
 
 
+def test_weights_of_bfloat16_are_folded() -> None:
+    own, modified = fold("""
+        main (bfloat16[3, 1, 1] X, bfloat16[1, 2, 1] W) => (bfloat16[3, 1, 1, 2] Y)
+        <float single = {0.5}, int8[1, 2, 2] quantized = {1, 2, 3, 4}>
+        {
+            half = Cast <to = 16> (single)
+            R = DequantizeLinear (quantized, half)
+            Y = RNN <hidden_size = 2> (X, W, R)
+        }
+    """)
+    assert modified
+    assert ops(own) == ["RNN"]
+    assert own.graph.initializers["R"].dtype == ir.DataType.BFLOAT16
+    assert stored(own, "R") == [0.5, 1.0, 1.5, 2.0]
+
+
 def test_nonsense_is_refused() -> None:
     with pytest.raises(InvalidModelError, match="'W' cannot be computed"):
         fold("""
@@ -234,10 +250,9 @@ SOME_SIZES = """
 
 
 @pytest.mark.parametrize("state", [ALL_SIZES, SOME_SIZES], ids=["all", "some"])
-def test_static_shapes_are_constants_where_asked(state: str) -> None:
+def test_static_shapes_are_constants(state: str) -> None:
     own = _state_of_shape("4, 3, 1", state)
-    assert not FoldWeightsPass(positions=[5], may_grow=True)(own).modified
-    assert FoldWeightsPass(positions=[5], may_grow=True, static_shapes=True)(own).modified
+    assert FoldWeightsPass(positions=[5], may_grow=True)(own).modified
     assert ops(own) == ["Transpose", "RNN"]
     assert own.graph.initializers["h"].shape == [1, 4, 2]
     assert stored(own, "h") == [0.0] * 8
@@ -246,7 +261,7 @@ def test_static_shapes_are_constants_where_asked(state: str) -> None:
 @pytest.mark.parametrize("x_dims", ["N, 3, 1", "N, T, 1"])
 def test_open_sizes_are_no_constants(x_dims: str) -> None:
     own = _state_of_shape(x_dims, ALL_SIZES)
-    assert not FoldWeightsPass(positions=[5], may_grow=True, static_shapes=True)(own).modified
+    assert not FoldWeightsPass(positions=[5], may_grow=True)(own).modified
 
 
 def test_a_weight_that_cannot_be_computed_leaves_the_model_as_it_was() -> None:

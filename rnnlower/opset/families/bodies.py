@@ -7,10 +7,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from rnnlower.graph.walk import resolve_references, values_of
 from rnnlower.opset import schema
-from rnnlower.opset.constants import Constants
 from rnnlower.opset.step import Step
-from rnnlower.opset.types import ValueTypes, all_values, resolve_references
+from rnnlower.opset.types import ValueTypes
 
 __all__ = ["expand"]
 
@@ -31,13 +31,11 @@ def expand(step: Step) -> None:
     function.graph.opset_imports[""] = step.opset
     body = ir.Model(function.graph, ir_version=10)
     types = ValueTypes(body)
-    constants = Constants(body, types)
-    for value in all_values(function.graph):
+    for value in values_of(function.graph):
         value.name = (
             step.session.fresh(f"{step.node.name or step.node.op_type}_{value.name}") if value.name else ""
         )
         step.session.types.alias(value, value, types)
-        step.session.constants.alias(value, value, constants)
     for formal, actual in zip(function.inputs, inputs, strict=False):
         for user, position in list(formal.uses()):
             user.replace_input_with(position, actual)

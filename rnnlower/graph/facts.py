@@ -1,0 +1,426 @@
+"""Facts about values that hold before a model runs: types, shapes, contents, iterations of loops."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.evaluation import FOLDABLE, Array, Dims, bytes_at_most, evaluate, infer
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.suppression import quiet_libraries
+from rnnlower.graph.symbols import MOST_SIZES, SIZE_TYPES, UNKNOWN, compute_sizes, is_known, shape_of_sizes
+from rnnlower.graph.walk import (
+    captured,
+    default_opset,
+    dim_name,
+    resolve_references,
+    subgraphs_of,
+    values_of,
+    walk,
+)
+
+__all__ = ["Facts", "Shape"]
+
+Shape = tuple[int | None, ...]
+
+_LARGEST = 1 << 26
+"""Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""
+_STATE_ROUNDS = 3
+_FIRST_SCAN_WITHOUT_BATCH = 9
+
+
+class Facts:
+    """The facts about each value of a model, derived node by node when they are asked for, and remembered.
+
+    Declared shapes are trusted for graph inputs and initializers only: inside a graph they are what an
+    exporter saw. Branches that are known not to be taken are skipped. What is known of a value stays true
+    while values of the same meaning replace others; after any other change, `forget` it all.
+
+    Args:
+        model: The model; it is not changed.
+        weights: Whether to compute also what DequantizeLinear returns, and numbers of other types than
+            NumPy's.
+        declared: Whether to trust the model where nothing follows from its inputs: the shapes that it
+            declares, and up to IR 3 the defaults of inputs, which every initializer had to be. Branches that
+            are not taken have facts, too.
+    """
+
+    def __init__(self, model: ir.Model, *, weights: bool = False, declared: bool = False) -> None:
+        self.model = model
+        self._weights, self._declared = weights, declared
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget everything: the model's inputs, its opset or the meaning of its values have changed."""
+        self.opset = default_opset(self.model)
+        self._imports: Mapping[str, int] = {"": self.opset, **self.model.opset_imports}
+        self._is_visiting = False
+        self._unknown_sizes = 0
+        self._visited: set[ir.Node] = set()
+        self._contents: dict[ir.Value, Array] = {}
+        self._sizes: dict[ir.Value, Array] = {}
+        self._types: dict[ir.Value, ir.TypeProtocol] = {}
+        self._dims: dict[ir.Value, Dims] = {}
+        self._owners: dict[ir.Graph, ir.Node | None] = {}
+        self._in_calls: dict[ir.Value, list[ir.Value]] = {}
+        self.failures: dict[ir.Node, Exception] = {}
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """Return the constant content of a value, or ``None`` if it is not known."""
+        if value is None:
+            return None
+        self._know(value)
+        if value in self._contents:
+            return self._contents[value]
+        is_default = self._declared and self.model.ir_version < FREE_INITIALIZERS_IR
+        tensor = value.const_value if is_default and value.is_initializer() else constant_of(value)
+        if tensor is None or tensor.nbytes > _LARGEST or tensor.dtype == ir.DataType.STRING:
+            return None
+        return np.asarray(tensor.numpy())
+
+    def computed(self, value: ir.Value) -> Array | None:
+        """Return the content of a value that nodes compute from constants and static sizes."""
+        self._know(value)
+        return self._contents.get(value)
+
+    def dims(self, value: ir.Value | None) -> Dims | None:
+        """Return the shape of a value, or ``None`` for an unknown rank.
+
+        A size is a number, a symbol of the model or an expression of symbols, or a symbol of its own: two
+        unknown sizes are equal where their symbols are.
+        """
+        if value is None:
+            return None
+        self._know(value)
+        if value not in self._dims:
+            self._learn(value, None, None)
+        return self._dims.get(value)
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """Return the shape of a value, with ``None`` for a size that is no number or an unknown rank."""
+        dims = self.dims(value)
+        if dims is None or any(isinstance(dim, int) and dim < 0 for dim in dims):
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in dims)
+
+    def type(self, value: ir.Value | None) -> ir.TypeProtocol | None:
+        """Return the type of a value: the declared one, or else the inferred one."""
+        if value is None or value.type is not None:
+            return None if value is None else value.type
+        self._know(value)
+        return self._types.get(value)
+
+    def replaced(self, old: ir.Value, new: ir.Value) -> None:
+        """Note that another value has taken the place of one: what is known of it stays known."""
+        self._learn(new, self.type(old), self.dims(old))
+        if (content := self.constant(old)) is not None:
+            self._contents[new] = content
+        elif (sizes := self._sizes.get(old)) is not None:
+            self._sizes[new] = sizes
+
+    def in_calls(self, value: ir.Value) -> list[ir.Value]:
+        """Return the values that stand for a value of a function, one for each call."""
+        return self._in_calls.get(value, [])
+
+    def visit(self, node: ir.Node) -> None:
+        """Derive the facts of what a node computes, which may not be in the graph yet, or once more."""
+        self._visit_with_sources(node)
+
+    def visit_all(self) -> Facts:
+        """Derive the facts of all values, before nodes change that others depend on."""
+        for node in self.model.graph:
+            self._visit_with_sources(node)
+        return self
+
+    def condition(self, node: ir.Node) -> bool | None:
+        """Return whether an If takes its then_branch, or ``None`` if that is not known."""
+        array = self.constant(node.inputs[0])
+        return bool(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+    def run_iteration(self, body: ir.Graph, given: Mapping[ir.Value, Array]) -> None:
+        """Replace the facts about a body by those of one iteration, with these contents of its inputs."""
+        with self._visiting():
+            self._forget_body(body)
+            self._contents |= given
+            self._visit_graph(body)
+
+    def leave_iterations(self, node: ir.Node) -> None:
+        """Replace the facts about a body by those that hold in all iterations."""
+        with self._visiting():
+            for body in subgraphs_of(node):
+                self._forget_body(body)
+            self._visit(node)
+
+    def _know(self, value: ir.Value) -> None:
+        """Visit the nodes that determine the value."""
+        if not self._is_visiting and (node := self._unvisited(value)) is not None:
+            self._visit_with_sources(node)
+
+    def _visit_with_sources(self, node: ir.Node) -> None:
+        pending = [node]
+        while pending:
+            node = pending[-1]
+            used = (*filter(None, node.inputs), *captured(node))
+            before = [each for each in map(self._unvisited, used) if each is not None]
+            pending += before
+            if not before:
+                with self._visiting():
+                    self._visit(pending.pop())
+            while pending and pending[-1] in self._visited:
+                pending.pop()
+
+    @contextlib.contextmanager
+    def _visiting(self) -> Iterator[None]:
+        self._is_visiting = True
+        try:
+            with quiet_libraries():
+                yield
+        finally:
+            self._is_visiting = False
+
+    def _unvisited(self, value: ir.Value) -> ir.Node | None:
+        """Return the outermost node that is to be visited before anything is known of the value."""
+        node, found = value.producer(), None
+        graph = value.graph if node is None else node.graph
+        if node is not None and node not in self._visited:
+            found = node
+        while graph is not self.model.graph:
+            if graph is not None and graph not in self._owners:
+                self._owners[graph] = None
+                for owner, _ in walk(self.model.graph):
+                    self._owners |= dict.fromkeys(subgraphs_of(owner), owner)
+            holder = None if graph is None else self._owners[graph]
+            if holder is None:
+                return None
+            found = found if holder in self._visited else holder
+            graph = holder.graph
+        return found
+
+    def _visit_graph(self, graph: ir.Graph) -> None:
+        for node in graph:
+            self._visit(node)
+
+    def _visit(self, node: ir.Node) -> None:
+        kind = "" if node.domain else node.op_type
+        if kind == "If":
+            self._visit_if(node)
+        elif kind == "Loop":
+            self._visit_loop(node)
+        elif kind == "Scan":
+            self._visit_scan(node)
+        elif node.op_identifier() in self.model.functions:
+            self._visit_call(node, self.model.functions[node.op_identifier()])
+        elif not self._evaluate(node):
+            for graph in subgraphs_of(node):
+                self._visit_graph(graph)
+            self._infer(node)
+        self._visited.add(node)
+
+    def _visit_call(self, node: ir.Node, function: ir.Function) -> None:
+        """Visit a copy of the function's body, with the attributes and inputs of the call."""
+        body = function.clone()
+        for inner, _ in walk(body):
+            resolve_references(inner, {**function.attributes, **node.attributes})
+        for formal, actual in zip(body.inputs, node.inputs, strict=False):
+            if actual is not None:
+                self.replaced(actual, formal)
+        for original, copied in zip(values_of(function.graph), values_of(body.graph), strict=True):
+            self._in_calls.setdefault(original, []).append(copied)
+        outer, self._imports = self._imports, {**self.model.opset_imports, **function.opset_imports}
+        self._visit_graph(body.graph)
+        self._imports = outer
+        for out, result in zip(node.outputs, body.outputs, strict=False):
+            self.replaced(result, out)
+
+    def _evaluate(self, node: ir.Node) -> bool:
+        """Compute a node whose inputs are constants, or of whose input only the shape matters."""
+        is_weight = self._weights and node.op_type == "DequantizeLinear"
+        if node.domain or not (is_weight or node.op_type in FOLDABLE):
+            return False
+        if node.op_type in ("Shape", "Size"):
+            shape = self.shape(node.inputs[0])
+            arrays: list[Array | None] = [None]
+            if shape is not None and None not in shape:
+                # An array that takes no memory stands for the shape.
+                arrays = [np.broadcast_to(np.int8(0), shape)]  # type: ignore[arg-type]
+        else:
+            arrays = [self.constant(value) for value in node.inputs]
+        for value, array in zip(node.inputs, arrays, strict=True):
+            if value is not None and array is None:
+                return False
+        if bytes_at_most(node, arrays) > _LARGEST:
+            return False
+        outputs = evaluate(node, arrays, self._imports[""], self.failures, all_types=self._weights)
+        if outputs is None or sum(array.nbytes for array in outputs) > _LARGEST:
+            return False
+        for value, array in zip(node.outputs, outputs, strict=True):
+            self._contents[value] = array
+            self._learn(value, ir.TensorType(ir.DataType.from_numpy(array.dtype)), array.shape)
+        return True
+
+    def _infer(self, node: ir.Node) -> None:
+        dims = [self.dims(value) for value in node.inputs]
+        types = [self.type(value) for value in node.inputs]
+        contents = [self.constant(value) for value in node.inputs]
+        found = infer(node, types, dims, contents, self._imports, self.model.ir_version)
+        for value, (type_, inferred) in zip(node.outputs, found, strict=True):
+            self._learn(value, type_, inferred)
+        sizes = [self._sizes_in(value) for value in node.inputs]
+        first = dims[0] if dims else None
+        if (shape := shape_of_sizes(node, sizes, first)) is not None:
+            self._learn(node.outputs[0], None, shape)
+        if (
+            made := compute_sizes(node, sizes, first, self._imports[""])
+        ) is not None and made.size <= MOST_SIZES:
+            self._sizes[node.outputs[0]] = made
+
+    def _sizes_in(self, value: ir.Value | None) -> Array | None:
+        """Return the content of a value as sizes, if it may be one."""
+        type_, shape = self.type(value), self.shape(value)
+        if value is None or value in self._sizes:
+            return None if value is None else self._sizes[value]
+        if not isinstance(type_, ir.TensorType) or type_.dtype not in SIZE_TYPES:
+            return None
+        if shape is None or len(shape) > 1 or None in shape or shape > (MOST_SIZES,):
+            return None
+        content = self.constant(value)
+        return np.full(shape, None) if content is None else content.astype(object)  # type: ignore[arg-type]
+
+    def _learn(self, value: ir.Value, type_: ir.TypeProtocol | None, dims: Dims | None) -> None:
+        if type_ is not None:
+            self._types[value] = type_
+        if value.shape is not None and (self._declared or (dims is None and value.producer() is None)):
+            # Some exporters declare -1 for an unknown size.
+            said = [
+                dim if dim_name(dim) or (isinstance(dim, int) and dim >= 0) else None for dim in value.shape
+            ]
+            if dims is None or len(dims) == len(said):
+                pairs = zip(dims or said, said, strict=True)
+                dims = tuple(b if b is not None and not is_known(a) else a for a, b in pairs)
+        if dims is not None:
+            self._dims[value] = tuple(self._unknown_size() if dim is None else dim for dim in dims)
+
+    def _unknown_size(self) -> ir.SymbolicDim:
+        self._unknown_sizes += 1
+        return ir.SymbolicDim(f"{UNKNOWN}{self._unknown_sizes}")
+
+    def _visit_if(self, node: ir.Node) -> None:
+        taken = self.condition(node)
+        branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+        if taken is not None:
+            never = branches.pop(1 if taken else 0)
+            if self._declared:
+                self._visit_graph(never)
+            self._visited |= {inner for inner, _ in walk(never)}
+        for branch in branches:
+            self._visit_graph(branch)
+        for value, *results in zip(node.outputs, *(branch.outputs for branch in branches), strict=True):
+            if len(results) == 1:
+                self.replaced(results[0], value)
+            else:
+                self._learn(value, self.type(results[0]), _common([self.dims(result) for result in results]))
+
+    def _visit_loop(self, node: ir.Node) -> None:
+        body = node.attributes["body"].as_graph()
+        number, condition, *states = body.inputs
+        self._learn(number, ir.TensorType(ir.DataType.INT64), ())
+        self._learn(condition, ir.TensorType(ir.DataType.BOOL), ())
+        results = body.outputs[1:]
+        before = [self.dims(source) for source in node.inputs[2:]]
+        shapes = self._visit_body(body, states, node.inputs[2:], results, before)
+        shapes += [
+            None if (each := self.dims(out)) is None else (None, *each) for out in results[len(states) :]
+        ]
+        self._learn_outputs(node, results, shapes)
+
+    def _visit_scan(self, node: ir.Node) -> None:
+        body = node.attributes["body"].as_graph()
+        scanned = node.attributes.get_int("num_scan_inputs", 1)
+        count, stacked = len(body.inputs) - scanned, len(body.outputs) - (len(body.inputs) - scanned)
+        # Scan-8 takes the lengths of sequences first, and has a batch axis.
+        first = int(self._imports[""] < _FIRST_SCAN_WITHOUT_BATCH)
+        axes = node.attributes.get_ints("scan_input_axes", [0] * scanned)
+        batch: list[int | ir.SymbolicDim | None] = [None] * first
+        steps: int | ir.SymbolicDim | None = None
+        shapes = []
+        for index, source in enumerate(node.inputs[first:]):
+            dims = self.dims(source)
+            if dims is not None and len(dims) >= first:
+                batch, dims = [*dims[:first]], dims[first:]
+            if index < count:
+                shapes.append(dims)
+                continue
+            axis = axes[index - count]
+            if dims is not None and -len(dims) <= axis < len(dims):
+                axis %= len(dims)
+                steps = dims[axis] if steps is None else steps
+                dims = (*dims[:axis], *dims[axis + 1 :])
+            self._learn(body.inputs[index], self.type(source), dims)
+        shapes = self._visit_body(body, body.inputs[:count], node.inputs[first:], body.outputs, shapes)
+        axes = node.attributes.get_ints("scan_output_axes", [0] * stacked)
+        for out, axis in zip(body.outputs[count:], axes, strict=True):
+            dims = self.dims(out)
+            if dims is not None:
+                axis %= len(dims) + 1
+                dims = (*dims[:axis], steps, *dims[axis:])
+            shapes.append(dims)
+        self._learn_outputs(
+            node, body.outputs, [None if dims is None else (*batch, *dims) for dims in shapes]
+        )
+
+    def _visit_body(
+        self,
+        body: ir.Graph,
+        states: Sequence[ir.Value],
+        sources: Sequence[ir.Value | None],
+        results: Sequence[ir.Value],
+        shapes: list[Dims | None],
+    ) -> list[Dims | None]:
+        """Run a body with shapes of its states that hold in every iteration, and return these shapes.
+
+        The states come first in `sources` and `results`; `shapes` are those in the first iteration.
+        """
+        for number in range(_STATE_ROUNDS):
+            for state, source, shape in zip(states, sources, shapes, strict=False):
+                self._forget(state)
+                self._learn(state, self.type(source), shape)
+            self._visit_graph(body)
+            merged = [_common([old, self.dims(out)]) for old, out in zip(shapes, results, strict=False)]
+            if merged == shapes:
+                break
+            # Facts derived from sizes that change are wrong.
+            for out in (out for inner, _ in walk(body) for out in inner.outputs):
+                self._forget(out)
+            shapes = merged if number + 2 < _STATE_ROUNDS else [None] * len(shapes)
+        return list(shapes)
+
+    def _learn_outputs(
+        self, node: ir.Node, results: Sequence[ir.Value], shapes: Sequence[Dims | None]
+    ) -> None:
+        for value, result, shape in zip(node.outputs, results, shapes, strict=False):
+            self._learn(value, self.type(result), shape)
+
+    def _forget_body(self, body: ir.Graph) -> None:
+        """Forget the data of one iteration."""
+        for graph in (body, *body.subgraphs()):
+            for value in (*graph.inputs, *(out for node in graph for out in node.outputs)):
+                self._forget(value)
+
+    def _forget(self, value: ir.Value) -> None:
+        for known in (self._contents, self._sizes, self._types, self._dims):
+            known.pop(value, None)
+
+
+def _common(shapes: Sequence[Dims | None]) -> Dims | None:
+    """Return the sizes that all shapes share."""
+    ranks = {None if shape is None else len(shape) for shape in shapes}
+    if len(ranks) != 1 or None in ranks:
+        return None
+    return tuple(
+        sizes[0] if len(set(sizes)) == 1 else None
+        for sizes in zip(*(shape for shape in shapes if shape is not None), strict=True)
+    )

@@ -1,0 +1,298 @@
+"""Facts: types, shapes and contents that follow from a model's inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import helper
+from support.opset_cases import node_cases
+
+from rnnlower.errors import InvalidModelError
+from rnnlower.graph.dependence import decided_by
+from rnnlower.graph.evaluation import FOLDABLE, evaluate
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.iterations import iterations
+from rnnlower.graph.walk import walk
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+def known(text: str) -> tuple[Facts, dict[str, ir.Value]]:
+    own = ir.from_onnx_text(HEADER + text)
+    values = {str(out.name): out for node, _ in walk(own.graph) for out in node.outputs}
+    return Facts(own), values
+
+
+def test_sizes_become_numbers_where_the_inputs_have_them() -> None:
+    facts, values = known("""
+        main (float[2, 12] x) => (float[a, b] y) <int64[1] zero = {0}, int64[1] rest = {-1}>
+        {
+            s = Shape (x)
+            n = Gather (s, zero)
+            t = Concat <axis = 0> (n, rest)
+            y = Reshape (x, t)
+            z = Abs (y)
+        }
+    """)
+    assert facts.constant(values["t"]).tolist() == [2, -1]  # type: ignore[union-attr]
+    assert facts.shape(values["z"]) == (2, 12)
+
+
+def test_an_initializer_that_a_caller_may_override_is_not_constant() -> None:
+    facts, values = known("""
+        main (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { n = Neg (w)  y = Add (x, n) }
+    """)
+    assert facts.constant(values["n"]) is None
+
+
+def test_a_state_that_grows_has_no_shape() -> None:
+    facts, values = known("""
+        main (float[1] x) => (float[n] y)
+        <int64 count = {3}, bool on = {1}>
+        {
+            y = Loop (count, on, x) <body = b (int64 i, bool c, float[1] h) => (bool c_out, float[k] g) {
+                c_out = Identity (c)
+                g = Concat <axis = 0> (h, x)
+            }>
+        }
+    """)
+    assert facts.shape(values["y"]) == (None,)
+    assert facts.constant(values["c_out"]) is None
+
+
+def test_iterations_are_counted_and_leave_no_trace() -> None:
+    facts, values = known("""
+        main (float[2] x) => (float[2] y)
+        <int64 start = {1}, int64 factor = {2}, int64 limit = {20}, bool on = {1}>
+        {
+            last, y = Loop ( , on, start, x) <body = b
+                (int64 i, bool c, int64 k, float[2] h) => (bool more, int64 n, float[2] g) {
+                n = Mul (k, factor)
+                more = Less (n, limit)
+                g = Neg (h)
+            }>
+            z = Abs (y)
+        }
+    """)
+    loop = values["y"].producer()
+    assert loop is not None
+    assert iterations(facts, loop) == 5
+    assert facts.constant(values["n"]) is None
+    assert facts.shape(values["g"]) == (2,)
+    assert facts.shape(values["z"]) == (2,)
+
+
+def test_scans_keep_the_sizes_of_their_states() -> None:
+    facts, values = known("""
+        main (float[5, 2, 3] x, float[2, 3] h) => (float[a, b] last, float[t, a, b] all)
+        {
+            last, all = Scan <num_scan_inputs = 1, body = b (float s, float e) => (float o, float p) {
+                o = Add (s, e)
+                p = Neg (o)
+            }> (h, x)
+        }
+    """)
+    assert facts.shape(values["last"]) == (2, 3)
+    assert facts.shape(values["all"]) == (5, 2, 3)
+
+
+def test_sizes_that_are_symbols_are_followed_through_shapes_and_arithmetic() -> None:
+    facts, values = known("""
+        main (float[T, N, 6] x) => (float[a, b] y)
+        <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] axis = {0}, int64[1] rest = {-1}>
+        {
+            s = Shape (x)
+            t = Gather (s, zero)
+            n = Gather (s, one)
+            double = Mul (t, two)
+            longer = Add (double, one)
+            length = Unsqueeze (longer, axis)
+            z = ConstantOfShape (length)
+            row = Unsqueeze (n, axis)
+            sizes = Concat <axis = 0> (row, rest)
+            y = Reshape (x, sizes)
+        }
+    """)
+    T, N = ir.SymbolicDim("T"), ir.SymbolicDim("N")
+    assert facts.dims(values["z"]) == (2 * T + 1,)
+    assert facts.dims(values["y"]) == (N, T * 6)
+    assert facts.shape(values["y"]) == (None, None)
+
+
+def test_unknown_sizes_are_equal_where_a_node_keeps_them() -> None:
+    facts, values = known("""
+        main (float[a] x) => (float[b] y)
+        {
+            c = Greater (x, x)
+            p = Compress <axis = 0> (x, c)
+            y = Abs (p)
+            z = Compress <axis = 0> (x, c)
+        }
+    """)
+    assert facts.dims(values["p"]) == facts.dims(values["y"])
+    assert facts.dims(values["p"]) != facts.dims(values["z"])
+    assert facts.shape(values["y"]) == (None,)
+
+
+FUNCTION = """
+    <ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+    main (float[2, 3] x, double[4] z) => (float[3, 2] y, double[1, 4] w)
+    {
+        y = f.turned <axis = 1> (x)
+        w = f.turned <axis = 0> (z)
+    }
+    <opset_import: ["" : 17], domain: "f">
+    turned <axis> (v) => (r)
+    {
+        flat = Flatten <axis : int = @axis> (v)
+        r = Transpose (flat)
+    }
+"""
+
+
+def test_each_call_of_a_function_has_its_own_facts() -> None:
+    own = ir.from_onnx_text(FUNCTION)
+    facts = Facts(own)
+    y, w = own.graph.outputs
+    y.shape = w.shape = None
+    assert facts.dims(y) == (3, 2)
+    assert facts.dims(w) == (4, 1)
+    (function,) = own.functions.values()
+    inside = [facts.type(value) for value in facts.in_calls(function[0].outputs[0])]
+    assert [type_ and type_.dtype for type_ in inside] == [ir.DataType.FLOAT, ir.DataType.DOUBLE]
+
+
+def test_a_scan_with_a_batch_axis() -> None:
+    own = ir.from_onnx_text("""
+        <ir_version: 4, opset_import: ["" : 8]>
+        main (float[N, 4] h, float[N, 7, 3, 4] x) => (float[a, b] last, float[c, d, e, f] all)
+        {
+            last, all = Scan <num_scan_inputs = 1, body = b (float s, float e) => (float o, float p) {
+                p = Add (s, e)
+                o = Identity (s)
+            }> ( , h, x)
+        }
+    """)
+    facts, (last, all_) = Facts(own), own.graph.node(0).outputs
+    N = ir.SymbolicDim("N")
+    assert facts.dims(last) == (N, 4)
+    assert facts.dims(all_) == (N, 7, 3, 4)
+
+
+def test_a_node_is_visited_when_it_is_asked_for_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, values = known("main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (x)  y = Exp (a) }")
+    visited: list[str] = []
+    visit = Facts._visit
+    monkeypatch.setattr(Facts, "_visit", lambda self, node: (visited.append(node.op_type), visit(self, node)))
+    for _ in range(2):
+        assert facts.shape(values["y"]) == (2,)
+    assert visited == ["Neg", "Exp"]
+    # A new node is no exception; what is forgotten is derived again.
+    new = ir.node("Tanh", [values["y"]])
+    facts.model.graph.append(new)
+    assert facts.shape(new.outputs[0]) == (2,)
+    assert visited == ["Neg", "Exp", "Tanh"]
+    facts.model.graph.inputs[0].shape = ir.Shape([5])
+    facts.forget()
+    assert facts.shape(new.outputs[0]) == (5,)
+
+
+@pytest.mark.parametrize(("declared", "size"), [(False, None), (True, 9)])
+def test_declared_shapes_inside_are_trusted_where_asked(declared: bool, size: int | None) -> None:
+    own = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17, "custom" : 1]>
+        main (float[2] x) => (float y) <float[9] h> { h = custom.Strange (x)  y = Neg (h) }
+    """)
+    assert Facts(own, declared=declared).shape(own.graph.outputs[0]) == (None if size is None else (size,))
+
+
+def test_a_size_below_0_at_which_inference_would_end_the_process_is_refused() -> None:
+    facts, values = known("""
+        main (float[2, 1, 3] x) => (float[a, b, c] y) <int64[1] zero = {0}, int64[1] one = {1}>
+        {
+            p = AveragePool <kernel_shape = [9]> (x)
+            y = Slice (p, zero, one)
+        }
+    """)
+    assert facts.shape(values["p"]) is None
+    for _ in range(2):
+        with pytest.raises(InvalidModelError, match="falls below 0"):
+            facts.shape(values["y"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_evaluated_agrees_with_the_standard() -> None:
+    tried, wrong = set(), []
+    for case in node_cases():
+        own = ir.from_proto(case.model)
+        if len(own.graph) != 1 or own.graph.node(0).op_type not in FOLDABLE:
+            continue
+        node = own.graph.node(0)
+        inputs = [None if value is None else case.feeds[str(value.name)] for value in node.inputs]
+        if not all(array is None or isinstance(array, np.ndarray) for array in inputs):
+            continue
+        outputs = evaluate(node, inputs, max(own.opset_imports[""], 7))
+        if outputs is None:
+            continue
+        tried.add(node.op_type)
+        for have, want in zip(outputs, case.outputs, strict=True):
+            if (
+                have.dtype != want.dtype
+                or have.shape != want.shape
+                or not np.allclose(have, want, rtol=1e-6, atol=1e-6, equal_nan=True)
+            ):
+                wrong.append(case.name)
+    assert not wrong
+    assert tried == FOLDABLE
+
+
+def test_integers_are_divided_as_the_standard_says() -> None:
+    node = ir.from_proto(helper.make_node("Div", ["a", "b"], ["c"]))
+    found = evaluate(node, [np.array([-7, 7], np.int64), np.array([2, -2], np.int64)], 17)
+    assert found is not None
+    assert found[0].tolist() == [-3, -3]
+
+
+def test_a_division_of_integers_by_zero_is_left_alone() -> None:
+    node = ir.from_proto(helper.make_node("Div", ["a", "b"], ["c"]))
+    assert evaluate(node, [np.array([7], np.int64), np.array([0], np.int64)], 17) is None
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13])
+def test_a_node_is_evaluated_in_the_version_of_the_model(opset: int) -> None:
+    """Up to opset 12 the axes of a Squeeze are an attribute, which the newest version ignores."""
+    axes, attribute = ("ones", "") if opset >= 13 else ("", "<axes = [0]>")
+    own = ir.from_onnx_text(f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        main (float[2] x) => (float[1, 2] y, float[1, 1, 1, 2] z)
+            <float[1, 1, 2] k = {{1, 2}}, int64[1] ones = {{0}}>
+        {{
+            s = Squeeze {attribute} (k{", " * bool(axes)}{axes})
+            u = Unsqueeze {attribute} (k{", " * bool(axes)}{axes})
+            y = Add (s, x)
+            z = Add (u, x)
+        }}
+    """)
+    facts = Facts(own)
+    squeezed, unsqueezed = (facts.constant(own.graph.node(at).outputs[0]) for at in (0, 1))
+    assert squeezed is not None
+    assert unsqueezed is not None
+    assert squeezed.tolist() == [[1, 2]]
+    assert unsqueezed.tolist() == [[[[1, 2]]]]
+
+
+def test_what_an_initializer_of_a_body_decides() -> None:
+    """A constant of a body is no input of it."""
+    own = ir.from_onnx_text(f"""{HEADER}
+        main (float[2] x, int64 n) => (float[2] y) {{
+            first = Loop (n, , x) <body = b (int64 i, bool c, float[2] h) => (bool c, float[2] h_out)
+                <float[2] k = {{1, 1}}> {{ h_out = Add (h, k) }}>
+            s = ReduceSum <keepdims = 0> (first)
+            m = Cast <to = 7> (s)
+            y = Loop (m, , x) <body = d (int64 j, bool e, float[2] v) => (bool e, float[2] v_out)
+                {{ v_out = Mul (v, v) }}>
+        }}
+    """)
+    decided = own.graph.node(-1).inputs[0]
+    assert "'x'" in (decided_by(own, decided) or "")
