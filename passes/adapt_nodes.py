@@ -132,7 +132,13 @@ class AdaptNodesPass(Pass):
         node.resize_outputs(min(len(results), len(node.outputs)))
         for result, old in zip(results, node.outputs, strict=False):
             writer.facts.replaced(old, result)
-        replace_outputs(node, results[: len(node.outputs)])
+        results = results[: len(node.outputs)]
+        names = [old.name for old in node.outputs]
+        replace_outputs(node, results)
+        for result, name in zip(results, names, strict=True):
+            # The verification follows a value of the model by its name.
+            if result.producer() in writer.nodes and not result.is_graph_output():
+                result.name = name
         remove_orphans(out for made in writer.nodes for out in made.outputs)
         return True
 

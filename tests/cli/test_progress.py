@@ -93,7 +93,7 @@ def test_an_estimate_shows_the_time_left_and_lines_above_it() -> None:
         "if number in (2, 20): tell(f'group {number}: 21 questions in 2 s')"
     )
     seen = re.sub(r"\x1b\[[?;\d]*[A-Za-z]", "", _on_terminal(code)[2])
-    assert "operators: question 12 of about 40" in seen
+    assert re.search(r"operators: question \d+ of about 40", seen)
     assert re.search(r"0:00:0\d left", seen)
     lines = re.split(r"[\r\n]+", seen)
     assert {"group 2: 21 questions in 2 s", "group 20: 21 questions in 2 s"} <= {*lines}

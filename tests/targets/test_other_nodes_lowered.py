@@ -117,3 +117,16 @@ def test_an_equation_that_emx_does_not_have() -> None:
         ),
         "emx",
     )
+
+
+@pytest.mark.parametrize(("scale", "equal"), [(0.02, True), (0.0202, False)])
+def test_an_integer_operator_may_be_one_step_off_and_not_more(scale: float, equal: bool) -> None:
+    """The kernel of QLinearMul rounds otherwise than floats do; a wrong scale shifts large values by more."""
+    head = "s = Constant <value = float {0.02}> ()  z = Constant <value = uint8 {128}> ()"
+    source = model_of(f"""{head}
+        q = QuantizeLinear (x, s, z)  a = com.microsoft.QLinearMul (q, s, z, q, s, z, s, z)
+        y = DequantizeLinear (a, s, z)""")
+    floats = model_of(f"""{head} other = Constant <value = float {{{scale}}}> ()
+        q = QuantizeLinear (x, s, z)  f = DequantizeLinear (q, s, z)  p = Mul (f, f)
+        a = QuantizeLinear (p, other, z)  y = DequantizeLinear (a, s, z)""")
+    assert bool(rnnlower.verify(source, floats)) == equal

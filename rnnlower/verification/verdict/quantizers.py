@@ -6,6 +6,9 @@ shown by another run of the candidate, in which every quantizer hands on the ref
 - the output and each float that enters a quantizer must be equal within the usual tolerances,
 - each quantizer must give the reference's result, bit for bit, on the reference's floats,
 - its result on the candidate's own floats may be at most one step off.
+
+An integer operator of the reference, such as QLinearMul, may be a QuantizeLinear of floats in the candidate.
+It has no floats to compare: only the last condition holds for it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ Array = NDArray[Any]
 Tolerances = Callable[[Any], Tolerance]
 
 _QUANTIZERS = ("DynamicQuantizeLinear", "QuantizeLinear")
+_INTEGER = ("QLinear", "QGemm")
 _OWN, _FED, _AGAIN = "/own", "/fed", "/again"
 
 
@@ -50,11 +54,11 @@ class Quantizers:
 
     @classmethod
     def settle(cls, runner: Runner, feeds: dict[str, Array], tolerances: Tolerances) -> Quantizers | None:
-        """Run both models; ``None`` if they have no quantizers in common, or do not run that way."""
+        """Run both models; ``None`` if they quantize no value in common, or do not run that way."""
         nodes = _common(runner.reference.proto.graph, runner.candidate.proto.graph)
         if not nodes:
             return None
-        read = dict.fromkeys(name for node in nodes for name in (node.input[0], *node.output))
+        read = dict.fromkeys(name for node in nodes for name in (*_floats(node), *node.output))
         given = {value.name for value in runner.reference.proto.graph.output}
         reference = with_outputs(runner.reference, [name for name in read if name not in given])
         candidate = with_outputs(runner.candidate, ())
@@ -81,39 +85,50 @@ class Quantizers:
 
 
 def _common(reference: onnx.GraphProto, candidate: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Return the quantizers that both main graphs have, between values of the same names."""
-    theirs = {_signature(node) for node in candidate.node}
+    """Return the reference's nodes whose results both main graphs quantize, from values of the same names."""
+    theirs = {node.output[0]: node for node in candidate.node if node.op_type in _QUANTIZERS}
     made = {name for node in reference.node for name in node.output}
     return [
         node
         for node in reference.node
-        if node.op_type in _QUANTIZERS and _signature(node) in theirs and node.input[0] in made
+        if (own := theirs.get(node.output[0])) is not None
+        and (_is_integer(node) or (own.op_type, own.input[0]) == (node.op_type, node.input[0]))
+        and made.issuperset(_floats(node))
     ]
 
 
-def _signature(node: onnx.NodeProto) -> tuple[str, ...]:
-    return (node.op_type, *node.input[:1], *node.output)
+def _is_integer(node: onnx.NodeProto) -> bool:
+    return node.op_type.startswith(_INTEGER)
+
+
+def _floats(node: onnx.NodeProto) -> Sequence[str]:
+    """Return the value that a quantizer rounds; an integer operator has none."""
+    return () if _is_integer(node) else node.input[:1]
 
 
 def _hand_on(
     graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], expected: Mapping[str, Any]
 ) -> dict[str, Array]:
-    """Make inputs of the results of these nodes; return what a twin of each is fed.
+    """Make inputs of the results of these nodes; return what is fed, also to a twin of each quantizer.
 
-    What enters the nodes, their own results and those of the twins become outputs.
+    What enters the quantizers, their own results and those of the twins become outputs.
     """
-    signatures = {_signature(node) for node in nodes}
+    floats = {node.output[0]: _floats(node) for node in nodes}
     inputs: dict[str, Array] = {}
     outputs = {value.name: value for value in graph.output}
-    for own in [node for node in graph.node if _signature(node) in signatures]:
-        twin, source, names = graph.node.add(), own.input[0], list(own.output)
-        twin.CopyFrom(own)
-        twin.input[0] = source + _FED
-        twin.output[:] = [name + _AGAIN for name in names]
-        twin.name = own.name + _AGAIN
+    for own in [node for node in graph.node if node.output and node.output[0] in floats]:
+        names, made = list(own.output), []
+        inputs |= {name: expected[name] for name in names}
+        for source in floats[names[0]]:
+            twin = graph.node.add()
+            twin.CopyFrom(own)
+            twin.input[0] = source + _FED
+            twin.output[:] = [name + _AGAIN for name in names]
+            twin.name = own.name + _AGAIN
+            inputs[twin.input[0]] = expected[source]
+            made += [source, *twin.output]
         own.output[:] = [name + _OWN for name in names]
-        inputs |= {twin.input[0]: expected[source], **{name: expected[name] for name in names}}
-        for name in (source, *own.output, *twin.output):
+        for name in (*own.output, *made):
             outputs.setdefault(name, onnx.ValueInfoProto(name=name))
     graph.input.extend(
         make_tensor_value_info(name, np_dtype_to_tensor_dtype(array.dtype), array.shape)
@@ -131,12 +146,12 @@ def _edge(
 ) -> str | None:
     words = None
     for node in nodes:
-        source = node.input[0]
-        if not _is_equal(source, expected[source], found[source], tolerances):
+        floats = _floats(node)
+        if not all(_is_equal(name, expected[name], found[name], tolerances) for name in floats):
             return None
         for name in node.output:
             theirs, own = expected[name], found[name + _OWN]
-            if not np.array_equal(theirs, found[name + _AGAIN]):
+            if floats and not np.array_equal(theirs, found[name + _AGAIN]):
                 return None
             if theirs.dtype.kind not in "iu" or not theirs.size:
                 if not _is_equal(name, theirs, own, tolerances):
@@ -147,11 +162,10 @@ def _edge(
             if apart[place] > 1:
                 return None
             if apart[place] and not words:
-                largest = np.abs(expected[source].astype(np.float64) - found[source]).max()
-                words = (
-                    f"{node.op_type} node {node.name!r} makes {theirs[place]} and {own[place]} of floats "
-                    f"that are at most {largest:.2g} apart"
-                )
+                words = f"{node.op_type} node {node.name!r} makes {theirs[place]} and {own[place]}"
+                for source in floats:
+                    largest = np.abs(expected[source].astype(np.float64) - found[source]).max()
+                    words += f" of floats that are at most {largest:.2g} apart"
     return words
 
 
