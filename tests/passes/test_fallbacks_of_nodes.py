@@ -81,6 +81,7 @@ CASES: dict[str, list[str]] = {
         "13; float[2, 3] x, float[2] s, int8[2] z; QuantizeLinear <axis = 0> (x, s, z)",
         "13; float[2, 3] x, float s; QuantizeLinear (x, s)",
     ],
+    "PRelu": ["11; float[2, 3, 4] x, float[3, 1] slope; PRelu (x, slope)"],
     "Reciprocal": ["17; float[3, 4] x; Reciprocal (x)"],
     "Relu": ["17; float[3, 4] x; Relu (x)"],
     "Reshape": ["14; float[4, 3] x; Reshape <allowzero = 1> (x, {int64[2]: 2, -1})"],

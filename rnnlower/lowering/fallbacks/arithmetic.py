@@ -88,6 +88,11 @@ def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
     return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
 
 
+def _prelu(e: Emitter, x: ir.Value, slope: ir.Value) -> ir.Value:
+    """Return relu(x) - slope * relu(-x), where no difference of infinities arises."""
+    return e.op("Sub", e.op("Relu", x), e.op("Mul", slope, e.op("Relu", e.op("Neg", x))))
+
+
 def _less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
     return e.op("Greater", b, a, since=9)
 
@@ -176,6 +181,7 @@ ARITHMETIC: Mapping[str, Sequence[Form]] = {
     "LeakyRelu": [_leaky_relu],
     "Less": [_less],
     "Neg": [_neg],
+    "PRelu": [_prelu],
     "Reciprocal": [_reciprocal],
     "Relu": [_relu],
     "Sigmoid": [_sigmoid],
