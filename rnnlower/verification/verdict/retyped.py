@@ -52,7 +52,7 @@ def moved_by_rounding(array: NDArray[Any], kind: str, rng: np.random.Generator) 
     """Return floats as far off as rounding to a type may take them; of an integer type, to the largest one.
 
     The small numbers of a type are coarse: an epsilon of 1e-12 is 0 in float16, or what converters make of
-    it. It keeps its sign.
+    it. It keeps its sign. A whole number that the type has, such as an exponent, is not rounded.
     """
     sizes = np.abs(array.astype(np.float64))
     finite = np.where(np.isfinite(sizes), sizes, 0.0)
@@ -63,8 +63,11 @@ def moved_by_rounding(array: NDArray[Any], kind: str, rng: np.random.Generator) 
         steps = np.full(array.shape, finite.max(initial=0.0) / np.iinfo(kind).max)
     with np.errstate(over="ignore"):
         moved = (array + rng.uniform(-0.5, 0.5, array.shape) * steps).astype(array.dtype)
-    small_float = kind in SMALL_FLOATS.values()
-    return np.where(array == 0, array, np.copysign(moved, array)) if small_float else moved
+    if kind not in SMALL_FLOATS.values():
+        return moved
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = (array.astype(kind).astype(array.dtype) == array) & (array == np.rint(array))
+    return np.where(exact, array, np.copysign(moved, array))
 
 
 def moved_weights(model: HeldModel, kind: str, seed: int) -> HeldModel:
