@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -37,6 +36,7 @@ from rnnlower.verification.readings import with_float_activations
 from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
 from rnnlower.verification.verdict.retyped import (
     SMALL_FLOATS,
+    as_in,
     moved_by_rounding,
     moved_weights,
     retyped,
@@ -106,6 +106,8 @@ class Runner:
         if tolerance is not None:
             ours, theirs = reference.proto.graph, candidate.proto.graph
             self.casts = float_casts(ours.input, theirs.input) | float_casts(ours.output, theirs.output)
+        # The magnitudes of constants that both models have.
+        self._kept: Collection[float] = ()
         self._moved: list[RunModel] = []
         self._sessions = ExitStack()
         self._retyped: dict[tuple[str, np.dtype[Any], Semantics], Engine] = {}
@@ -268,10 +270,15 @@ class Runner:
             return None
         wide = [retyped(model, np.dtype(np.float32), SMALL_FLOATS) for model in models]
         sets = {name: in_float32(array) for name, array in self.sets.items()}
+        # bfloat16 is coarser than float16.
+        rounded_to: str = self.tolerance or min(kinds)
+        kept: Collection[float] = ()
+        if rounded_to in SMALL_FLOATS.values():
+            wide[0], kept = as_in(wide[1], wide[0], rounded_to)
         runner = Runner(wide[0], wide[1], self._semantics, self._forced, sets)
         runner.casts = self.casts
         runner.empty_inputs, runner.states = self.empty_inputs, self.states
-        runner.rounded_to = self.tolerance or max(kinds, key=lambda kind: float(ml_dtypes.finfo(kind).eps))  # type: ignore[no-untyped-call]
+        runner.rounded_to, runner._kept = rounded_to, kept
         return runner
 
     def with_moved_weights(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
@@ -280,7 +287,8 @@ class Runner:
             return
         if not self._moved:
             models = [
-                moved_weights(self.reference, self.rounded_to, seed) for seed in range(_DRAWS_OF_WEIGHTS)
+                moved_weights(self.reference, self.rounded_to, seed, self._kept)
+                for seed in range(_DRAWS_OF_WEIGHTS)
             ]
             self._moved += [self._sessions.enter_context(self.open(model)) for model in models]
         for seed, run in enumerate(self._moved):

@@ -26,9 +26,10 @@ def classifier(fault: str = "", kind: Any = np.float16) -> onnx.ModelProto:
         constants["D"] = constants["D"] * (1 + int(fault[-2]) / 100)
     elif fault.startswith("recurrence"):
         constants["R"] = constants["R"] * (1 + int(fault[-2]) / 100)
-    elif fault == "a weight 5%":
-        constants["W"] = constants["W"].copy()
-        constants["W"].reshape(-1)[np.abs(constants["W"]).argmax()] *= 1.05
+    elif fault.startswith("a weight"):
+        name = fault[-4]
+        constants[name] = constants[name].copy()
+        constants[name].reshape(-1)[np.abs(constants[name]).argmax()] *= 1.05
     nodes = [
         helper.make_node("LSTM", ["X", "W", "R", "B"], ["", "h"], hidden_size=UNITS, name="cell"),
         helper.make_node("MatMul", ["h", "D"], ["d"], name="dense"),
@@ -43,7 +44,10 @@ def classifier(fault: str = "", kind: Any = np.float16) -> onnx.ModelProto:
     )
 
 
-@pytest.mark.parametrize("fault", ["", "dense layer 2%", "recurrence 1%", "a weight 5%"])
+FAULTS = ["", "dense layer 2%", "a weight of W 5%", "a weight of R 5%"]
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "recurrence 1%"])
 def test_a_wrong_weight_does_not_hide_in_float16(fault: str) -> None:
     """Float16's row allows more than it changes; in float32 it shows."""
     result = verify(classifier(), lowered_by(classifier(fault), "scan"))
@@ -75,9 +79,6 @@ def quantized(fault: str, folder: Path) -> Path:
     return paths[1]
 
 
-FAULTS = ["", "dense layer 2%", "a weight 5%"]
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("keep_io_types", [True, False])
 def test_a_conversion_to_float16(fault: str, keep_io_types: bool) -> None:
@@ -96,6 +97,33 @@ def test_an_exponent_is_not_rounded() -> None:
     source.graph.initializer.append(onnx.numpy_helper.from_array(np.array(2, np.float32), "two"))
     result = verify(source, in_float16(source, keep_io_types=True), tolerance="float16")
     assert result, str(result)
+
+
+def test_an_epsilon_becomes_what_the_type_has() -> None:
+    """Sqrt(d * d + 1e-12) is 2.4e-4 where d is 0, in the model's float16 as in its float32."""
+    source = classifier(kind=np.float32)
+    source.graph.node.pop()
+    constants = {"eps": 1e-12, "small": 1e-3}
+    source.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.array(value, np.float32), name) for name, value in constants.items()
+    )
+    source.graph.node.extend(
+        helper.make_node(*each)
+        for each in (
+            ("Mul", ["d", "small"], ["less"]),
+            ("Mul", ["less", "less"], ["square"]),
+            ("Add", ["square", "eps"], ["sum"]),
+            ("Sqrt", ["sum"], ["Z"]),
+        )
+    )
+    wrong = onnx.ModelProto.FromString(source.SerializeToString())
+    next(t for t in wrong.graph.initializer if t.name == "eps").CopyFrom(
+        onnx.numpy_helper.from_array(np.array(1e-6, np.float32), "eps")
+    )
+    converted = [in_float16(model, keep_io_types=True) for model in (source, wrong)]
+    results = [verify(source, model, tolerance="float16") for model in converted]
+    assert results[0], str(results[0])
+    assert not results[1]
 
 
 def test_without_the_tolerance_a_conversion_differs() -> None:

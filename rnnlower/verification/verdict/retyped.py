@@ -16,11 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rnnlower.verification.models import HeldModel
 
-__all__ = ["SMALL_FLOATS", "moved_by_rounding", "moved_weights", "retyped", "small_floats"]
+__all__ = ["SMALL_FLOATS", "as_in", "moved_by_rounding", "moved_weights", "retyped", "small_floats"]
 
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
-# onnxconverter_common and onnxruntime.transformers replace smaller numbers by this one.
-_LEAST_OF_CONVERTERS = 1e-7
+# onnxruntime.transformers and onnxconverter_common replace smaller numbers by one of these.
+_LEAST_OF_CONVERTERS = (2.0**-24, 2.0**-23)
 _FLOATS = {TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 # Attributes by which a node states its output type.
 _TYPE_ATTRIBUTES = {"to", "dtype"}
@@ -58,7 +58,9 @@ def moved_by_rounding(array: NDArray[Any], kind: str, rng: np.random.Generator) 
     finite = np.where(np.isfinite(sizes), sizes, 0.0)
     if kind in SMALL_FLOATS.values():
         limits = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
-        steps = np.maximum(float(limits.eps) * finite, 2 * _LEAST_OF_CONVERTERS if kind == "float16" else 0.0)
+        steps = np.maximum(
+            float(limits.eps) * finite, 2 * max(_LEAST_OF_CONVERTERS) if kind == "float16" else 0.0
+        )
     else:
         steps = np.full(array.shape, finite.max(initial=0.0) / np.iinfo(kind).max)
     with np.errstate(over="ignore"):
@@ -70,27 +72,76 @@ def moved_by_rounding(array: NDArray[Any], kind: str, rng: np.random.Generator) 
     return np.where(exact, array, np.copysign(moved, array))
 
 
-def moved_weights(model: HeldModel, kind: str, seed: int) -> HeldModel:
+def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel, Collection[float]]:
+    """Return the model with those constants rounded to a type that the candidate has rounded.
+
+    An epsilon that float16 lacks becomes the one that the candidate has. Also return the magnitudes of the
+    constants that the candidate has as often, rounded or not: these are off by no further rounding.
+    """
+    theirs = _magnitudes(candidate)
+
+    def rounded(array: NDArray[Any]) -> NDArray[Any]:
+        found = array
+        with np.errstate(over="ignore"):
+            others = [array.astype(kind).astype(array.dtype)]
+        if kind == "float16":
+            tiny = (array != 0) & (np.abs(array) < max(_LEAST_OF_CONVERTERS))
+            least = [np.copysign(np.array(size, array.dtype), array) for size in _LEAST_OF_CONVERTERS]
+            others += [np.where(tiny, each, array) for each in least]
+        # The last that the candidate has is taken, itself before all.
+        for other in (*others, array):
+            found = np.where(np.isin(np.abs(other), theirs[0]), other, found)
+        return found
+
+    same = _changed(model, rounded)
+    ours = _magnitudes(same)
+    places = np.searchsorted(theirs[0], ours[0]).clip(max=max(0, len(theirs[0]) - 1))
+    found = theirs[0][places] == ours[0] if len(theirs[0]) else np.zeros(len(ours[0]), bool)
+    return same, ours[0][found & (theirs[1][places] >= ours[1])] if found.any() else np.zeros(0)
+
+
+def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> HeldModel:
     """Return the model with its float constants as far off as rounding to a type may take them.
 
-    For an integer type, those with two axes or more.
+    Those of the magnitudes `kept` stay; for an integer type, all that have fewer than two axes.
     """
-    other = onnx.ModelProto()
-    other.CopyFrom(model.with_data())
     rng = np.random.default_rng(seed)
     whole = kind not in SMALL_FLOATS.values()
 
     def move(array: NDArray[Any]) -> NDArray[Any]:
-        return array if whole and array.ndim < 2 else moved_by_rounding(array, kind, rng)
+        if whole and array.ndim < 2:
+            return array
+        return np.where(np.isin(np.abs(array), kept), array, moved_by_rounding(array, kind, rng))
 
-    _change_tensors(other, _FLOATS, move)
+    return _changed(model, move, attributes=not whole)
+
+
+def _changed(
+    model: HeldModel, change: Callable[[NDArray[Any]], NDArray[Any]], attributes: bool = True
+) -> HeldModel:
+    """Return the model with its float constants changed: tensors, and `attributes` that may become some."""
+    other = onnx.ModelProto()
+    other.CopyFrom(model.with_data())
+    _change_tensors(other, _FLOATS, change)
     # A clip is such a constant, too: lowered, it is a tensor.
-    for node in () if whole else _nodes(other):
+    for node in _nodes(other) if attributes else ():
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.FLOAT:
-                attribute.f = float(move(np.array(attribute.f, np.float32)))
-            attribute.floats[:] = [float(move(np.array(value, np.float32))) for value in attribute.floats]
+                attribute.f = float(change(np.array(attribute.f, np.float32)))
+            attribute.floats[:] = [float(change(np.array(value, np.float32))) for value in attribute.floats]
     return HeldModel(model.role, other, None)
+
+
+def _magnitudes(model: HeldModel) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the magnitudes of the model's float constants, and how often it has each."""
+    found: list[NDArray[Any]] = [np.zeros(0, np.float32)]
+
+    def look(array: NDArray[Any]) -> NDArray[Any]:
+        found.append(np.abs(array).astype(np.float32).ravel())
+        return array
+
+    _changed(model, look)
+    return np.unique(np.concatenate(found), return_counts=True)
 
 
 def small_floats(model: onnx.ModelProto) -> set[str]:
