@@ -23,6 +23,7 @@ from rnnlower.verification.models import HeldModel, op_types
 __all__ = [
     "Engine",
     "EngineName",
+    "Inexact",
     "NumpyEngine",
     "OnnxRuntimeEngine",
     "Semantics",
@@ -32,6 +33,7 @@ __all__ = [
 Array = NDArray[Any]
 EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]
+Inexact = Callable[[Array], Array]
 
 _FIRST_VERSION = 7
 _ABORTING = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
@@ -77,12 +79,16 @@ class NumpyEngine:
 
     name: EngineName = "rnnlower-reference"
 
-    def __init__(self, model: HeldModel, semantics: Semantics, precise: bool = True) -> None:
+    def __init__(
+        self, model: HeldModel, semantics: Semantics, precise: bool = True, inexact: Inexact | None = None
+    ) -> None:
         # Imported here because onnx's evaluator is slow to import, and most models never need it.
         from rnnlower.engines.reference import Evaluator
 
         try:
-            self._evaluator = Evaluator(model.with_data(), semantics=semantics, precise=precise)
+            self._evaluator = Evaluator(
+                model.with_data(), semantics=semantics, precise=precise, inexact=inexact
+            )
         except UnsupportedModelError as error:
             raise LacksKernelError(str(error)) from error
         except _EVALUATION_FAILURES as error:

@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,8 @@ Array = NDArray[Any]
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
 _DRAWS_OF_WEIGHTS = 3
+# In units of the largest error; a seed of signs, or all are positive.
+_ERRORS_OF_ACTIVATIONS = ((1.0, None), (1.0, 0), (4.0, 1), (4.0, 2))
 # Loading takes longer than people expect, and that many times the reference's nodes is a straight line.
 _LONG_LOAD = 5.0
 _STRAIGHT_LINE = 50
@@ -303,6 +306,28 @@ class Runner:
                 yield run(feeds)
             except RunError:
                 continue
+
+    def with_inexact_activations(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
+        """Yield the reference's outputs with Sigmoid and Tanh as far off as the candidate's runtime has them.
+
+        First all are too large, as a gate that should be closed is; then either. A number of one place is
+        off the same way at every step, as a function of numbers that hardly change is. Behind a Softmax, what
+        few draws change is no measure of what others do: hence also a multiple.
+        """
+        error = 0.0 if self.runtime is None else self.runtime.activation_error
+        if not error or len(self.reference.proto.graph.node) > _LARGE_GRAPH:
+            return
+
+        def moved(values: Array, size: float, seed: int | None) -> Array:
+            signs = 1 if seed is None else np.random.default_rng(seed).choice((-1, 1), values.shape)
+            return np.asarray(values + np.asarray(size * error * signs, values.dtype))
+
+        for size, seed in _ERRORS_OF_ACTIVATIONS:
+            inexact = partial(moved, size=size, seed=seed)
+            try:
+                yield NumpyEngine(self.reference, self._semantics, inexact=inexact).run(feeds | self.sets)
+            except (LoadError, RunError):
+                return
 
     def close(self) -> None:
         """End the sessions of further precisions."""

@@ -189,6 +189,10 @@ def _halve(array: np.ndarray, op_type: str, random: Random) -> np.ndarray:
     return array / 2
 
 
+def _scale_by_5_percent(array: np.ndarray, op_type: str, random: Random) -> np.ndarray:
+    return array * 1.05
+
+
 def _drop_recurrent_bias(array: np.ndarray, op_type: str, random: Random) -> np.ndarray:
     halves = array.reshape(array.shape[0], 2, -1).copy()
     halves[:, 1] = 0
@@ -353,6 +357,7 @@ SOURCE_FAULTS: dict[str, Fault] = {
     "a weight of W off by 5%": _edit(W, _nudge),
     "a weight of R off by 5%": _edit(R, _nudge),
     "B halved": _edit(B, _halve),
+    "B off by 5%": _edit(B, _scale_by_5_percent),
     "Rb dropped": _edit(B, _drop_recurrent_bias),
     "Rbh outside of the reset product": _fold_recurrent_bias,
     "initial_h and initial_c swapped": _swap_states,

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
-__all__ = ["ACTIVATIONS", "Activation", "Array", "Semantics", "resolve_activations"]
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "Array",
+    "Bound",
+    "Semantics",
+    "is_inexact_somewhere",
+    "resolve_activations",
+]
 
 Array = NDArray[Any]
 Semantics = Literal["ort", "spec"]
@@ -63,6 +71,11 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+def is_inexact_somewhere(op_type: str) -> bool:
+    """Return whether some runtimes compute a function by rational functions or tables."""
+    return op_type in ("Sigmoid", "Tanh", "ScaledTanh")
+
+
 def _overflowing_softplus(dtype: np.dtype[Any]) -> Callable[[Array, float, float], Array]:
     """Return Softplus as kernels compute it for data of a type: ``log(1 + exp(x))``, in float32 or wider."""
     largest = np.log(np.finfo(np.float64 if dtype == np.float64 else np.float32).max)
@@ -104,6 +117,10 @@ def _bind(function: Callable[[Array, float, float], Array], alpha: float, beta: 
     return bound
 
 
+def _after(bound: Bound, inexact: Bound) -> Bound:
+    return lambda x: inexact(bound(x))
+
+
 def resolve_activations(
     names: Sequence[str],
     alphas: Sequence[float],
@@ -113,11 +130,13 @@ def resolve_activations(
     ignore_case: bool,
     where: str,
     dtype: np.dtype[Any],
+    inexact: Bound | None = None,
 ) -> list[Bound]:
     """Return the functions of ``names`` with their parameters bound, for data of a type.
 
     ``alphas`` and ``betas`` are consumed in order, only by functions that take the parameter; entries
-    left over are ignored. ``where`` names the node in error messages.
+    left over are ignored. ``where`` names the node in error messages; ``inexact`` is applied to the results
+    of functions that some runtimes compute inexactly.
 
     Raises:
         UnsupportedModelError: A name is unknown, or a parameter without a default is missing.
@@ -138,5 +157,6 @@ def resolve_activations(
             function = _thresholded_relu_of_the_text
         if known == "Softplus" and semantics == "ort":
             function = _overflowing_softplus(dtype)
-        resolved.append(_bind(function, alpha, beta))
+        bound = _bind(function, alpha, beta)
+        resolved.append(_after(bound, inexact) if inexact and is_inexact_somewhere(known) else bound)
     return resolved

@@ -19,7 +19,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activations import Array, Semantics
+from rnnlower.engines.reference.activations import Array, Bound, Semantics, is_inexact_somewhere
 from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9
 from rnnlower.engines.reference.old_ops import find_old_op
 from rnnlower.engines.reference.quantized_ops import OMITTED, DynamicQuantizeLSTM
@@ -49,6 +49,7 @@ class Evaluator:
         model: The model, with its external data loaded. It is not changed.
         semantics: ``"ort"`` or ``"spec"``, for the recurrent operators (see :mod:`.recurrent_ops`).
         precise: Compute float32 data of recurrent operators in float64, not in float32.
+        inexact: Applied to what every Sigmoid and Tanh gives, to see what their errors lead to.
 
     Recurrent operators compute float64 data in float64, float16 and bfloat16 in float32, and round at the
     end. bfloat16 arrays have the dtype ``ml_dtypes.bfloat16``.
@@ -60,12 +61,22 @@ class Evaluator:
         RunError: In ``run``: another node does not run on its inputs.
     """
 
-    def __init__(self, model: onnx.ModelProto, *, semantics: Semantics = "ort", precise: bool = True) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        *,
+        semantics: Semantics = "ort",
+        precise: bool = True,
+        inexact: Bound | None = None,
+    ) -> None:
         if semantics not in ("ort", "spec"):
             raise ValueError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
         opsets = _opsets(model.opset_import)
         settings = {
-            "recurrent": {cls.__name__: cls for cls in recurrent_ops(semantics, precise=precise)},
+            "recurrent": {
+                cls.__name__: cls for cls in recurrent_ops(semantics, precise=precise, inexact=inexact)
+            },
+            "inexact": None if inexact is None else staticmethod(inexact),
             "foreign": {("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM},
             "local_functions": {_key(f.domain, f.name): f for f in model.functions},
         }
@@ -85,19 +96,21 @@ class Evaluator:
         return dict(zip(self._evaluator.output_names, values, strict=True))
 
 
-def _naming_node(op: OpRun, node: onnx.NodeProto) -> OpRun:
+def _naming_node(op: OpRun, node: onnx.NodeProto, inexact: Bound | None) -> OpRun:
     """Make NumPy's errors name the node: alone they speak of arrays that the user has never seen."""
     run: Callable[..., Any] = op.run
 
     def named(*inputs: Any, **settings: Any) -> Any:
         try:
-            return run(*inputs, **settings)
+            results = run(*inputs, **settings)
         except (TypeError, ValueError, IndexError, ArithmeticError) as error:
             if str(error).startswith(f"{node.op_type} node"):
                 raise
             shapes = ", ".join(str(list(each.shape)) for each in inputs if isinstance(each, np.ndarray))
             label = f"{node.op_type} node {node.name or node.output[0]!r}"
             raise RunError(f"{label} does not run on shapes {shapes}: {error}") from error
+
+        return results if inexact is None else tuple(map(inexact, results))
 
     op.__dict__["run"] = named
     return op
@@ -114,6 +127,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 class _GraphEvaluator(ReferenceEvaluator):
+    inexact: ClassVar[Callable[..., Array] | None] = None
     recurrent: ClassVar[dict[str, type[OpRun]]] = {}
     foreign: ClassVar[dict[FunctionKey, type[OpRun]]] = {}
     local_functions: ClassVar[dict[FunctionKey, onnx.FunctionProto]] = {}
@@ -121,7 +135,8 @@ class _GraphEvaluator(ReferenceEvaluator):
     def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
         changed = _normalized(node, self.opsets[""])
         implementation = self._find(changed, input_types)
-        return lambda _, run_params: _naming_node(implementation(changed, run_params), changed)
+        inexact = self.inexact if is_inexact_somewhere(changed.op_type) else None
+        return lambda _, run_params: _naming_node(implementation(changed, run_params), changed, inexact)
 
     def _find(self, node: onnx.NodeProto, input_types: Any) -> Callable[..., OpRun]:
         function = self.local_functions.get(_key(node.domain, node.op_type))

@@ -59,6 +59,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
 
     semantics: ClassVar[Semantics] = "ort"
     precise: ClassVar[bool] = True
+    inexact: ClassVar[Callable[..., Array] | None] = None
     gates: ClassVar[int]
     default_activations: ClassVar[tuple[str, ...]]
     state_count: ClassVar[int] = 1
@@ -190,6 +191,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
             ignore_case=self.ignore_case and self.semantics == "ort",
             where=self.where,
             dtype=dtype,
+            inexact=self.inexact,
         )
         return [resolved[d * per_direction : (d + 1) * per_direction] for d in range(num_directions)]
 
@@ -335,15 +337,20 @@ class RNN(_Recurrent):
         return step
 
 
-def recurrent_ops(semantics: Semantics = "ort", *, precise: bool = True) -> list[type[OpRun]]:
+def recurrent_ops(
+    semantics: Semantics = "ort", *, precise: bool = True, inexact: Bound | None = None
+) -> list[type[OpRun]]:
     """Return the three operators for ``ReferenceEvaluator(model, new_ops=recurrent_ops())``.
 
-    With ``precise=False`` float32 data is computed in float32, as in runtimes, and not in float64.
+    With ``precise=False`` float32 data is computed in float32, as in runtimes, and not in float64;
+    ``inexact`` is applied to what Sigmoid and Tanh give.
 
     That evaluator does not pass ``new_ops`` on to model-local functions;
     :class:`rnnlower.engines.reference.Evaluator` does.
     """
-    return [
-        type(base.__name__, (base,), {"semantics": semantics, "precise": precise})
-        for base in (LSTM, GRU, RNN)
-    ]
+    settings = {
+        "semantics": semantics,
+        "precise": precise,
+        "inexact": None if inexact is None else staticmethod(inexact),
+    }
+    return [type(base.__name__, (base,), settings) for base in (LSTM, GRU, RNN)]

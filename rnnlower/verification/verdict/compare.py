@@ -19,9 +19,8 @@ their number. The table holds for up to 64 steps; for T steps, both terms are sq
 
 The scale is included because an element near zero may be the difference of large ones; its floor is 0.1
 because gate values are of order one whatever the inputs are. If a recurrent node computes in a coarser type
-than the output's, the coarser type's row applies. On a runtime whose activations are less exact than those
-of others, their error times the largest number that was fed is allowed on top. A larger difference is checked
-against :mod:`.conditioning` before it counts. A tolerance given by the caller is used as it is, unscaled, and
+than the output's, the coarser type's row applies. A larger difference is checked against
+:mod:`.conditioning` before it counts. A tolerance given by the caller is used as it is, unscaled, and
 is final; if only one of the two is given, the other is 0.
 """
 
@@ -67,12 +66,11 @@ _STEPS_OF_TABLE = 64
 
 @dataclass(frozen=True)
 class Tolerance:
-    """``|a - b| <= atol * (scale if scaled else 1) + rtol * |reference| + leak``."""
+    """``|a - b| <= atol * (scale if scaled else 1) + rtol * |reference|``."""
 
     atol: float
     rtol: float
     scaled: bool
-    leak: float = 0.0
 
     def allowed(self, reference: Array, differs: Array, axis: int | None = None) -> Array:
         """Return the allowed absolute difference, element by element; ``reference`` is float64.
@@ -88,7 +86,7 @@ class Tolerance:
         if axis is not None:
             largest = np.maximum.accumulate(largest, axis)
         scale = largest if self.scaled else 1.0
-        return np.asarray(self.atol * scale + self.rtol * finite + self.leak)
+        return np.asarray(self.atol * scale + self.rtol * finite)
 
 
 def tolerance_for(
@@ -97,17 +95,13 @@ def tolerance_for(
     atol: float | None = None,
     rtol: float | None = None,
     steps: int = 1,
-    leak: float = 0.0,
 ) -> Tolerance:
-    """Return the tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times.
-
-    ``leak`` is what a gate that should be closed lets through of the inputs.
-    """
+    """Return the tolerance for ``dtype``; recurrent nodes compute in ``coarse_dtypes``, ``steps`` times."""
     wanted = (dtype, *coarse_dtypes)
     row = next((r for r in _DEFAULTS if r[0] in wanted), (None, 0.0, 0.0))
     if atol is None and rtol is None:
         growth = math.sqrt(max(1.0, steps / _STEPS_OF_TABLE))
-        return Tolerance(growth * row[1], growth * row[2], scaled=True, leak=leak)
+        return Tolerance(growth * row[1], growth * row[2], scaled=True)
     return Tolerance(atol or 0.0, rtol or 0.0, scaled=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -72,17 +73,7 @@ class Judge:
 
     def tolerance(self, dtype: Any, feeds: Mapping[str, Array]) -> Tolerance:
         """Return the tolerance for values of ``dtype`` (``None`` for a non-array) computed from ``feeds``."""
-        steps, leak = self._steps(feeds), self._leak(feeds)
-        return tolerance_for(dtype, self._coarse, self.atol, self.rtol, steps, leak)
-
-    def _leak(self, feeds: Mapping[str, Array]) -> float:
-        """Return what a closed gate of the runtime lets through of the largest number that is fed."""
-        runtime = self._runner.runtime
-        if runtime is None or not runtime.activation_error:
-            return 0.0
-        fed = [array.astype(np.float64) for array in feeds.values() if is_inexact(array.dtype)]
-        sizes = [float(np.abs(array).max(initial=0.0, where=np.isfinite(array))) for array in fed]
-        return runtime.activation_error * max(sizes, default=0.0)
+        return tolerance_for(dtype, self._coarse, self.atol, self.rtol, self._steps(feeds))
 
     def _steps(self, feeds: Mapping[str, Array]) -> int:
         """Return the time steps of the longest recurrent node, as far as the inputs determine them."""
@@ -146,7 +137,10 @@ class Judge:
                     seed,
                     self._run_as,
                     self._precision,
-                    self._runner.with_moved_weights(one.trial.feeds),
+                    chain(
+                        self._runner.with_moved_weights(one.trial.feeds),
+                        self._runner.with_inexact_activations(one.trial.feeds),
+                    ),
                 )
                 second = self.compare(one.trial, one.outputs, doubt.noise)
                 tolerances = partial(self.tolerance, feeds=one.trial.feeds)
@@ -176,13 +170,22 @@ class Judge:
                         used = second[name].used if second[name].equal else None
                         kept[name] = replace(second[name], equal=True, note="", used=used)
                         self._runner.note(
-                            f"trial {one.trial.number}, output {name!r}: differs only as far as rounding goes"
+                            f"trial {one.trial.number}, output {name!r}: {self._explained(kept[name])}"
                         )
                     else:
                         # One difference is enough; the other trials need no second look.
                         return again + judged[len(again) :]
         self._settle(again, undetermined)
         return again
+
+    def _explained(self, comparison: OutputComparison) -> str:
+        runtime = self._runner.runtime
+        if runtime is None or not runtime.activation_error:
+            return "differs only as far as rounding goes"
+        return (
+            f"differs by {comparison.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
+            f"{runtime.label}, which are up to {runtime.activation_error:.1g} off"
+        )
 
     def _within_range(
         self,
