@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, get_args
+from typing import Any
 
 import onnx
-from numpy.typing import NDArray
 
-from rnnlower import wording
-from rnnlower.arguments import integer
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
-from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.errors import UnverifiableError, VerificationError
 from rnnlower.folders import temporary_folder
 from rnnlower.verification.chunks import Chunks, stream_of
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
-from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_inputs, read_sets
+from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_sets
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.thresholds import largest_threshold
 from rnnlower.verification.inputs.trials import RunModel, Trial, fed_back, generate_trials, input_maker
 from rnnlower.verification.integers import SATURATION, may_saturate
 from rnnlower.verification.interface import feedable_inputs, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold
+from rnnlower.verification.options import Options, Progress, check_options
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.result import RuntimeTrial, VerificationResult
 from rnnlower.verification.running import Runner, in_float32
@@ -41,28 +37,6 @@ __all__ = ["Progress", "verify"]
 
 _TRIALS_IN_FLOAT32 = 24
 
-Array = NDArray[Any]
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class _Options:
-    trials: int | None
-    seed: int
-    inputs: GivenInputs | None
-    states: Mapping[str, str] | None
-    progress: Progress
-    atol: float | None
-    rtol: float | None
-    also_on: Engine | None
-    feeds: Sequence[dict[str, Array]] | None = None
-
-    def given(self, graph: onnx.GraphProto, sets: Mapping[str, Array]) -> Sequence[dict[str, Array]] | None:
-        """Return the sets of inputs to run on; ``None`` if they are to be generated."""
-        if self.feeds is not None or self.inputs is None:
-            return self.feeds
-        return read_inputs(self.inputs, graph, sets)
-
 
 @dataclass(frozen=True)
 class _Procedure:
@@ -71,7 +45,7 @@ class _Procedure:
     problems: Callable[
         [onnx.ModelProto, onnx.ModelProto, Collection[str], Mapping[str, str]], tuple[list[str], bool]
     ]
-    reference: Callable[[Runner, _Options], list[Trial]]
+    reference: Callable[[Runner, Options], list[Trial]]
     candidate: Callable[[Runner, RunModel, list[Trial]], Iterator[tuple[Trial, dict[str, Any]]]]
     begins: Callable[[Runner, Judge, list[Judged]], str | None]
 
@@ -134,44 +108,14 @@ def verify(
         InvalidModelError: A model cannot be read.
         OptionError: An option is out of range, or the given inputs do not fit.
     """
-    if trials is not None and integer("number of trials", trials) < 1:
-        raise OptionError(f"trials must be at least 1, not {trials}")
-    if integer("seed", seed) < 0:
-        raise OptionError(f"seed must be at least 0, not {seed}")
-    for name, value in (("atol", atol), ("rtol", rtol)):
-        if value is not None and not (isinstance(value, Real) and 0 <= value < math.inf):
-            raise OptionError(f"{name} must be a number from 0, not {value!r}")
-    if tolerance not in (None, *get_args(ToleranceType)):
-        raise OptionError(f"tolerance must be one of {', '.join(get_args(ToleranceType))}, not {tolerance!r}")
-    if tolerance is not None and (atol is not None or rtol is not None):
-        raise OptionError(
-            f"{wording.option('tolerance')} follows from a type, {wording.option('atol')} and "
-            f"{wording.option('rtol')} are numbers",
-            remedy="leave out one of the two",
-        )
-    if engine not in (None, "onnxruntime", "rnnlower-reference"):
-        raise OptionError(f"unknown engine {engine!r}; known are onnxruntime and rnnlower-reference")
-    if semantics not in ("ort", "spec"):
-        raise OptionError(f"semantics must be 'ort' or 'spec', not {semantics!r}")
-    if inputs is not None and states:
-        raise OptionError("states are fed back into generated inputs: leave out the inputs or the states")
-    if inputs is not None and trials is not None:
-        raise OptionError(
-            f"{wording.option('trials')} counts generated inputs, {wording.option('inputs')} gives others",
-            remedy="leave out one of the two",
-        )
-    if on is not None and engine is not None:
-        raise OptionError(
-            f"{wording.option('engine')} says where both models run, {wording.option('on')} where one does",
-            remedy="leave out one of the two",
-        )
+    check_options(trials, seed, atol, rtol, tolerance, inputs, states, semantics, engine, on)
     tell = progress or (lambda role, done, total: None)
     other = None if also_on is None else find_engine(also_on)
     runtime = None if on is None else find_engine(on)
     if runtime is not None and runtime.is_coarse:
         # A weight that is 5% off may hide in the rounding there.
         other, runtime = runtime, None
-    options = _Options(trials, seed, inputs, states, tell, atol, rtol, other)
+    options = Options(trials, seed, inputs, states, tell, atol, rtol, other)
     with temporary_folder() as folder:
         models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
         read = as_read(
@@ -187,7 +131,7 @@ def verify(
 
 
 def _in_chunks(chunks: Chunks) -> _Procedure:
-    def reference(runner: Runner, options: _Options) -> list[Trial]:
+    def reference(runner: Runner, options: Options) -> list[Trial]:
         runner.states = dict(chunks.stream.states)
         given = options.given(runner.reference.proto.graph, {})
         return chunks.run_reference(runner, given, options.trials, options.seed, options.progress)
@@ -195,7 +139,7 @@ def _in_chunks(chunks: Chunks) -> _Procedure:
     return _Procedure(chunks.problems, reference, chunks.run_candidate, chunks.where_it_begins)
 
 
-def _verify(runner: Runner, procedure: _Procedure, options: _Options) -> VerificationResult:
+def _verify(runner: Runner, procedure: _Procedure, options: Options) -> VerificationResult:
     judge = Judge(runner, options.atol, options.rtol)
     problems, runnable = procedure.problems(
         runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts
@@ -234,7 +178,7 @@ def _also_in_float32(
     procedure: _Procedure,
     finished: list[Trial],
     result: VerificationResult,
-    options: _Options,
+    options: Options,
 ) -> VerificationResult:
     """Return the result, or the difference that two models of small floats have in float32.
 
@@ -260,7 +204,7 @@ def _also_in_float32(
 
 
 def _compared(
-    runner: Runner, procedure: _Procedure, finished: list[Trial], problems: list[str], options: _Options
+    runner: Runner, procedure: _Procedure, finished: list[Trial], problems: list[str], options: Options
 ) -> VerificationResult:
     judge = Judge(runner, options.atol, options.rtol)
     pairs, failures = _run_candidate(runner, procedure, finished, options.progress)
@@ -307,7 +251,7 @@ def _version(engine: str) -> str:
         return ""
 
 
-def _run_reference(runner: Runner, options: _Options) -> list[Trial]:
+def _run_reference(runner: Runner, options: Options) -> list[Trial]:
     """Return the trials: inputs, given or generated, and the reference's outputs on them."""
     graph = runner.reference.proto.graph
     given = options.given(graph, runner.sets)
@@ -329,7 +273,7 @@ def _run_reference(runner: Runner, options: _Options) -> list[Trial]:
     return finished
 
 
-def _run_generated(runner: Runner, options: _Options) -> list[Trial]:
+def _run_generated(runner: Runner, options: Options) -> list[Trial]:
     graph, facts = runner.reference.proto.graph, runner.reference_facts
     threshold = max(facts.threshold, largest_threshold(runner.candidate.proto))
     maker = input_maker(
