@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What a verification was asked for, apart from the models and their engines."""
+    """The options of a verification, apart from the models and their engines."""
 
     trials: int | None
     seed: int
