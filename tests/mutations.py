@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import os
 import pickle
 import sys
 import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -89,27 +91,31 @@ def measure(count: int, seed: int, faults_a_model: int = 2, first: int = 0) -> F
     # What is imported here, the children need not import again.
     for name in ("verify", *STRATEGIES):
         getattr(rnnlower, name)
-    for number in range(first, count):
-        figures.add(_in_a_child(seed, number, faults_a_model))
+    while first < count:
+        for each in _in_a_child(seed, range(first, count), faults_a_model):
+            figures.add(each)
+            first += 1
     return figures
 
 
-def _in_a_child(seed: int, number: int, faults_a_model: int) -> Figures:
-    """Return the figures of one model, from a process of its own: a runtime may take it down."""
+def _in_a_child(seed: int, numbers: Sequence[int], faults_a_model: int) -> Iterator[Figures]:
+    """Yield the figures of each model until one takes the process down: a runtime may do that."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        with os.fdopen(writing, "wb") as pipe:
-            pickle.dump(_measure_model(seed, number, faults_a_model), pipe)
+        with os.fdopen(writing, "wb", buffering=0) as pipe:
+            for number in numbers:
+                pipe.write(pickle.dumps(_measure_model(seed, number, faults_a_model)))
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    status = os.waitpid(child, 0)[1]
-    if status:
-        return Figures(crashed=[f"{number}: status {status}"])
-    return pickle.loads(answer)
+    done = 0
+    with os.fdopen(reading, "rb") as pipe, contextlib.suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            yield pickle.load(pipe)
+            done += 1
+    if status := os.waitpid(child, 0)[1]:
+        yield Figures(crashed=[f"{numbers[done]}: status {status}"])
 
 
 def _measure_model(seed: int, number: int, faults_a_model: int) -> Figures:
