@@ -1,4 +1,4 @@
-"""What the tests of a process share."""
+"""The command line that the tests of a process share."""
 
 from __future__ import annotations
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pkgutil
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import helper
+from onnx.backend.test.case import node as tests_of_nodes
 from support.opset_cases import node_cases
 
 from rnnlower.errors import InvalidModelError
@@ -224,7 +227,10 @@ def test_a_size_below_0_at_which_inference_would_end_the_process_is_refused() ->
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_evaluated_agrees_with_the_standard() -> None:
     tried, wrong = set(), []
-    for case in node_cases():
+    names = {name.lower() for name in FOLDABLE - {"Range"}} | {"rangeop"}
+    found = (each.name for each in pkgutil.iter_modules(tests_of_nodes.__path__))
+    modules = [name for name in found if name.replace("_", "") in names]
+    for case in node_cases(modules):
         own = ir.from_proto(case.model)
         if len(own.graph) != 1 or own.graph.node(0).op_type not in FOLDABLE:
             continue
