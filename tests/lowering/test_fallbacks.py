@@ -17,7 +17,7 @@ ATTRIBUTES: dict[str, dict[str, float]] = {
     "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
     "LeakyRelu": {"alpha": 0.1},
 }
-BINARY = {"Div", "Greater", "Less", "Sub"}
+BINARY = {"Div", "Greater", "Less", "PRelu", "Sub"}
 OF_OTHER_INPUTS = {"Clip", "Gelu", "Gemm", "Identity", "Sum"}
 """Those are tried as nodes of a model; so is every other."""
 

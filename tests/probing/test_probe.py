@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from rnnlower.targets.reading import parse_target, read_toml
 def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     Runtime.asked = 0
     monkeypatch.setattr(asking, "Attempts", Runtime)
-    monkeypatch.setattr(asking.Asker, "ask", _ask_once(asking.Asker.ask))
     monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
     monkeypatch.setattr(lowered, "_REAL", SIZES[:1])
     # A few operators are enough; those of all tests of onnx take their time.
@@ -42,30 +40,6 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     monkeypatch.setattr(cases, "_as_it_is", _of)
     monkeypatch.setattr(cases, "_where_written", lambda case: None)
     return Runtime
-
-
-_ANSWERS: dict[tuple[type[Runtime], str], tuple[list[str], int]] = {}
-"""What each runtime has answered in this process, and in how many runs: it always answers the same."""
-
-
-def _ask_once(ask: Callable[..., str]) -> Callable[..., str]:
-    """Let a probe tell, count and keep each question, but compute only what none has asked before it."""
-
-    def remembered(asker: asking.Asker, key: str, *arguments: Any, **options: Any) -> str:
-        known = _ANSWERS.get((asking.Attempts, key))
-        if known is None or key in asker._answers:
-            before, is_new = Runtime.asked, key not in asker._answers
-            answer = ask(asker, key, *arguments, **options)
-            if is_new:
-                _ANSWERS[asking.Attempts, key] = asker._answers[key], Runtime.asked - before
-            return answer
-        asker.asked += 1
-        asker._tell(f"question {asker.asked}: {key}")
-        asker._answers[key], runs = known
-        Runtime.asked += runs
-        return asker._answers[key][0]
-
-    return remembered
 
 
 def _of(text: str, opset: int, constant: bool = False) -> asking.Question:
