@@ -15,7 +15,17 @@ from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 
-__all__ = ["DATA_MOVEMENT", "FOLDABLE", "Array", "Dims", "below_zero", "bytes_at_most", "evaluate", "infer"]
+__all__ = [
+    "DATA_MOVEMENT",
+    "FOLDABLE",
+    "Array",
+    "Dims",
+    "below_zero",
+    "bytes_at_most",
+    "evaluate",
+    "infer",
+    "may_be_sizes",
+]
 
 Array: TypeAlias = NDArray[Any]
 Dims = tuple[int | ir.SymbolicDim | None, ...]
@@ -142,6 +152,12 @@ def bytes_at_most(node: ir.Node, arrays: Sequence[Array | None]) -> int:
     return int(min(count * 8 * (first.size if place and first is not None else 1), 2**62))
 
 
+def may_be_sizes(content: Array | ir.TensorProtocol) -> bool:
+    """Return whether the inference of a shape may need this content: it is short, and no weight."""
+    dtype = content.dtype if isinstance(content, np.ndarray) else content.dtype.numpy()
+    return content.size <= _INFERENCE_ELEMENTS and dtype.kind in _KINDS
+
+
 def infer(
     node: ir.Node,
     types: Sequence[ir.TypeProtocol | None],
@@ -154,7 +170,7 @@ def infer(
 
     Args:
         node: The node.
-        types, shapes, constants: The known data of each of its inputs.
+        types, shapes, constants: The known data of each of its inputs; of contents those that `may_be_sizes`.
         opset_imports, ir_version: Those of the model.
 
     Raises:
@@ -179,9 +195,7 @@ def infer(
             return unknown
         attributes.append(ir.serde.serialize_attribute(attribute).SerializeToString())
     contents = (
-        (array.dtype, array.shape, array.tobytes())
-        if array is not None and array.size <= _INFERENCE_ELEMENTS and array.dtype.kind in _KINDS
-        else None
+        (array.dtype, array.shape, array.tobytes()) if array is not None else None
         for array in constants[:used]
     )
     return [

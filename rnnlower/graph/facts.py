@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.evaluation import FOLDABLE, Array, Dims, bytes_at_most, evaluate, infer
+from rnnlower.graph.evaluation import FOLDABLE, Array, Dims, bytes_at_most, evaluate, infer, may_be_sizes
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.graph.symbols import MOST_SIZES, SIZE_TYPES, UNKNOWN, compute_sizes, is_known, shape_of_sizes
@@ -71,8 +71,11 @@ class Facts:
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return the constant content of a value, or ``None`` if it is not known."""
-        if value is None:
-            return None
+        content = None if value is None else self._content(value)
+        return content if content is None or isinstance(content, np.ndarray) else np.asarray(content.numpy())
+
+    def _content(self, value: ir.Value) -> Array | ir.TensorProtocol | None:
+        """Return the content of a value without reading a file that holds it."""
         self._know(value)
         if value in self._contents:
             return self._contents[value]
@@ -80,7 +83,7 @@ class Facts:
         tensor = value.const_value if is_default and value.is_initializer() else constant_of(value)
         if tensor is None or tensor.nbytes > _LARGEST or tensor.dtype == ir.DataType.STRING:
             return None
-        return np.asarray(tensor.numpy())
+        return tensor
 
     def computed(self, value: ir.Value) -> Array | None:
         """Return the content of a value that nodes compute from constants and static sizes."""
@@ -247,6 +250,8 @@ class Facts:
             if shape is not None and None not in shape:
                 # An array that takes no memory stands for the shape.
                 arrays = [np.broadcast_to(np.int8(0), shape)]  # type: ignore[arg-type]
+        elif any(value is not None and self._content(value) is None for value in node.inputs):
+            return False
         else:
             arrays = [self.constant(value) for value in node.inputs]
         for value, array in zip(node.inputs, arrays, strict=True):
@@ -265,7 +270,7 @@ class Facts:
     def _infer(self, node: ir.Node) -> None:
         dims = [self.dims(value) for value in node.inputs]
         types = [self.type(value) for value in node.inputs]
-        contents = [self.constant(value) for value in node.inputs]
+        contents = [self._sizes_for_inference(value) for value in node.inputs]
         found = infer(node, types, dims, contents, self._imports, self.model.ir_version)
         for value, (type_, inferred) in zip(node.outputs, found, strict=True):
             self._learn(value, type_, inferred)
@@ -277,6 +282,10 @@ class Facts:
             made := compute_sizes(node, sizes, first, self._imports[""])
         ) is not None and made.size <= MOST_SIZES:
             self._sizes[node.outputs[0]] = made
+
+    def _sizes_for_inference(self, value: ir.Value | None) -> Array | None:
+        content = None if value is None else self._content(value)
+        return self.constant(value) if content is not None and may_be_sizes(content) else None
 
     def _sizes_in(self, value: ir.Value | None) -> Array | None:
         """Return the content of a value as sizes, if it may be one."""
