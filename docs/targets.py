@@ -106,9 +106,7 @@ def _section(target: Target) -> list[str]:
     ops += "; copies constants" if target.ops.copies_constants else ""
     ops += "; overwrites outputs that are read" if target.ops.overwrites_outputs else ""
     if target.ops.copied_outputs:
-        ops += (
-            f"; an output of {' or '.join(target.ops.copied_outputs)} gets other axes, a copy of it does not"
-        )
+        ops += f"; an output of {' or '.join(target.ops.copied_outputs)} is right as a copy only"
     if target.ops.loses_nan:
         ops += f"; {', '.join(target.ops.loses_nan)} make numbers of NaN"
     if target.ops.inexact_behind_sum:

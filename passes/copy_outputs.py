@@ -1,4 +1,4 @@
-"""Copies of outputs that a runtime would overwrite, or give other axes.
+"""Copies of outputs that a runtime would overwrite, give other axes, or refuse.
 
 A reshaped value has no memory of its own. A runtime that computes an element-wise op in place must not take
 that memory if the value is an output, too.
@@ -54,13 +54,15 @@ class CopyOutputsPass(Pass):
 
     Args:
         op_types: Operators whose results get one, too, where they are outputs.
+        read: Whether outputs that other nodes read get one.
     """
 
     KEEPS_FACTS = True
     ENSURES: ClassVar[Sequence[Condition]] = (_outputs_are_apart,)
 
-    def __init__(self, op_types: Collection[str] = ()) -> None:
+    def __init__(self, op_types: Collection[str] = (), *, read: bool = True) -> None:
         super().__init__()
+        self._read = read
         self._op_types = frozenset(op_types)
 
     def found(self, model: ir.Model) -> list[tuple[ir.Graph, int]]:
@@ -69,7 +71,7 @@ class CopyOutputsPass(Pass):
             (graph, index)
             for graph in _graphs(model)
             for index, value in enumerate(graph.outputs)
-            if _is_read(value) or _is_made_by(value, self._op_types)
+            if (self._read and _is_read(value)) or _is_made_by(value, self._op_types)
         ]
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -122,7 +122,8 @@ def keep_nan(work: Work) -> None:
 
 
 def copy_outputs(work: Work) -> None:
-    CopyOutputsPass(work.target.ops.copied_outputs)(work.model, work.facts)
+    ops = work.target.ops
+    CopyOutputsPass(ops.copied_outputs, read=ops.overwrites_outputs)(work.model, work.facts)
 
 
 def strip(work: Work) -> None:

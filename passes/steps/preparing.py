@@ -129,7 +129,7 @@ def unroll_control_flow(work: Work) -> None:
     unrolling = UnrollControlFlowPass(
         options.unrolls,
         strict=options.control_flow == "unroll",
-        also=lambda node: options.control_flow is None and _does_not_run_inside(work, node),
+        also=lambda node: options.control_flow is None and _does_not_run_there(work, node),
     )
     unrolling(work.model, work.facts)
     work.notes += [
@@ -138,16 +138,33 @@ def unroll_control_flow(work: Work) -> None:
     work.find_nodes()
 
 
-def _does_not_run_inside(work: Work, node: ir.Node) -> bool:
-    """Return whether the body of a Loop or Scan has ops that the target lacks, such as those of sequences.
+def _does_not_run_there(work: Work, node: ir.Node) -> bool:
+    """Return whether a Loop or Scan does not run as it is.
 
-    In a straight line sequences become tensors, and constants can be folded.
+    Its body may have ops that the target lacks, such as those of sequences: in a straight line sequences
+    become tensors, and constants can be folded. Or it gathers by the iteration's number, which has an axis
+    there.
     """
     target = work.options.target
+    if target is None:
+        return False
+    if target.control_flow.keeps_gathered_axis and node.op_type == "Loop" and _gathers_by_number(node):
+        return True
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
-    return target is not None and any(
+    return any(
         not is_recurrent(each) and not runs_op(target, each) and not has_fallback(each) for each in inner
     )
+
+
+def _gathers_by_number(loop: ir.Node) -> bool:
+    body = loop.attributes["body"].as_graph()
+    behind: list[ir.Value] = [body.inputs[0]]
+    for value in behind:
+        for node, index in value.uses():
+            if node.op_type == "Gather" and index == 1:
+                return True
+            behind += [out for out in node.outputs if out not in behind]
+    return False
 
 
 def resolve_sequences(work: Work) -> None:

@@ -91,6 +91,7 @@ def _own_copy(model: ir.Model) -> ir.Model:
         elif tensor is not None:
             value.const_value = copy.copy(tensor)
     _settle_opsets(own, "the model")
+    _pack_bools(own)
     return own
 
 
@@ -107,6 +108,7 @@ def _from_proto(proto: onnx.ModelProto, label: str) -> ir.Model:
     _settle_opsets(model, label)
     _sort(model, label)
     _separate_names(model)
+    _pack_bools(model)
     return model
 
 
@@ -178,6 +180,20 @@ def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
         if isinstance(tensor, ir.ExternalTensor):
             tensor.base_dir = folder
             node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy().copy()))
+
+
+def _pack_bools(model: ir.Model) -> None:
+    """Hold bools as bytes: OpenCV ends its process at those in `int32_data`."""
+    for value in _initializers(model):
+        if (
+            isinstance(value.const_value, ir.TensorProtoTensor)
+            and value.const_value.dtype == ir.DataType.BOOL
+        ):
+            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+    for node, attribute in list(_tensor_attributes(model)):
+        tensor = attribute.as_tensor()
+        if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.BOOL:
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy()))
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:

@@ -207,3 +207,19 @@ def test_small_tensors_of_a_data_file_move_into_the_model(tmp_path: Path) -> Non
         tensor.data_location for tensor in onnx.load(output, load_external_data=False).graph.initializer
     ]
     assert set(locations) == {onnx.TensorProto.DEFAULT}
+
+
+def test_bools_are_written_as_bytes() -> None:
+    """OpenCV ends its process at those in `int32_data`."""
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[2] x) => (float[2] z) <bool[2] first = {1, 0}> {
+            second = Constant <value = bool[2] {0, 1}> ()
+            y = Where (first, x, x)
+            z = Where (second, x, y)
+        }""")
+    tensors = [*source.graph.initializer, source.graph.node[0].attribute[0].t]
+    assert all(tensor.int32_data for tensor in tensors)
+    for written in (rnnlower.unroll(source), ir.to_proto(rnnlower.unroll(ir.from_proto(source)))):
+        nodes = [node for node in written.graph.node if node.op_type == "Constant"]
+        held = [*written.graph.initializer, *(node.attribute[0].t for node in nodes)]
+        assert [tensor.raw_data for tensor in held] == [b"\x01\x00", b"\x00\x01"]

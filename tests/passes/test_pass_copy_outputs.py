@@ -67,6 +67,12 @@ def test_only_outputs_that_others_read(nodes: str, copied: list[str]) -> None:
     assert [value.name for value in own.graph.outputs] == ["y", "z"]
 
 
+def test_outputs_of_an_operator_alone() -> None:
+    own = main_model("y = Neg (x) z = Abs (y)")
+    assert CopyOutputsPass(["Abs"], read=False)(own).modified
+    assert casts(own) == ["z"]
+
+
 def test_a_copy_is_not_copied() -> None:
     own = main_model("y = Cast <to = 1> (x) z = Abs (y)")
     assert not CopyOutputsPass()(own).modified

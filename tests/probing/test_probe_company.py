@@ -96,6 +96,26 @@ def test_a_runtime_whose_convolutions_have_more_axes(monkeypatch: pytest.MonkeyP
         assert lowered.outputs(asker) == {"copied_outputs": ["Conv"]}
 
 
+class NeedsNodesBehindLoops(Runtime):
+    """A runtime that refuses a Loop with one output if that is the model's, and bools outside of raw data."""
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        shown = {value.name for value in model.graph.output}
+        for node in model.graph.node:
+            if node.op_type == "Loop" and len(node.output) == 1 and {*node.output} & shown:
+                raise EngineError("no buffer to share")
+        for tensor in model.graph.initializer:
+            if tensor.data_type == onnx.TensorProto.BOOL and not tensor.raw_data:
+                raise EngineError("segmentation fault", "crashes")
+        return [evaluate(model, feeds) for feeds in trials]
+
+
+def test_a_runtime_that_needs_a_node_behind_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "Attempts", NeedsNodesBehindLoops)
+    with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
+        assert lowered.outputs(asker) == {"copied_outputs": ["Loop"]}
+
+
 class LosesNaN(Runtime):
     """A runtime whose Tanh is 1 for NaN, and whose Softmax is 0 for a row of -inf."""
 

@@ -1,0 +1,81 @@
+"""Loops of the model's own, as converters write recurrences, on a target that has Loop."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from support.judge import all_nodes
+from support.runtimes import RUNTIMES
+
+import rnnlower
+
+BY_NUMBER = "x_t = Gather (x, i)"
+BY_NUMBER_KEPT = "row = Unsqueeze (i, first) rows = Gather (x, row) x_t = Squeeze (rows, first)"
+BY_TIME = "x_t = Gather (x, time)"
+
+
+def masked_model(gather: str, outputs: str = "float[2, 3] h, float[5, 2, 3] Y") -> onnx.ModelProto:
+    """Build a recurrence with a mask, which a counter of its own ends after 5 steps."""
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 13]>
+        main (float[5, 2, 3] x, bool[5, 2, 1] mask) => ({outputs})
+        <int64 zero = {{0}}, int64 one = {{1}}, int64 five = {{5}}, int64 trips = {{9223372036854775807}},
+         bool go = {{1}}, int64[1] first = {{0}}, float[2, 3] h_0 = {{0, 0, 0, 0, 0, 0}},
+         float[3, 3] R = {{0.5, 0.2, -0.3, 0.1, -0.6, 0.4, 0.7, 0.2, 0.3}}>
+        {{
+            t, h, Y = Loop (trips, go, zero, h_0) <
+                body = step (int64 i, bool more, int64 time, float[2, 3] state)
+                    => (bool below, int64 later, float[2, 3] new, float[2, 3] shown) {{
+                    later = Add (time, one)
+                    below = Less (later, five)
+                    {gather}
+                    product = MatMul (state, R)
+                    sum = Add (x_t, product)
+                    made = Tanh (sum)
+                    keep = Gather (mask, time)
+                    new = Where (keep, made, state)
+                    shown = Identity (new)
+                }}
+            >
+        }}""")
+
+
+@pytest.mark.parametrize("gather", [BY_NUMBER, BY_NUMBER_KEPT])
+def test_a_number_with_an_axis_there_makes_a_straight_line(gather: str) -> None:
+    source = masked_model(gather)
+    lowered, report = rnnlower.lower.with_report(source, target="opencv")
+    assert "'t' became a straight line of 5 iterations" in report.notes
+    assert "Loop" not in {node.op_type for node in all_nodes(lowered)}
+    assert rnnlower.verify(source, lowered)
+
+
+@pytest.mark.parametrize(("gather", "target"), [(BY_TIME, "opencv"), (BY_NUMBER, "onnxruntime")])
+def test_others_stay(gather: str, target: str) -> None:
+    lowered = rnnlower.lower(masked_model(gather), target=target)
+    assert "Loop" in {node.op_type for node in all_nodes(lowered)}
+
+
+@pytest.mark.parametrize("gather", [BY_NUMBER, BY_NUMBER_KEPT, BY_TIME])
+@pytest.mark.parametrize("shown", ["float[2, 3] h, float[5, 2, 3] Y", "float[2, 3] h"])
+def test_they_are_right_on_opencv(gather: str, shown: str) -> None:
+    engine = RUNTIMES["opencv"].engine
+    if engine.missing:
+        pytest.skip(engine.missing)
+    source = masked_model(gather, outputs=shown)
+    lowered = rnnlower.lower(source, target="opencv")
+    assert rnnlower.verify(source, lowered, on="opencv")
+
+
+def test_a_loop_that_makes_the_only_output() -> None:
+    """OpenCV refuses it without another node behind it."""
+    source = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        main (float[2, 4] x) => (float[2, 4] y) <int64 trips = {3}, bool go = {1}> {
+            y = Loop (trips, go, x) <body = step (int64 i, bool more, float[2, 4] h)
+                => (bool again, float[2, 4] new) {
+                again = Identity (more)
+                sum = Add (h, x)
+                new = Tanh (sum)
+            }>
+        }""")
+    lowered = rnnlower.lower(source, target="opencv")
+    assert [node.op_type for node in lowered.graph.node] == ["Loop", "Cast"]
+    assert rnnlower.verify(source, lowered)
