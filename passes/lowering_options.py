@@ -134,8 +134,11 @@ class LoweringOptions:
 
     @property
     def separates_sums(self) -> bool:
-        """True if the target computes an activation less exactly directly behind a sum."""
-        return self.target is not None and bool(self.target.ops.inexact_behind_sum)
+        """True if the target needs a Max in front of an activation, or of a product of a repetition."""
+        if self.target is None:
+            return False
+        alone = any(limit.alone_behind for limit in self.target.limits)
+        return bool(self.target.ops.inexact_behind_sum) or (alone and "Max" in self.target.op_types)
 
     @property
     def keeps_nan(self) -> bool:

@@ -190,17 +190,17 @@ PIPELINE: Sequence[Step] = (
         when=("emits",),
     ),
     Step(
+        emitting.separate_sums,
+        "Simplifying would take a Max of two equal values away; the target may need it to run the ops.",
+        when=("emits", "separates_sums"),
+    ),
+    Step(
         emitting.require_fit, "The emitted ops must agree with the target's data.", when=("target", "emits")
     ),
     Step(
         emitting.share_constants,
         "Only what reads the constants in the end counts.",
         when=("emits", "shares_constants"),
-    ),
-    Step(
-        emitting.separate_sums,
-        "A later step could take a Max of two equal values away.",
-        when=("emits", "separates_sums"),
     ),
     Step(
         emitting.keep_nan,

@@ -21,7 +21,7 @@ After ``SeparateSumsPass(["Tanh"])``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -50,21 +50,28 @@ class SeparateSumsPass(Pass):
 
     Args:
         op_types: These operators.
+        also: Whether a Max goes in front of another node: a runtime may fuse it wrongly with other nodes.
     """
 
     ENSURES: ClassVar[Sequence[Condition]] = (_sums_are_apart,)
 
-    def __init__(self, op_types: Collection[str]) -> None:
+    def __init__(
+        self, op_types: Collection[str], *, also: Callable[[ir.Node], bool] = lambda node: False
+    ) -> None:
         super().__init__()
+        self._also = also
         self._op_types = frozenset(op_types)
 
     def found(self, model: ir.Model) -> list[ir.Node]:
-        """Return the nodes that read a sum."""
+        """Return the nodes that need a Max."""
         return [
             node
             for node, _ in walk(model.graph)
-            if node.domain == "" and node.op_type in self._op_types and _is_sum(node.inputs[0])
+            if node.domain == "" and (self._is_behind_sum(node) or self._also(node))
         ]
+
+    def _is_behind_sum(self, node: ir.Node) -> bool:
+        return node.op_type in self._op_types and _is_sum(node.inputs[0])
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = self.found(model)

@@ -33,6 +33,7 @@ from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import grouped
 from rnnlower.targets.plan import dialect, require_emitted_fit
+from rnnlower.targets.repeats import repeated_by
 
 
 @contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])
@@ -109,7 +110,14 @@ def share_constants(work: Work) -> None:
 
 
 def separate_sums(work: Work) -> None:
-    SeparateSumsPass(work.target.ops.inexact_behind_sum)(work.model)
+    def reads_repetition(node: ir.Node) -> bool:
+        return any(
+            node.op_type in limit.ops and repeated_by(node.inputs[0], limit.alone_behind, alone=True)
+            for limit in work.target.limits
+            if limit.alone_behind
+        )
+
+    SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition)(work.model)
 
 
 def keep_nan(work: Work) -> None:

@@ -15,7 +15,7 @@ def repeated_by(value: ir.Value | None, op_types: Collection[str], *, alone: boo
     """Return which of the given operators repeats an axis of size 1 to compute the value, or ``""``.
 
     Operators that only rearrange elements may follow it. With `alone`, nothing else may read the values in
-    between.
+    between, and a Concat with other values may follow, too.
     """
     while value is not None and value.producer() is not None:
         producer = value.producer()
@@ -24,6 +24,9 @@ def repeated_by(value: ir.Value | None, op_types: Collection[str], *, alone: boo
             return ""
         if producer.domain == "" and producer.op_type in op_types:
             return producer.op_type if _may_repeat_one(producer.inputs[0], value) else ""
+        if alone and producer.domain == "" and producer.op_type == "Concat":
+            parts = (repeated_by(part, op_types) for part in producer.inputs)
+            return next(filter(None, parts), "")
         if producer.domain or producer.op_type not in _ARRANGING:
             return ""
         value = producer.inputs[0]

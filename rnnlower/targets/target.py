@@ -53,7 +53,7 @@ version) or, if there is no source, ``guess = true``::
     versions = [11, 13]           # supported versions of the operator
     written = ["axes"]            # attributes that must be written even if they are the default
     max_outputs = 9               # maximum number of outputs; a larger Split is written as a tree
-    alone_behind = ["Expand"]     # operators that must not repeat an axis of 1 for the first input only
+    alone_behind = ["Expand"]     # what must not repeat an axis of 1 for it alone: a Max goes between
     remedy = "..."                # what the user can do
     source = "..."
 

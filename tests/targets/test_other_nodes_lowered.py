@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from support.judge import all_nodes
+from support.runtimes import RUNTIMES
 
 import rnnlower
 
@@ -130,3 +131,23 @@ def test_an_integer_operator_may_be_one_step_off_and_not_more(scale: float, equa
         q = QuantizeLinear (x, s, z)  f = DequantizeLinear (q, s, z)  p = Mul (f, f)
         a = QuantizeLinear (p, other, z)  y = DequantizeLinear (a, s, z)""")
     assert bool(rnnlower.verify(source, floats)) == equal
+
+
+JOINED = "c = Concat <axis = 1> (r, s) y = MatMul (c, w)"
+
+
+@pytest.mark.parametrize("repetition", ["Tile (e, times)", "Expand (e, sizes)"])
+@pytest.mark.parametrize("product", ["y = RNN <hidden_size = 3> (r, W3, R)", "y = MatMul (r, w)", JOINED])
+def test_what_is_repeated_for_a_product_alone(repetition: str, product: str) -> None:
+    """The decoder of an autoencoder: tract fails to load it without an op in between."""
+    mean = "s = Squeeze (h, second) g = ReduceMean <axes = [0]> (s) e = Neg (g)"
+    source = model_of(f"{RNN} {mean} r = {repetition} {product}")
+    for name, value in (("times", [3, 1, 1]), ("sizes", [3, 1, 3]), ("W3", np.ones((1, 3, 3), np.float32))):
+        source.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
+    read = {name for node in source.graph.node for name in node.input}
+    for tensor in [each for each in source.graph.initializer if each.name not in read]:
+        source.graph.initializer.remove(tensor)
+    assert "Max" in check_lowered(source, "tract")
+    engine = RUNTIMES["tract"].engine
+    if not engine.missing:
+        assert rnnlower.verify(source, rnnlower.lower(source, target="tract"), on="tract")
