@@ -21,6 +21,10 @@ _TOOLS = {
     "ssh": 'shift\nexec sh -c "$*"',
     "scp": 'shift\nexec cp "${1#*:}" "${2#*:}"',
 }
+TURN = """
+arrays = numpy.load(sys.argv[3])
+numpy.savez(sys.argv[3], **{name: numpy.moveaxis(arrays[name], 1, -1) for name in arrays.files})
+"""
 
 
 def block(language: str, holding: str) -> str:
@@ -54,6 +58,16 @@ def test_the_examples_run(folder: Path, program: str) -> None:
     run = rnnlower("unroll", "model.onnx", "-o", "out.onnx", "--trials=1", "--on", on[1])
     assert f"tried on the command {program.split()[0]}: equal" in run.stdout
     assert (folder / "out.onnx").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the scripts are for a shell")
+def test_a_runtime_that_turns_axes_is_told_apart(folder: Path) -> None:
+    script = (folder / "run_model.py").read_text()
+    (folder / "run_model.py").write_text(f"{script}\nimport numpy\n{TURN}")
+    on = "cmd:python3 run_model.py {model} {inputs} {outputs}"
+    run = rnnlower("unroll", "model.onnx", "-o", "out.onnx", "--trials=1", "--on", on, code=1)
+    assert "right but for the order of its axes, [0, 2, 3, 1]: transpose it" in " ".join(run.stdout.split())
+    assert not (folder / "out.onnx").exists()
 
 
 def test_every_known_runtime_was_tried() -> None:

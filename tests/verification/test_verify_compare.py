@@ -119,3 +119,19 @@ def test_merging_keeps_the_largest_errors_and_the_first_failure() -> None:
 def test_units_in_the_last_place_across_zero() -> None:
     tiny = np.array([np.finfo(np.float64).smallest_subnormal])
     assert _compare(tiny, -tiny).max_ulp == 2
+
+
+@pytest.mark.parametrize(
+    ("order", "added", "told"),
+    [
+        ((0, 2, 1), 0.0, "shape [2, 3, 4] against [2, 4, 3]; right but for the order of its axes, [0, 2, 1]"),
+        ((1, 2, 0), 0.0, "shape [2, 3, 4] against [3, 4, 2]; right but for the order of its axes, [1, 2, 0]"),
+        ((0, 2, 1), 1.0, "shape [2, 3, 4] against [2, 4, 3]"),
+    ],
+)
+def test_axes_in_another_order(order: tuple[int, ...], added: float, told: str) -> None:
+    """As converters leave them that put channels last."""
+    a = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    result = _compare(a, a.transpose(order) + np.float32(added))
+    assert not result.equal
+    assert result.note == told + (": transpose it" if not added else "")

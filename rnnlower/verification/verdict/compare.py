@@ -26,6 +26,7 @@ is final; if only one of the two is given, the other is 0.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ _DEFAULTS: list[tuple[Any, float, float]] = [
 ]
 _SCALE_FLOOR = 0.1
 _STEPS_OF_TABLE = 64
+_MOST_TURNED_AXES = 5
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,9 @@ def compare_values(
     if reference.dtype != candidate.dtype and {reference.dtype.kind, candidate.dtype.kind} - set("OUS"):
         return _unlike(name, f"dtype {reference.dtype} against {candidate.dtype}")
     if reference.shape != candidate.shape:
-        return _unlike(name, f"shape {list(reference.shape)} against {list(candidate.shape)}")
+        order = _order_of_axes(name, reference, candidate, tolerance)
+        same = f"; right but for the order of its axes, {list(order)}: transpose it" if order else ""
+        return _unlike(name, f"shape {list(reference.shape)} against {list(candidate.shape)}{same}")
     if reference.size == 0:
         return replace(_same(name), dtype=str(reference.dtype))
     if is_inexact(reference.dtype):
@@ -138,6 +142,19 @@ def compare_values(
     else:
         compared = _compare_exactly(name, reference, candidate)
     return replace(compared, dtype=str(reference.dtype))
+
+
+def _order_of_axes(
+    name: str, reference: Array, candidate: Array, tolerance: Tolerance
+) -> tuple[int, ...] | None:
+    """Return the order of the reference's axes in which the candidate is right: converters turn axes."""
+    if sorted(reference.shape) != sorted(candidate.shape) or reference.ndim > _MOST_TURNED_AXES:
+        return None
+    for order in itertools.permutations(range(reference.ndim)):
+        turned = reference.transpose(order)
+        if turned.shape == candidate.shape and compare_values(name, turned, candidate, tolerance).equal:
+            return order
+    return None
 
 
 def merge(worst: OutputComparison | None, new: OutputComparison, trial: int) -> OutputComparison:
