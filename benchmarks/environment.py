@@ -12,8 +12,6 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["describe"]
-
 
 def describe() -> dict[str, str | int | float]:
     """Return processor, versions, date, and how busy the machine was."""

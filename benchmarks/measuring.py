@@ -15,20 +15,6 @@ from onnx import helper, numpy_helper
 
 import rnnlower
 
-__all__ = [
-    "SIZES",
-    "VARIANTS",
-    "Variant",
-    "best_of",
-    "exponent",
-    "feeds_of",
-    "latency",
-    "lowered",
-    "ratios",
-    "recurrent",
-    "session",
-]
-
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 SIZES = ((50, 1, 64, 64), (100, 1, 128, 128), (100, 1, 256, 256), (100, 16, 256, 256), (100, 1, 512, 512))
 """Time steps, batch, input_size, hidden_size."""

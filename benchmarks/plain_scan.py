@@ -18,8 +18,6 @@ import onnx
 from onnx import helper
 from textbook import GATES, Graph, check, parts_of
 
-__all__ = ["plain_scan"]
-
 
 def plain_scan(source: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model of one static LSTM or GRU node with W, R and B alone, as one Scan or two."""

@@ -21,8 +21,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["GATES", "Graph", "check", "parts_of", "textbook"]
-
 GATES = {"LSTM": "iofc", "GRU": "zrh"}
 ONE = "c0"
 

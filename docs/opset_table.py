@@ -13,8 +13,6 @@ from rnnlower.opset.schema import MAX_OPSET, Parameter, Version, operators, vers
 from rnnlower.opset.step import Adapter, said
 from rnnlower.opset.table import REVIEWED, ROWS
 
-__all__ = ["PAGE", "page"]
-
 PAGE = pathlib.Path(__file__).with_name("opsets.md")
 INTRODUCTION = """\
 # Operators and opsets

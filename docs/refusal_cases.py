@@ -37,9 +37,6 @@ from refusal_quantized import QUANTIZED
 from refusal_streams import STREAMS
 from refusal_targets import TARGET_FILES, TARGETS
 
-__all__ = ["CALLS", "CASES"]
-
-
 FLOAT, UINT8, INT32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT32
 BFLOAT16 = TensorProto.BFLOAT16
 SCAN = "scan model.onnx -o out.onnx"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import onnx
 from refusal_models import text
 
-__all__ = ["CONVERSIONS", "model"]
-
 F23, F4D = "float[2, 3] X", "float[1, 2, 4, 4] X"
 RESIZE = 'mode = "nearest", coordinate_transformation_mode = "asymmetric"'
 ROI = "roi = Constant <value = float[0] {}> ()"

@@ -26,8 +26,6 @@ from refusal_models import (
     x,
 )
 
-__all__ = ["FILES", "GRAPHS", "TENSORS"]
-
 FLOAT, UINT8, INT32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT32
 SCAN = "scan model.onnx -o out.onnx"
 TEXTS = TensorProto(name="rare", data_type=TensorProto.STRING, dims=[2], string_data=[b"a", b"b"])

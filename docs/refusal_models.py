@@ -9,49 +9,6 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-__all__ = [
-    "STATIC",
-    "Case",
-    "Change",
-    "at",
-    "attribute",
-    "branches",
-    "call",
-    "cell",
-    "cell_state",
-    "computed",
-    "declare",
-    "double",
-    "drop",
-    "external",
-    "function",
-    "function_of",
-    "insert",
-    "large",
-    "lens",
-    "more_inputs",
-    "no_shapes",
-    "node",
-    "opset",
-    "outer_output",
-    "overridable",
-    "reference",
-    "rename_input",
-    "rename_output",
-    "reshaped",
-    "sequence_input",
-    "set_attribute",
-    "some_steps",
-    "sparse",
-    "sparse_initializer",
-    "tensor",
-    "text",
-    "then",
-    "training",
-    "untyped",
-    "x",
-]
-
 Change = Callable[[onnx.ModelProto], object]
 node = helper.make_node
 

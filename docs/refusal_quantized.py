@@ -7,8 +7,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from refusal_models import Case, Change, cell
 
-__all__ = ["QUANTIZED"]
-
 SCAN = "scan model.onnx -o out.onnx"
 PLAIN = "lower model.onnx -o out.onnx --target primitive --dim T=2"
 

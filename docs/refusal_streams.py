@@ -5,8 +5,6 @@ from __future__ import annotations
 from onnx import ModelProto, TensorProto, helper
 from refusal_models import Case, branches, insert, lens, node, rename_input, set_attribute, text, then, x
 
-__all__ = ["STREAMS"]
-
 STREAM = "stream model.onnx -o out.onnx"
 
 

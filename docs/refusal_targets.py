@@ -24,8 +24,6 @@ from refusal_models import (
     x,
 )
 
-__all__ = ["TARGETS", "TARGET_FILES"]
-
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 LOWER = "lower model.onnx -o out.onnx --target"
 

@@ -27,8 +27,6 @@ import rnnlower
 from rnnlower.cli.app import app
 from rnnlower.passes import InlineFunctionsPass, LowerRecurrentPass, SetInputsPass
 
-__all__ = ["PAGE", "page", "versions"]
-
 PAGE = pathlib.Path(__file__).with_name("refusals.md")
 INTRODUCTION = """\
 # Refusals

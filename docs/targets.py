@@ -15,8 +15,6 @@ from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.targets import Target, find_target, target_names
 from rnnlower.targets.target import Arithmetic
 
-__all__ = ["PAGE", "page"]
-
 PAGE = pathlib.Path(__file__).with_name("targets.md")
 INTRODUCTION = """\
 # Targets

@@ -20,8 +20,6 @@ from model_table import TABLE  # noqa: E402
 from networks import NETWORKS  # noqa: E402
 from support.configs import Config  # noqa: E402
 
-__all__ = ["generate", "small_config", "write_all"]
-
 
 def small_config(name: str) -> Config:
     """Return the ``Config`` of a row of ``TABLE``, with weights of its own."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from support.configs import OUTPUTS, Config
 
-__all__ = ["TABLE"]
-
 
 def _config(op_type: str, opset: int, **changes: Any) -> Config:
     """Return T 5, B 2, I 3, H 4 and every output a graph output, unless ``changes`` say otherwise."""

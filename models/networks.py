@@ -8,8 +8,6 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-__all__ = ["NETWORKS"]
-
 
 def _with_weights(text: str, shapes: dict[str, tuple[int, ...]], **fixed: np.ndarray) -> onnx.ModelProto:
     """Return the model of ``text``, with random initializers of ``shapes`` and those in ``fixed``."""

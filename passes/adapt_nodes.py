@@ -37,8 +37,6 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
 from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
 
-__all__ = ["AdaptNodesPass", "has_fallback"]
-
 _ROUNDS = 8
 Refused = Callable[[ir.Node], bool]
 

@@ -41,8 +41,6 @@ from rnnlower.targets.plan import dialect
 from rnnlower.targets.target import Target
 from rnnlower.targets.validation import ADAPTABLE
 
-__all__ = ["AdaptRecurrentPass"]
-
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:
     return all(located.node.graph is None for located in adapting.gone)

@@ -28,8 +28,6 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import find_recurrent
 
-__all__ = ["AssumeLinearBeforeResetPass"]
-
 _FIRST_OPSET = 3
 _NAME = "linear_before_reset"
 

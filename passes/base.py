@@ -9,8 +9,6 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.restoring import undone_on_failure
 
-__all__ = ["Pass"]
-
 
 class Pass(ir.passes.InPlacePass):
     """A pass that does all it is to do, or nothing: after a failure the model is as it was.

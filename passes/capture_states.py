@@ -39,8 +39,6 @@ from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
-__all__ = ["CaptureStatesPass"]
-
 
 def _states_change(model: ir.Model, owner: object) -> bool:
     return not any(_states_to_capture(node) for node in _loops(model))

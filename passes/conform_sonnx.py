@@ -42,8 +42,6 @@ from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import FIRST_OPSET, departures, last_steps
 
-__all__ = ["ConformSonnxPass"]
-
 
 def _nodes_conform(model: ir.Model, conforming: ConformSonnxPass) -> bool:
     nodes = find_recurrent(model) if conforming._nodes is None else conforming._nodes

@@ -17,14 +17,6 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import walk
 from rnnlower.recurrent.finding import find_recurrent
 
-__all__ = [
-    "Condition",
-    "has_node",
-    "initializers_suit_ir_version",
-    "no_function_is_recurrent",
-    "nothing_is_dead",
-]
-
 Condition = Callable[[ir.Model, Any], bool]
 
 

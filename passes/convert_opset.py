@@ -27,8 +27,6 @@ from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
-__all__ = ["ConvertOpsetPass"]
-
 
 def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
     return default_opset(model) == converting.target

@@ -35,9 +35,6 @@ from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
-__all__ = ["CopyOutputsPass"]
-
-
 # A runtime may fuse these with what computes their input.
 _FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
 

@@ -23,8 +23,6 @@ from rnnlower.graph.facts import Shape
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 
-__all__ = ["CorrectShapesPass"]
-
 
 class CorrectShapesPass(Pass):
     """Writes the shapes that follow from the inputs in the place of others, and none where there is none.

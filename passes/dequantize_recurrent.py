@@ -40,8 +40,6 @@ from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import MOST_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 
-__all__ = ["DequantizeRecurrentPass"]
-
 _PER_AXIS = 13
 """The first opset whose DequantizeLinear has a scale for each row."""
 

@@ -29,8 +29,6 @@ from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
 
-__all__ = ["ExpandDefinitionsPass"]
-
 _DOMAIN = "rnnlower.definition"
 _SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
 """Operators with which definitions compute sizes, which is folded, or which have another form."""

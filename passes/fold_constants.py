@@ -29,8 +29,6 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, value_names, walk
 from rnnlower.passes.base import Pass
 
-__all__ = ["FoldConstantsPass", "names_that_stay"]
-
 _SLACK_BYTES = 1024
 # Constant-1 holds floating-point tensors only.
 _TYPED_CONSTANT = 9

@@ -34,8 +34,6 @@ from rnnlower.passes.fold_constants import names_that_stay
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import WEIGHT_INPUTS
 
-__all__ = ["FoldWeightsPass"]
-
 _SLACK_BYTES = 1024
 
 

@@ -17,8 +17,6 @@ from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import Misfit
 
-__all__ = ["Forecast", "forecast"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:

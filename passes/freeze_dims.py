@@ -29,8 +29,6 @@ from rnnlower.graph.walk import dim_name, forget_negative_sizes
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
-__all__ = ["FreezeDimsPass"]
-
 _END = 2**63
 """The first size that int64, the type of sizes, does not hold."""
 

@@ -27,8 +27,6 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, initializers_suit_ir_version
 from rnnlower.wording import counted
 
-__all__ = ["FreezeInitializersPass"]
-
 _FEW = 4
 
 

@@ -22,8 +22,6 @@ import onnx_ir as ir
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.typing import infer_input_types
 
-__all__ = ["InferTypesPass"]
-
 
 class InferTypesPass(Pass):
     """Notes inferred types and shapes on the inputs of recurrent nodes, and nowhere else.

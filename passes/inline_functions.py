@@ -33,8 +33,6 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import is_recurrent
 
-__all__ = ["InlineFunctionsPass"]
-
 
 def _no_function_is_wanted(model: ir.Model, inlining: InlineFunctionsPass) -> bool:
     return not functions_with(model, inlining._wanted)

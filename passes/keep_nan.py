@@ -39,8 +39,6 @@ from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
-__all__ = ["KeepNaNPass"]
-
 _ROWS = "Softmax"
 _DONE = "rnnlower.keeps_nan"
 

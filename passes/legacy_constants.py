@@ -29,8 +29,6 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, initializers_suit_ir_version
 
-__all__ = ["LegacyConstantsPass"]
-
 
 class LegacyConstantsPass(Pass):
     """Turns initializers that are not graph inputs into Constant nodes where the IR version demands it."""

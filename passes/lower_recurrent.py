@@ -52,8 +52,6 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.plan import dialect as dialect_of
 from rnnlower.targets.reading import find_target
 
-__all__ = ["LowerRecurrentPass", "dtype_of"]
-
 
 def _nodes_are_replaced(model: ir.Model, lowering: LowerRecurrentPass) -> bool:
     nodes = find_recurrent(model) if lowering._located is None else lowering._located

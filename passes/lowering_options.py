@@ -19,8 +19,6 @@ from rnnlower.targets import Target
 from rnnlower.targets.choosing import KeptNode, Native
 from rnnlower.targets.plan import check_opset, wants_numbers
 
-__all__ = ["LOOPS", "LoweringOptions", "Report"]
-
 LOOPS = ("Loop", "Scan")
 
 

@@ -15,8 +15,6 @@ from rnnlower.passes.steps import choosing, emitting, preparing
 from rnnlower.passes.steps.work import Tell, Work, forget_marks
 from rnnlower.targets import Target
 
-__all__ = ["PIPELINE", "LoweringOptions", "Report", "Step", "lower_model"]
-
 
 @changes_may_stay()
 def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *_: None) -> Report:

@@ -26,8 +26,6 @@ from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 
-__all__ = ["RemoveNoopsPass"]
-
 _SAME_IF_SAME_SHAPE = frozenset(["Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"])
 
 

@@ -27,8 +27,6 @@ from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, nothing_is_dead
 
-__all__ = ["RemoveUnusedPass"]
-
 
 class RemoveUnusedPass(Pass):
     """Removes dead nodes and initializers, uncalled functions, and imports of unused domains.

@@ -30,8 +30,6 @@ from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 
-__all__ = ["SEQUENCE_OPS", "ResolveSequencesPass"]
-
 _MAKERS = frozenset(
     ["SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"]
 )

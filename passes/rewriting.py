@@ -25,8 +25,6 @@ from rnnlower.streaming.edits import (
     WithoutInput,
 )
 
-__all__ = ["StreamRewriter"]
-
 _STATE_INPUTS = {"initial_h": (5, 1, "h"), "initial_c": (6, 2, "c")}
 _COUNTER = "calls"
 

@@ -31,8 +31,6 @@ from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
-__all__ = ["SeparateSumsPass"]
-
 _SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
 # Ops that compute nothing, so that a runtime may fuse what stands before and behind them.
 _LAYOUT = ("Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")

@@ -30,8 +30,6 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 
-__all__ = ["SetInputsPass"]
-
 
 def _inputs_are_constants(model: ir.Model, setting: SetInputsPass) -> bool:
     inputs = {value.name for value in model.graph.inputs}

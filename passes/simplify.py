@@ -20,8 +20,6 @@ from rnnlower.passes.remove_unused import RemoveUnusedPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.take_branches import TakeBranchesPass
 
-__all__ = ["settle", "simplify"]
-
 
 def settle(
     model: ir.Model,

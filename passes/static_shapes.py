@@ -28,8 +28,6 @@ from rnnlower.graph.walk import Located, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import find_recurrent
 
-__all__ = ["StaticShapesPass"]
-
 _RANK = 3
 
 

@@ -34,8 +34,6 @@ from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.passes.rewriting import StreamRewriter
 from rnnlower.streaming.analysis import Analysis, analyze, find_axes
 
-__all__ = ["StreamPass"]
-
 
 def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
     inputs = {value.name for value in model.graph.inputs}

@@ -30,8 +30,6 @@ from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.state_warnings import other_recurrences
 from rnnlower.targets import Target
 
-__all__ = ["STRATEGIES", "StreamOptions", "StreamReport", "stream_model"]
-
 STRATEGIES = ("none", "unroll", "scan", "loop")
 
 

@@ -24,8 +24,6 @@ from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 
-__all__ = ["StripPass"]
-
 
 def _nodes_are_bare(model: ir.Model, owner: object) -> bool:
     return not any(node.name or node.doc_string or node.metadata_props for node, _ in walk(model.graph))

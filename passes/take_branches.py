@@ -28,8 +28,6 @@ from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition, has_node
 
-__all__ = ["TakeBranchesPass"]
-
 
 def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:
     return not any(has_node(model, "If", name) for name in taking.taken)

@@ -45,8 +45,6 @@ from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.resolve_sequences import ResolveSequencesPass
 from rnnlower.passes.take_branches import TakeBranchesPass
 
-__all__ = ["UnrollControlFlowPass"]
-
 _KINDS = ("Loop", "Scan")
 _MOST_NODES = 200_000
 _FIRST_SCAN = 9

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rnnlower.inspection import RecurrentNode
     from rnnlower.passes.lowering_options import Report
     from rnnlower.probing import probe
-    from rnnlower.targets.fit import Misfit
+    from rnnlower.targets.misfits import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult, verify
 
 __all__ = [

@@ -19,19 +19,19 @@ from rnnlower.lowering.replacing import Gates
 from rnnlower.opset import OpsetReport
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.pipeline import LoweringOptions, Report, lower_model
+from rnnlower.passes.lowering_options import LoweringOptions, Report
+from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.simplify import settle
 from rnnlower.passes.steps.opset_moves import raise_to_operators
 from rnnlower.passes.strip import StripPass
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Native
-from rnnlower.targets.fit import Misfit, find_misfits, profile_notes, runs_op
+from rnnlower.targets.fit import find_misfits, profile_notes, runs_op
+from rnnlower.targets.misfits import Misfit
 
 if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamReport
-
-__all__ = ["check", "convert", "inspect", "loop", "lower", "scan", "stream", "unroll"]
 
 
 @model_function

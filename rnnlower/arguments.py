@@ -9,8 +9,6 @@ from typing import Any
 
 from rnnlower.errors import OptionError
 
-__all__ = ["check_strings", "integer", "model_path"]
-
 
 def integer(name: str, value: Any) -> int:
     """Return the value as an int.

@@ -16,8 +16,6 @@ from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.suppression import paused_collection
 from rnnlower.recurrent.exporter_warnings import Suspicion
 
-__all__ = ["ModelFunction", "Progress", "log", "model_function"]
-
 logger = logging.getLogger("rnnlower.api")
 
 Progress = Callable[[str, int, int], None]

@@ -5,17 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = [
-    "InvalidModelError",
-    "MissingOperatorError",
-    "OpsetError",
-    "OptionError",
-    "RnnLowerError",
-    "UnsupportedModelError",
-    "UnverifiableError",
-    "VerificationError",
-]
-
 
 class Labeled(Protocol):
     """A node with an address: `str()` of it is what messages call it."""

@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["locked", "remove_leftovers", "temporary_folder"]
-
 _NAME = ("tmp", ".rnnlower")
 
 

@@ -17,8 +17,6 @@ from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 
-__all__ = ["ModelSummary", "Port", "RecurrentNode", "find_warnings", "inspect_model", "summarize"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Port:

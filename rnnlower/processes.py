@@ -22,8 +22,6 @@ from typing import Any
 
 from rnnlower.errors import OptionError
 
-__all__ = ["Child", "ChildDiedError", "limit_set", "longest_call"]
-
 _VARIABLE = "RNNLOWER_ENGINE_SECONDS"
 # Seconds between two looks whether the parent process still exists.
 _WATCH_SECONDS = 1.0

@@ -7,18 +7,6 @@ import contextvars
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "call",
-    "command_line_words",
-    "counted",
-    "dims",
-    "input_shapes",
-    "option",
-    "several",
-    "steps_of_call",
-    "time_axis",
-]
-
 # Python's style is the default; the command line, which is the outer caller, sets its own.
 _in_python: contextvars.ContextVar[bool] = contextvars.ContextVar("in_python", default=True)
 _ARGUMENTS = {"dim": "dims", "input-shape": "input_shapes", "node": "nodes", "state": "states", "set": "sets"}

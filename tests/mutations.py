@@ -31,8 +31,6 @@ from support.lowered_faults import LOWERED_FAULTS
 import rnnlower
 from rnnlower.errors import UnverifiableError
 
-__all__ = ["Figures", "measure"]
-
 _DRAWS = 6
 # Every so many models the figures so far go to stderr.
 _AT_ONCE = 20

@@ -22,8 +22,6 @@ from rnnlower.errors import OpsetError
 from rnnlower.opset import convert_opset
 from rnnlower.opset.schema import operators, versions
 
-__all__ = ["Sweep"]
-
 ENDS = (26, 28)
 
 

@@ -23,8 +23,6 @@ import rnnlower
 from rnnlower.engines.opened import Attempts, EngineError
 from rnnlower.probing.nodes import SIZES
 
-__all__ = ["COLUMNS", "FEATURES", "Outcome", "attempt", "attempt_lowered", "product", "rows", "sized"]
-
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 COLUMNS = tuple(itertools.product(("LSTM", "GRU", "RNN"), DIRECTIONS))
 _FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}

@@ -33,8 +33,6 @@ from rnnlower.engines.opened import EngineError, open_on
 from rnnlower.engines.reference import Evaluator
 from rnnlower.targets import find_target, target_names
 
-__all__ = ["main", "markdown"]
-
 Arrays = Mapping[str, np.ndarray]
 Cell = dict[str, Any]
 FORMS = ("native", "lowered")

@@ -14,24 +14,6 @@ from rnnlower.passes.steps.work import Work, is_selected
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.fit import find_misfits
 
-__all__ = [
-    "CONTRACTS",
-    "Contract",
-    "contract",
-    "emitted_nodes_fit",
-    "forms_exist",
-    "lengths_are_numbers",
-    "nodes_are_floats",
-    "nodes_are_outside_functions",
-    "nodes_are_planned",
-    "nodes_are_replaced",
-    "nodes_are_there",
-    "nodes_can_be_read",
-    "nodes_have_one_fate",
-    "opset_can_be_written",
-    "opset_is_asked",
-]
-
 _Function = Callable[[Work], None]
 
 

@@ -18,8 +18,6 @@ from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target
 
-__all__ = ["with_static_lengths"]
-
 _MOST_STEPS = 200_000
 _NODES_A_STEP = 10
 _BYTES_A_STEP = 350

@@ -14,8 +14,6 @@ from rnnlower.lowering import LAST_OPSET
 from rnnlower.opset import NodePredicate, needed_opset
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 
-__all__ = ["inline", "move", "raise_to_operators", "reach"]
-
 
 def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
     """Convert the model to the first of the opsets that can express it; return the conversion's notes.

@@ -16,8 +16,6 @@ from rnnlower.passes.static_shapes import StaticShapesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.sonnx import departures
 
-__all__ = ["conform"]
-
 _BEHIND_X = range(1, 8)
 
 

@@ -21,8 +21,6 @@ from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets import Target
 from rnnlower.targets.choosing import Choice, KeptNode
 
-__all__ = ["Tell", "Work", "forget_marks", "is_selected", "leave_out", "select"]
-
 _ORIGIN = "rnnlower.origin"
 
 Tell = Callable[[str, int, int], None]

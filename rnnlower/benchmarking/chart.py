@@ -9,8 +9,6 @@ from rnnlower.benchmarking.result import BenchResult
 from rnnlower.errors import OptionError
 from rnnlower.files.publishing import check_destination
 
-__all__ = ["check_chart", "draw_chart"]
-
 _FORMATS = (".png", ".svg")
 
 

@@ -33,17 +33,15 @@ from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.targets import Target, find_target, target_names
-from rnnlower.verification.driver import Progress
 from rnnlower.verification.engine_choice import reasons_against_onnxruntime
 from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
 from rnnlower.verification.models import HeldModel, hold
+from rnnlower.verification.options import Progress
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.running import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
-
-__all__ = ["STRATEGIES", "bench"]
 
 STRATEGIES = ("adapt", "unroll", "scan", "loop", "lower")
 _WITHOUT_TARGET = tuple(strategy for strategy in STRATEGIES if strategy not in OF_TARGET)

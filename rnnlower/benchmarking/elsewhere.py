@@ -13,8 +13,6 @@ from rnnlower.benchmarking.worker import WorkerError
 from rnnlower.engines.known import Engine
 from rnnlower.engines.opened import EngineError, Opened, open_on
 
-__all__ = ["RuntimeWorker"]
-
 
 class RuntimeWorker:
     """Model on a runtime, in a child process that ends with each request."""

@@ -14,8 +14,6 @@ from rnnlower.wording import counted
 if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
 
-__all__ = ["BenchResult", "BenchVariant", "Status", "Timing"]
-
 Status = Literal["timed", "not made", "does not run", "different"]
 
 

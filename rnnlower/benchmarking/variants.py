@@ -14,15 +14,14 @@ from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.graph.walk import count_ops
 from rnnlower.lowering.replacing import Gates
-from rnnlower.passes.pipeline import LoweringOptions, lower_model
+from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.pipeline import lower_model
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import Target
 from rnnlower.targets.choosing import Native
-from rnnlower.verification.driver import Progress
 from rnnlower.verification.inputs.given import GivenInputs
 from rnnlower.verification.models import HeldModel
-
-__all__ = ["OF_TARGET", "Entry", "Settings", "lowered_form", "native_form"]
+from rnnlower.verification.options import Progress
 
 OF_TARGET = ("adapt", "lower")
 """The forms that only a target has."""

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child, ChildDiedError
 
-__all__ = ["Worker", "WorkerError"]
-
 Array = NDArray[Any]
 
 _BFLOAT16 = 16

@@ -25,8 +25,6 @@ from rnnlower.cli.help import Command, epilog, without_types
 from rnnlower.cli.running import emit_result
 from rnnlower.errors import OptionError
 
-__all__ = ["app", "main"]
-
 _LOWERING_HELP = {
     "unroll": "Rewrite every recurrent node into straight-line primitive ops.",
     "scan": "Rewrite every recurrent node into a Scan over primitive ops; the length may be dynamic.",

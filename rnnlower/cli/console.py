@@ -15,8 +15,6 @@ from rich.text import Text
 from rnnlower.cli.running import discard_stdout
 from rnnlower.cli.streams import with_names_of_streams
 
-__all__ = ["Table", "new_table", "write"]
-
 _GAP = 2
 _UNBROKEN = 24
 """A longer word may be broken anywhere, unless it is a figure."""

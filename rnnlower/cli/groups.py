@@ -31,8 +31,6 @@ from rnnlower.cli.options import (
 from rnnlower.cli.values import parse_dims, parse_sets, parse_shapes, parse_states
 from rnnlower.errors import OptionError
 
-__all__ = ["Comparing", "Fixing", "Showing", "flattened"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fixing:

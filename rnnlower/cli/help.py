@@ -8,8 +8,6 @@ from typer.core import TyperCommand
 
 from rnnlower.cli.options import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION
 
-__all__ = ["Command", "epilog", "without_types"]
-
 _CODES = {
     0: "done, and verified unless --no-verify",
     1: "the models differ; nothing was written",

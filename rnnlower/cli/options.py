@@ -7,52 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "CONVERSION",
-    "LOWERING",
-    "MEASURING",
-    "MODEL",
-    "OUTPUT",
-    "PANELS",
-    "STREAMING",
-    "TARGET",
-    "VERIFICATION",
-    "AssumeLinear",
-    "Atol",
-    "ComputeType",
-    "ControlFlow",
-    "Dequantize",
-    "Dims",
-    "ExternalData",
-    "Fold",
-    "Freeze",
-    "Gates",
-    "InputShapes",
-    "Inputs",
-    "Json",
-    "Model",
-    "Nodes",
-    "On",
-    "Opset",
-    "Output",
-    "Quiet",
-    "Report",
-    "Rtol",
-    "Seed",
-    "Semantics",
-    "Sets",
-    "States",
-    "Strict",
-    "Strip",
-    "TargetName",
-    "Tolerance",
-    "Trials",
-    "UnrollFactor",
-    "Verbose",
-    "Verify",
-]
-
-
 PANELS = ("Model", "Target", "Streaming", "Conversion", "Lowering", "Measuring", "Verification", "Output")
 """The panels of --help, in their order."""
 MODEL, TARGET, STREAMING, CONVERSION, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from rnnlower.cli.running import to_stderr
 
-__all__ = ["Phases", "Tell", "progress"]
-
 _SECONDS = 1.0
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from rnnlower.reporting.content import ModelFacts
     from rnnlower.verification import VerificationResult
 
-__all__ = ["Rewriting"]
-
 
 _QUANTIZING = frozenset(
     {

@@ -35,30 +35,6 @@ if TYPE_CHECKING:
     from rnnlower.reporting import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 
-__all__ = [
-    "DIFFERENT",
-    "REFUSED",
-    "UNVERIFIED",
-    "discard_stdout",
-    "emit",
-    "emit_json",
-    "emit_result",
-    "error_entry",
-    "exit_code",
-    "exit_codes",
-    "installed_runtime",
-    "other_comparison",
-    "own_runtime",
-    "report_page",
-    "say",
-    "size_on_disk",
-    "tell_difference",
-    "tell_of_rounding",
-    "to_stderr",
-    "verify_files",
-    "warn",
-]
-
 DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
 
 

@@ -16,8 +16,6 @@ from typing import Any, BinaryIO
 from rnnlower.errors import OptionError
 from rnnlower.folders import temporary_folder
 
-__all__ = ["files_for_streams", "with_names_of_streams"]
-
 _STREAM = "-"
 _STDIN = (_STREAM, "/dev/stdin")
 _MODELS = ("model", "reference", "candidate")

@@ -22,24 +22,11 @@ if TYPE_CHECKING:
     from rnnlower.graph.walk import Located
     from rnnlower.inspection import ModelSummary, Port, RecurrentNode
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.pipeline import Report
+    from rnnlower.passes.lowering_options import Report
     from rnnlower.passes.streaming import StreamReport
     from rnnlower.targets import Target
-    from rnnlower.targets.fit import Misfit
+    from rnnlower.targets.misfits import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult
-
-__all__ = [
-    "Checked",
-    "print_bench",
-    "print_check",
-    "print_conversion",
-    "print_engines",
-    "print_inspection",
-    "print_lowering",
-    "print_stream",
-    "print_targets",
-    "print_verification",
-]
 
 _STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
 

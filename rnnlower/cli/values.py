@@ -9,16 +9,6 @@ from typing import Any, TypeVar
 
 from rnnlower.errors import OptionError
 
-__all__ = [
-    "check_external_data",
-    "parse_axes",
-    "parse_chunk",
-    "parse_dims",
-    "parse_sets",
-    "parse_shapes",
-    "parse_states",
-]
-
 _Value = TypeVar("_Value")
 
 

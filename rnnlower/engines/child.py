@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arrays", "Model", "Run", "read_arrays", "versions", "write_arrays"]
-
 Arrays = dict[str, Any]
 Run = Callable[[Arrays], Arrays]
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from rnnlower.errors import OptionError
 
-__all__ = ["fill", "split"]
-
 _COARSE = "float16"
 _PLACES = ("{model}", "{inputs}", "{outputs}")
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from rnnlower.processes import limit_set
 
-__all__ = ["ended", "gigabytes", "guarded_environment", "kill", "last_words", "limit"]
-
 # Nothing listens at this address.
 _NOWHERE = "http://127.0.0.1:9"
 _LAST_WORDS = 300

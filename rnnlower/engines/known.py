@@ -18,8 +18,6 @@ from typing import Any
 from rnnlower.engines import child, command
 from rnnlower.errors import OptionError
 
-__all__ = ["Engine", "engine_names", "engines", "find_engine"]
-
 _FOLDER = Path(__file__).with_name("runtimes")
 _SECONDS_TO_ASK = 60.0
 

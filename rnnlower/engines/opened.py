@@ -25,8 +25,6 @@ from rnnlower.processes import longest_call
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Attempts", "EngineError", "Opened", "open_on"]
-
 # Below protobuf's 2 GiB, with a margin for serialization.
 _LARGE = 2**31 - 2**20
 

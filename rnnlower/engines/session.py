@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from rnnlower.processes import Child, ChildDiedError
 
-__all__ = ["IsolatedSession", "LacksKernelError", "LoadError", "RunError", "brief"]
-
 Array = NDArray[Any]
 
 # onnxruntime's messages for faults that are not the model's.

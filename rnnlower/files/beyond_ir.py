@@ -19,8 +19,6 @@ from rnnlower.files.sparse import dense_array
 from rnnlower.graph.constants import mark_trained
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["BeyondIr", "find", "names_in_training", "restore", "take"]
-
 _KEY = "rnnlower.files.beyond_ir"
 _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 

@@ -26,8 +26,6 @@ from rnnlower.files.scopes import called, check_calls, check_function_scope, che
 from rnnlower.files.signatures import misfit_of_every_version
 from rnnlower.files.sparse import check_sparse
 
-__all__ = ["check_external_data", "check_proto", "read_proto", "stored_tensors"]
-
 _Nodes = Sequence[onnx.NodeProto]
 
 _BITS_OF_PACKED = {

@@ -27,17 +27,6 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.suppression import paused_collection, quiet_libraries
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = [
-    "EXTERNAL_DATA_MODES",
-    "ModelLike",
-    "Stage",
-    "data_files",
-    "load_model",
-    "read_model",
-    "staged",
-    "to_proto",
-]
-
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 _STAYS_IN_MODEL = 256

@@ -24,8 +24,6 @@ from rnnlower.errors import OptionError
 from rnnlower.files.checks import stored_tensors
 from rnnlower.folders import locked, remove_leftovers
 
-__all__ = ["check_destination", "place", "staged_beside", "staging_folder"]
-
 _CHUNK = 2**24
 _STAGING = ".rnnlower"
 

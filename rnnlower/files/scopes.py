@@ -9,8 +9,6 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError
 
-__all__ = ["called", "check_calls", "check_function_scope", "check_graph_scope"]
-
 _Nodes = Sequence[onnx.NodeProto]
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import onnx
 
-__all__ = ["misfit_of_every_version"]
-
 
 @dataclass(frozen=True)
 class _Form:

@@ -12,8 +12,6 @@ from onnx import TensorProto, numpy_helper
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
-__all__ = ["check_sparse", "dense_array"]
-
 _MOST_DENSE_BYTES = 2**31
 """The largest dense tensor that fits into a file: a protobuf message holds 2 GiB."""
 

@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-__all__ = ["STATE_KEY", "STREAM_KEY", "StreamMetadata"]
-
 STATE_KEY = "rnnlower.state"
 STREAM_KEY = "rnnlower.stream"
 

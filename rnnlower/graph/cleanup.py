@@ -9,8 +9,6 @@ import onnx_ir as ir
 from rnnlower.graph.constants import is_trained
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["detach", "remove_orphans"]
-
 
 def remove_orphans(values: Iterable[ir.Value]) -> None:
     """Remove the values that nothing reads, and those that nothing reads as a consequence.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-__all__ = ["constant_of", "is_trained", "mark_trained"]
-
 _TRAINED = "rnnlower.trained"
 """Key in the `meta` of the initializers that the model's training reads or sets."""
 

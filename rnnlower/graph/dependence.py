@@ -10,8 +10,6 @@ from rnnlower import wording
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.walk import subgraphs_of, walk
 
-__all__ = ["branch_decided_by", "decided_by"]
-
 _READS_SHAPE = ("Shape", "Size")
 
 

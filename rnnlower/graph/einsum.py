@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-__all__ = ["EinsumWriter", "write_einsum"]
-
 _Pair = tuple[ir.Value, str]
 """A value, and the index of each of its axes."""
 

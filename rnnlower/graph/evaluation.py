@@ -15,18 +15,6 @@ from rnnlower import wording
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 
-__all__ = [
-    "DATA_MOVEMENT",
-    "FOLDABLE",
-    "Array",
-    "Dims",
-    "below_zero",
-    "bytes_at_most",
-    "evaluate",
-    "infer",
-    "may_be_sizes",
-]
-
 Array: TypeAlias = NDArray[Any]
 Dims = tuple[int | ir.SymbolicDim | None, ...]
 

@@ -23,8 +23,6 @@ from rnnlower.graph.walk import (
     walk,
 )
 
-__all__ = ["Facts", "Shape"]
-
 Shape = tuple[int | None, ...]
 
 _LARGEST = 1 << 26

@@ -17,8 +17,6 @@ from rnnlower.errors import InvalidModelError
 from rnnlower.graph.evaluation import below_zero
 from rnnlower.processes import Child, ChildDiedError
 
-__all__ = ["guarded"]
-
 T = TypeVar("T")
 
 _ENDING = {"Slice", "GatherND"}

@@ -12,8 +12,6 @@ import onnx_ir as ir
 from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["FREE_INITIALIZERS_IR", "InitializerPool", "ScratchPool", "move_next_to_readers", "named"]
-
 FREE_INITIALIZERS_IR = 4
 """The first IR version in which an initializer need not be a graph input; an input with one has a default."""
 

@@ -11,8 +11,6 @@ from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import walk
 
-__all__ = ["functions_with", "inline_functions"]
-
 
 def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[ir.Function]:
     """Return the functions that hold a wanted node, or call one that does."""

@@ -7,8 +7,6 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 
-__all__ = ["iterations"]
-
 _MOST_ITERATIONS = 1000
 
 

@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import walk
 
-__all__ = ["NameSource", "Scope", "names_in"]
-
 _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
 _OF_A_STEP = re.compile("([a-z]*)[a-z][0-9][0-9a-z]*")

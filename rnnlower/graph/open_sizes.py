@@ -10,8 +10,6 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.walk import dim_name
 
-__all__ = ["OpenSizes", "is_open", "open_sizes"]
-
 _EXAMPLE = 16
 
 

@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from rnnlower.graph.walk import subgraphs_of
 
-__all__ = ["changes_may_stay", "undone_on_failure"]
-
 _OF_MODEL = (
     "graph",
     "ir_version",

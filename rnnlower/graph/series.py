@@ -10,8 +10,6 @@ import onnx_ir as ir
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource
 
-__all__ = ["SeriesWriter"]
-
 _FAN_IN = 64
 
 

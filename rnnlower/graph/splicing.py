@@ -11,8 +11,6 @@ from rnnlower.graph.initializers import named
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import value_names, walk
 
-__all__ = ["replace_outputs", "splice"]
-
 
 def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
     """Put the nodes of a node's subgraph without inputs in the place of the node.

@@ -8,8 +8,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 
-__all__ = ["paused_collection", "quiet_libraries"]
-
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:

@@ -12,8 +12,6 @@ import onnx_ir as ir
 
 from rnnlower.graph.evaluation import DATA_MOVEMENT, Array, Dims, evaluate
 
-__all__ = ["MOST_SIZES", "SIZE_TYPES", "UNKNOWN", "compute_sizes", "is_known", "shape_of_sizes"]
-
 MOST_SIZES = 64
 """Most elements of a tensor whose elements are followed as sizes."""
 SIZE_TYPES = (ir.DataType.INT32, ir.DataType.INT64)

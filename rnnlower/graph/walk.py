@@ -8,23 +8,6 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-__all__ = [
-    "Located",
-    "captured",
-    "count_ops",
-    "default_opset",
-    "dim_name",
-    "forget_negative_sizes",
-    "op_types",
-    "origin",
-    "resolve_references",
-    "sources",
-    "subgraphs_of",
-    "value_names",
-    "values_of",
-    "walk",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Located:

@@ -17,8 +17,6 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.masks import condition_type, where
 from rnnlower.recurrent.node import Activation, Semantics
 
-__all__ = ["ACTIVATIONS", "ActivationRow", "emit_activation"]
-
 Emit = Callable[[Emitter, ir.Value, float, float, Semantics], ir.Value]
 
 

@@ -16,8 +16,6 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, Form, StepWeights
 from rnnlower.recurrent.node import Activation, ResolvedNode
 
-__all__ = ["CELLS", "LAST_OPS", "CellParameters", "CellStep", "NewState", "Products"]
-
 _SHARED: Mapping[str, Sequence[str]] = {"iofc": ("iof", "c"), "zrh": ("zr", "h")}
 """Groups of gates with more than one activation, and the parts they are split into."""
 

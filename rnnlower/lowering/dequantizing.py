@@ -23,8 +23,6 @@ import onnx_ir as ir
 from rnnlower.graph.constants import constant_of
 from rnnlower.lowering.emitter import Emitter
 
-__all__ = ["dequantized_rows"]
-
 _RANK = 3
 
 

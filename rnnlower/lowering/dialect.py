@@ -9,8 +9,6 @@ import onnx_ir as ir
 
 from rnnlower.lowering.pricing import NATIVE
 
-__all__ = ["Dialect"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:

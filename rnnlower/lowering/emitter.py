@@ -21,8 +21,6 @@ from rnnlower.graph.constants import constant_of
 from rnnlower.lowering.fallbacks import FALLBACKS, Form
 from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 
-__all__ = ["Dim", "Emitter"]
-
 _FEW_PARTS = 4
 _BFLOAT16 = 13
 """The first opset with the type."""

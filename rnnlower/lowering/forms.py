@@ -21,19 +21,6 @@ from rnnlower.recurrent.node import ResolvedNode
 if TYPE_CHECKING:
     from rnnlower.lowering.cells import Products
 
-__all__ = [
-    "BODY_FORMS",
-    "GATE_FORMS",
-    "PLAIN",
-    "STRAIGHT_FORMS",
-    "Case",
-    "Form",
-    "GateGroup",
-    "StepWeights",
-    "bias_of",
-    "rows_of",
-]
-
 LARGE_BATCH = 12
 """Rows from which a step spends its time on the elements rather than on starting ops."""
 

@@ -18,17 +18,6 @@ from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = [
-    "Lane",
-    "cell_parameters",
-    "direction_scope",
-    "from_arithmetic",
-    "initial_state",
-    "make_lanes",
-    "step_names",
-    "to_arithmetic",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Lane:

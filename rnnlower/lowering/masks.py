@@ -14,17 +14,6 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = [
-    "Mask",
-    "condition_type",
-    "is_never",
-    "less",
-    "mask_of",
-    "reverse_second_direction",
-    "where",
-    "where_else_zero",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Mask:

@@ -20,8 +20,6 @@ from rnnlower.lowering.dialect import Dialect
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AttributeValue", "NodeEmitter", "make_node"]
-
 AttributeValue = int | float | str | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
 
 

@@ -13,8 +13,6 @@ from rnnlower.lowering.strategies import Results, State
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["output_shape", "outputs_of", "outputs_without_steps"]
-
 
 def outputs_of(
     e: Emitter, node: ResolvedNode, lanes: Sequence[Lane], mask: Mask | None, results: Results

@@ -11,8 +11,6 @@ import onnx
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import RECURRENT_OPS
 
-__all__ = ["KINDS", "NATIVE", "Counts", "count", "kind_of", "names_of_prices"]
-
 Shapes = Mapping[str, tuple[int, ...]]
 
 _FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})

@@ -26,8 +26,6 @@ from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["FIRST_OPSET", "quantized_lanes", "restore_order"]
-
 FIRST_OPSET = 11
 """The first opset with DynamicQuantizeLinear."""
 

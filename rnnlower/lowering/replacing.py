@@ -12,8 +12,6 @@ from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
-__all__ = ["EMITTED", "Gates", "LoweredNode", "Plan", "replace_node"]
-
 Gates = Literal["auto", "fused", "separate"]
 """Whether gates share products; ``auto`` picks what runs fastest."""
 

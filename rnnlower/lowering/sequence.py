@@ -27,8 +27,6 @@ from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode
 
-__all__ = ["axes_of", "fail_like_node", "lower_node"]
-
 
 def lower_node(
     e: Emitter, node: ResolvedNode, weights: Weights, strategy: str, form: Form, unroll_factor: int = 1

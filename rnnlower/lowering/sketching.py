@@ -29,17 +29,6 @@ from rnnlower.lowering.weights import Weights, arithmetic
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
-__all__ = [
-    "Candidate",
-    "Preferences",
-    "Sketches",
-    "Task",
-    "candidates",
-    "cheapest",
-    "native_candidate",
-    "sketch_emitter",
-]
-
 _USUAL_STEPS, _USUAL_ROWS = 100, 1
 """Sizes by which a node of dynamic length or batch is priced."""
 

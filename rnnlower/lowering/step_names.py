@@ -29,8 +29,6 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, Scope
 
-__all__ = ["BYTES_OF_STEP", "StepNames", "StepScope", "StepSize", "base36", "size_of_step"]
-
 BYTES_OF_STEP = 400
 """A step adds fewer bytes to the file, where names can see to it."""
 

@@ -11,8 +11,6 @@ import onnx_ir as ir
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.step_names import StepNames
 
-__all__ = ["Axes", "TimeSeries"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Axes:

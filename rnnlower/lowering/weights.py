@@ -17,8 +17,6 @@ from rnnlower.lowering.dequantizing import dequantized_rows
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.recurrent.operators import WEIGHT_INPUTS
 
-__all__ = ["Weights", "arithmetic", "private_weights"]
-
 
 class Weights:
     """Cut weights into the pieces that the steps need.

@@ -7,15 +7,6 @@ from typing import Any
 
 from rnnlower.opset.step import Adapter, Step
 
-__all__ = [
-    "both",
-    "drop_if",
-    "nonnegative_axes",
-    "nonnegative_axis",
-    "positive_axis",
-    "refuse_unless",
-]
-
 
 def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
     """Return an adapter that accepts a node if its attribute `name` has one of the values `allowed`."""

@@ -36,8 +36,6 @@ from rnnlower.opset.training import convert_training
 from rnnlower.opset.types import ValueTypes, all_graphs
 from rnnlower.opset.view import NodePredicate, Session, Subject, describe
 
-__all__ = ["convert_opset", "needed_opset"]
-
 # Models below this opset have no functions.
 FIRST_OPSET_WITH_FUNCTIONS = 15
 # An attribute of the first opsets that never had an effect.

@@ -10,8 +10,6 @@ from rnnlower.graph.walk import values_of
 from rnnlower.opset.types import ValueTypes, all_graphs, called_functions
 from rnnlower.opset.view import Session
 
-__all__ = ["drop_uncalled", "inline_all", "meeting_point"]
-
 
 def drop_uncalled(session: Session) -> None:
     """Remove the functions that nothing calls: there is no place to inline them."""

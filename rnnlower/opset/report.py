@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-__all__ = ["Adaptation", "OpsetReport"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Adaptation:

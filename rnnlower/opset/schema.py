@@ -16,24 +16,6 @@ import onnx.defs
 import onnx.helper
 import onnx_ir as ir
 
-__all__ = [
-    "MAX_OPSET",
-    "MIN_OPSET",
-    "Attribute",
-    "Parameter",
-    "Version",
-    "changed_in",
-    "first_version",
-    "form_misfit",
-    "misfit",
-    "operators",
-    "present",
-    "type_misfit",
-    "type_string",
-    "version_at",
-    "versions",
-]
-
 MIN_OPSET = 1
 MAX_OPSET = onnx.defs.onnx_opset_version()
 

@@ -13,8 +13,6 @@ import onnx_ir as ir
 from rnnlower.opset.schema import Version, misfit, version_at
 from rnnlower.opset.view import Session, View, describe
 
-__all__ = ["Adapter", "Row", "Step", "said"]
-
 # Constant-1 holds floating point only; anything else must be an initializer below opset 9.
 CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 

@@ -26,8 +26,6 @@ from rnnlower.opset.families import (
 )
 from rnnlower.opset.step import Row
 
-__all__ = ["REVIEWED", "ROWS"]
-
 # The last opset whose steps have all been compared with the previous opset.
 REVIEWED = 28
 

@@ -11,8 +11,6 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import values_of
 from rnnlower.opset.types import ValueTypes
 
-__all__ = ["convert_training"]
-
 
 def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[onnx.TrainingInfoProto] | None:
     """Return the model's training info for opset `target`, or ``None`` if there is none. Changes nothing.

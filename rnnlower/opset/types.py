@@ -14,8 +14,6 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import subgraphs_of, values_of
 from rnnlower.opset import schema
 
-__all__ = ["ValueTypes", "all_graphs", "called_functions"]
-
 # Larger computed tensors are not axes, shapes or scales, and even larger constants are weights.
 SMALL_ELEMENTS = 1024
 LARGE_ELEMENTS = 2**20

@@ -16,8 +16,6 @@ from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.schema import Version
 from rnnlower.opset.types import ValueTypes, all_graphs
 
-__all__ = ["NodePredicate", "Session", "Subject", "View", "describe"]
-
 NodePredicate = Callable[[ir.Node], bool]
 
 

@@ -23,8 +23,6 @@ from rnnlower.verification.verdict.compare import Tolerance, compare_values
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Asker", "Question", "Tell", "question"]
-
 Feeds = Mapping[str, Any]
 Tell = Callable[[str], None]
 _Values = ParamSpec("_Values")

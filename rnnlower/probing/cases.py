@@ -18,8 +18,6 @@ from rnnlower.errors import RnnLowerError
 from rnnlower.opset import convert_opset
 from rnnlower.probing.asking import Question, question
 
-__all__ = ["OPSETS", "case_question", "is_possible", "node_cases", "opsets_of"]
-
 # Tried at the first of these opsets that has the operator in the form of the case.
 OPSETS = (13, 17, 18, 20, 21, 22, 23, 24, 25, 26)
 _CASES_AN_OPERATOR = 5

@@ -32,8 +32,6 @@ from rnnlower.targets.reading import parse_target, read_toml
 from rnnlower.targets.target import Target
 from rnnlower.wording import counted
 
-__all__ = ["probe", "probe_text"]
-
 _EXPECTED = {
     "opsets": 21,
     "operators": 577,

@@ -14,18 +14,6 @@ from onnx import helper
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Question, question
 
-__all__ = [
-    "BETWEEN",
-    "FORMS",
-    "NEEDED",
-    "SIZED",
-    "Form",
-    "opset_question",
-    "rank_question",
-    "sized_question",
-    "split_question",
-]
-
 Values = Mapping[str, Any]
 
 _OPSET = 13

@@ -8,8 +8,6 @@ from typing import Any
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.target import standard_operators
 
-__all__ = ["PROBED", "kept"]
-
 PROBED = "rnnlower probe"
 """The text in the source of a probed claim."""
 _UNTRIED = "; what they do not test is taken over from what was known before"

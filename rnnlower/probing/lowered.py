@@ -15,7 +15,8 @@ from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import load_model
 from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.keep_nan import KeepNaNPass
-from rnnlower.passes.pipeline import LoweringOptions, lower_model
+from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.pipeline import lower_model
 from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.probing.asking import Asker, Question
 from rnnlower.probing.nodes import STATES, Node, node_question
@@ -24,8 +25,6 @@ from rnnlower.targets.choosing import Native
 from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
 from rnnlower.targets.validation import ADAPTABLE
-
-__all__ = ["adaptations", "cautions", "control_flow", "gates", "nans", "open_sizes", "outputs", "sums"]
 
 Tables = Mapping[str, Any]
 

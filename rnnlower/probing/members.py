@@ -10,8 +10,6 @@ import numpy as np
 
 from rnnlower.probing.nodes import STATES, Node
 
-__all__ = ["Claims", "draw", "smallest", "with_parts"]
-
 _WEIGHTS = ("W", "R", "B")
 _FED = ("sequence_lens", "initial_h", "initial_c")
 # Which part is blamed where several fail only together: the rarest in models first.

@@ -16,8 +16,6 @@ from rnnlower.probing.asking import Question, question
 from rnnlower.probing.types import in_type
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES, RECURRENT_OPS
 
-__all__ = ["SIZES", "STATES", "Node", "node_question"]
-
 Array = NDArray[Any]
 
 STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}

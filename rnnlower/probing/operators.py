@@ -29,16 +29,7 @@ from rnnlower.probing.forms import (
     split_question,
 )
 from rnnlower.recurrent.operators import RECURRENT_OPS
-from rnnlower.targets.target import CONTROL_FLOW
-
-__all__ = [
-    "is_dynamic",
-    "limits",
-    "operators",
-    "opset_range",
-    "opsets_to_cut",
-    "tried_operators",
-]
+from rnnlower.targets.validation import CONTROL_FLOW
 
 _FIRST = 7
 _RANDOM = ("Bernoulli",)

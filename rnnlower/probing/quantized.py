@@ -12,8 +12,6 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Asker, Question
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 
-__all__ = ["quantized_rules"]
-
 _DOMAIN = "com.microsoft"
 # Steps, batch, input_size, hidden_size. With several threads, onnxruntime rounds a batch in parts; over many
 # steps, two right sums may be rounded to different steps of 8 bits.

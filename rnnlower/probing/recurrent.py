@@ -12,8 +12,6 @@ from rnnlower.probing.asking import Asker
 from rnnlower.probing.members import Claims, draw, smallest, with_parts
 from rnnlower.probing.nodes import SIZES, STATES, Node, node_question
 
-__all__ = ["ask_node", "recurrent_rules"]
-
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 _INPUTS = ("sequence_lens", "initial_h", "initial_c", "P")

@@ -14,8 +14,6 @@ from onnx import helper, numpy_helper
 from rnnlower.engines.reference import evaluate
 from rnnlower.probing.asking import Asker, Question, question
 
-__all__ = ["arithmetic", "dtypes", "in_type", "lacking"]
-
 _FLOATS = ("float16", "float64")
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _UNARY = (

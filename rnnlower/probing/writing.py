@@ -9,8 +9,6 @@ from typing import Any
 from rnnlower.probing.operators import tried_operators
 from rnnlower.targets.target import Claim, ControlFlow, Target
 
-__all__ = ["changes", "toml_text"]
-
 _WIDTH = 100
 
 

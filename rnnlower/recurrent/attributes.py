@@ -19,8 +19,6 @@ from rnnlower.recurrent.operators import (
     SPEC_PARAMETERS,
 )
 
-__all__ = ["AttributeReader"]
-
 
 class AttributeReader:
     """A reader of the attributes of one node; all errors name the node."""

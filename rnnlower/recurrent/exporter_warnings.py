@@ -16,8 +16,6 @@ from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
 
-__all__ = ["Suspicion", "find_suspicions"]
-
 _RECURRENT_NAME = re.compile(r"LSTM|GRU|RNN|Lstm|Gru|Rnn|(^|_)(lstm|gru|rnn)(_|$)")
 _MOVES = frozenset(["Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 

@@ -10,8 +10,6 @@ from rnnlower.graph.names import NameSource
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.recurrent.operators import SIGNATURES
 
-__all__ = ["find_recurrent", "is_recurrent", "matches"]
-
 
 def is_recurrent(node: ir.Node) -> bool:
     """Return whether the node is an LSTM, GRU or RNN, or an onnxruntime operator that wraps one."""

@@ -16,8 +16,6 @@ from rnnlower.errors import OptionError
 from rnnlower.graph.constants import constant_of
 from rnnlower.recurrent.operators import DIRECTIONS, RECURRENT_OPS, Cell
 
-__all__ = ["Activation", "ResolvedNode", "Semantics", "check_semantics"]
-
 Semantics = Literal["ort", "spec"]
 
 

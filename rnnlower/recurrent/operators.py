@@ -7,25 +7,6 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-__all__ = [
-    "ATTRIBUTE_TYPES",
-    "DIRECTIONS",
-    "FLOAT_TYPES",
-    "INPUT_NAMES",
-    "MOST_INPUTS",
-    "ORT_PARAMETERS",
-    "OUTPUT_NAMES",
-    "QUANTIZED_LSTM",
-    "RECURRENT_OPS",
-    "SIGNATURES",
-    "SPEC_PARAMETERS",
-    "STATE_INPUTS",
-    "WEIGHT_INPUTS",
-    "Cell",
-    "Parameters",
-    "Signature",
-]
-
 FLOAT_TYPES = (ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 

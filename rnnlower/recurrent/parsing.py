@@ -12,8 +12,6 @@ from rnnlower.recurrent.attributes import AttributeReader
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import DIRECTIONS, FLOAT_TYPES, OUTPUT_NAMES
 
-__all__ = ["parse_recurrent"]
-
 _MOST_STATE_ELEMENTS = 2**28
 _FIRST_WITH_BFLOAT16 = 22
 _ZERO_POINTS = ("W_zero_point", "R_zero_point")

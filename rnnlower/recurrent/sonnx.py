@@ -24,8 +24,6 @@ from rnnlower.graph.walk import Located, origin
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 
-__all__ = ["FIRST_OPSET", "RULES", "Departure", "Rule", "departures"]
-
 FIRST_OPSET = 14
 """The first opset whose LSTM has all the attributes that must be written out."""
 

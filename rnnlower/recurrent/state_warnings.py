@@ -12,8 +12,6 @@ from rnnlower.graph.walk import Located, subgraphs_of, walk
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 
-__all__ = ["forgotten_states", "other_recurrences"]
-
 _PRODUCTS = frozenset(
     (
         *("Conv", "DynamicQuantizeMatMul", "Einsum", "FusedMatMul", "Gemm", "MatMul", "MatMulInteger"),

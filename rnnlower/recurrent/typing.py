@@ -9,8 +9,6 @@ from rnnlower.graph.walk import dim_name, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import MOST_INPUTS
 
-__all__ = ["infer_input_types"]
-
 _RANK_OF_X = 3
 
 

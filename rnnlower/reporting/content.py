@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from rnnlower.passes.streaming import StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult
 
-__all__ = [
-    "ModelFacts",
-    "bench_sections",
-    "conversion_sections",
-    "lowering_sections",
-    "model_facts",
-    "result_section",
-    "stream_sections",
-    "verification_sections",
-]
-
 _MOST_DRAWN = 4
 _MOST_PLOTTED = 12
 _TYPE_NAMES = {"float": "float32", "double": "float64"}

@@ -13,8 +13,6 @@ from rnnlower.inspection import RecurrentNode
 from rnnlower.reporting.layout import Layout, place
 from rnnlower.reporting.page import escape
 
-__all__ = ["draw_node", "draw_step", "step_of"]
-
 _MOST_NODES = 60
 _BOX, _TALL, _LAYER = 118, 36, 62
 _LETTER = 7

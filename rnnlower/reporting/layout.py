@@ -6,8 +6,6 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-__all__ = ["Layout", "place"]
-
 _GAP = 16
 _BETWEEN = 60
 """Pixels between unconnected parts."""

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from rnnlower.errors import OptionError
 from rnnlower.files.publishing import check_destination
 
-__all__ = ["Page", "Section", "check_report", "escape", "paragraphs", "table", "write_page"]
-
 _NUMBER = re.compile(r"[\d.,]+(e[+-]?\d+)?( ?[%x]| s)?( - [\d.]+)?|inf|nan|\?")
 _LONG = 24
 """The number of letters from which a word may be broken."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from rnnlower.reporting.page import escape
 
-__all__ = ["bars", "over_time", "percent", "shares"]
-
 _WIDTH = 760
 _LABELS = 190
 _ROW = 24

@@ -20,8 +20,6 @@ from rnnlower.streaming.facts import ChunkError, CoupledError, Sample, Track, fi
 from rnnlower.streaming.flow import Flow, located
 from rnnlower.wording import call, option, time_axis
 
-__all__ = ["Analysis", "analyze", "find_axes"]
-
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
 _CHUNKS = 131
 _PROBE = 480

@@ -11,8 +11,6 @@ from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.streaming.moved import axes_of, moved_track
 from rnnlower.streaming.pointwise import per_chunk
 
-__all__ = ["BOUNDS"]
-
 _END = np.iinfo(np.int64).max
 _FROM_THE_END = 11
 """The first Gather that takes negative indices."""

@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from rnnlower.streaming.facts import Array, number, numbers
 
-__all__ = ["LARGEST", "compute", "held"]
-
 LARGEST = 2**20
 """Largest number of elements that is computed."""
 

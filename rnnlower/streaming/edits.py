@@ -9,18 +9,6 @@ import onnx_ir as ir
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.streaming.facts import Array
 
-__all__ = [
-    "Bypassed",
-    "Cached",
-    "Carried",
-    "Edit",
-    "Replaced",
-    "SetAttribute",
-    "Start",
-    "Summed",
-    "WithoutInput",
-]
-
 Start = float | Array
 """The initial value of a state: one number everywhere, or an array."""
 

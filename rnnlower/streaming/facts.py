@@ -11,23 +11,6 @@ from numpy.typing import NDArray
 
 from rnnlower.wording import call, option
 
-__all__ = [
-    "MODERN_OPSET",
-    "Array",
-    "ChunkError",
-    "Content",
-    "CoupledError",
-    "Fact",
-    "Sample",
-    "Track",
-    "fix_batch",
-    "fix_shapes",
-    "newer_opset",
-    "number",
-    "numbers",
-    "text",
-]
-
 Array = NDArray[np.generic]
 Content = tuple[Array, Array]
 """The content of a value: for the whole sequence, and for one chunk."""

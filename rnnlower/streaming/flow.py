@@ -33,8 +33,6 @@ from rnnlower.streaming.facts import (
     number,
 )
 
-__all__ = ["LATEST", "Flow", "Outcome", "Rule", "located"]
-
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
 

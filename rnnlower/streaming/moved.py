@@ -7,8 +7,6 @@ import onnx_ir as ir
 from rnnlower.streaming.facts import CoupledError, Track, numbers
 from rnnlower.streaming.flow import Flow
 
-__all__ = ["axes_of", "moved_track"]
-
 
 def moved_track(flow: Flow, node: ir.Node) -> Track:
     """Return the track of the moved value; the other inputs only control the move."""

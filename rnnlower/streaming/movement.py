@@ -10,8 +10,6 @@ from rnnlower.streaming.facts import CoupledError, number, numbers
 from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.streaming.moved import axes_of, moved_track
 
-__all__ = ["MOVEMENT"]
-
 
 def _transpose(flow: Flow, node: ir.Node) -> Outcome:
     track, rank = moved_track(flow, node), len(flow.shape(node))

@@ -12,8 +12,6 @@ from rnnlower.streaming.facts import CoupledError, Fact, Track, newer_opset, num
 from rnnlower.streaming.flow import Flow, Outcome, Rule
 from rnnlower.wording import time_axis
 
-__all__ = ["ALONG", "POINTWISE", "aligned", "batch_norm", "einsum", "elementwise", "gemm", "matmul"]
-
 _UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Dropout Elu Erf "
     "Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not QuickGelu "

@@ -15,8 +15,6 @@ from rnnlower.streaming.facts import CoupledError, Fact, Track, number
 from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule, located
 from rnnlower.wording import option
 
-__all__ = ["RECURRENCE"]
-
 _STATES = {"initial_h": ("Y_h", 5), "initial_c": ("Y_c", 6)}
 _MOVES = {
     "Cast",

@@ -12,8 +12,6 @@ from rnnlower.streaming.facts import CoupledError, Track, number, numbers
 from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
 from rnnlower.streaming.moved import moved_track
 
-__all__ = ["RESHAPING"]
-
 
 def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
     """Return the position of the frames after a change of shape."""

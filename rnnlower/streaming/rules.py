@@ -10,6 +10,4 @@ from rnnlower.streaming.recurrence import RECURRENCE
 from rnnlower.streaming.reshaping import RESHAPING
 from rnnlower.streaming.windows import WINDOWS
 
-__all__ = ["RULES"]
-
 RULES: dict[str, Rule] = {**POINTWISE, **ALONG, **MOVEMENT, **RESHAPING, **BOUNDS, **WINDOWS, **RECURRENCE}

@@ -11,8 +11,6 @@ from rnnlower.streaming.edits import SetAttribute
 from rnnlower.streaming.facts import CoupledError, Track, number, numbers, text
 from rnnlower.streaming.flow import Flow, Outcome, Rule
 
-__all__ = ["WINDOWS"]
-
 
 @dataclasses.dataclass(frozen=True)
 class _Window:

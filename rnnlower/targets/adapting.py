@@ -20,8 +20,6 @@ from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.targets.native import lacking
 from rnnlower.targets.target import RecurrentRule, Target
 
-__all__ = ["AdaptedNode", "find_changes"]
-
 _TURN_BACK = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
 _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}
 

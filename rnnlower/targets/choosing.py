@@ -36,8 +36,6 @@ from rnnlower.targets.native import native_misfits, native_rule
 from rnnlower.targets.plan import dialect
 from rnnlower.targets.target import Target
 
-__all__ = ["Choice", "Chooser", "KeptNode", "Native"]
-
 _MOST_UNROLLED = 256
 """Steps of a straight line beyond which runtimes take long to load it."""
 

@@ -22,9 +22,8 @@ from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.native import natives_of_model
 from rnnlower.targets.remedies import alternatives, remedy_for
 from rnnlower.targets.repeats import repeated_by
-from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target
-
-__all__ = ["Misfit", "find_misfits", "profile_notes", "refuses", "runs_op"]
+from rnnlower.targets.target import Claim, Limit, Target
+from rnnlower.targets.validation import CONTROL_FLOW
 
 Reason = tuple[str, Claim]
 

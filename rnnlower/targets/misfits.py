@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-__all__ = ["Misfit", "grouped"]
-
 _FIRST = 3
 
 

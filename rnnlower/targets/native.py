@@ -24,8 +24,6 @@ from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.repeats import repeated_by
 from rnnlower.targets.target import Claim, RecurrentRule, Target
 
-__all__ = ["lacking", "native_misfits", "native_rule", "natives_of_model"]
-
 _ORIGIN = "rnnlower.native"
 
 Reason = tuple[str, Claim]

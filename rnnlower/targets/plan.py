@@ -18,16 +18,6 @@ from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.reading import find_target
 from rnnlower.targets.target import Target
 
-__all__ = [
-    "cautions",
-    "check_opset",
-    "dialect",
-    "require_emitted_fit",
-    "require_known",
-    "require_static_inputs",
-    "wants_numbers",
-]
-
 
 def dialect(target: Target) -> Dialect:
     """Return the operators that a lowering for the target may emit."""

@@ -35,8 +35,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["LISTS", "PLAIN", "TABLES", "find_target", "parse_target", "read_toml", "target_names"]
-
 _FOLDER = pathlib.Path(__file__).parent / "data"
 
 TABLES = {

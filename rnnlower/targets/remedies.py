@@ -11,9 +11,8 @@ from rnnlower import wording
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.open_sizes import open_sizes
 from rnnlower.targets.reading import find_target, target_names
-from rnnlower.targets.target import CONTROL_FLOW, Claim, Limit, Target
-
-__all__ = ["alternatives", "remedy_for"]
+from rnnlower.targets.target import Claim, Limit, Target
+from rnnlower.targets.validation import CONTROL_FLOW
 
 _FIRST = 2
 

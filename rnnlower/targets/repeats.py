@@ -6,8 +6,6 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-__all__ = ["repeated_by"]
-
 _ARRANGING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 

@@ -25,8 +25,6 @@ from rnnlower.targets.target import (
 )
 from rnnlower.targets.validation import words
 
-__all__ = ["schema", "start"]
-
 _TYPES = {"str": "string", "bool": "boolean", "int": "integer"}
 _ATTRIBUTES = {"type": "object", "additionalProperties": {"type": "array"}}
 _PRICES = {"type": "object", "additionalProperties": {"type": "number"}}

@@ -130,25 +130,6 @@ import onnx
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.validation import CONTROL_FLOW
 
-__all__ = [
-    "CONTROL_FLOW",
-    "OPTIONAL",
-    "Arithmetic",
-    "Caution",
-    "Claim",
-    "ControlFlow",
-    "Costs",
-    "Limit",
-    "Ops",
-    "OpsetRange",
-    "RecurrentRule",
-    "Shapes",
-    "Target",
-    "Tried",
-    "Types",
-    "standard_operators",
-]
-
 
 @functools.cache
 def standard_operators() -> frozenset[str]:

@@ -26,8 +26,6 @@ from rnnlower.recurrent.operators import (
 if TYPE_CHECKING:
     from rnnlower.targets.target import Target
 
-__all__ = ["ADAPTABLE", "CONTROL_FLOW", "did_you_mean", "known_word", "validate", "words"]
-
 CONTROL_FLOW = ("If", "Loop", "Scan")
 _MOST_LISTED = 24
 _SIZES = ("batch", "time")

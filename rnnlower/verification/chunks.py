@@ -30,8 +30,6 @@ from rnnlower.verification.running import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 
-__all__ = ["Chunks", "stream_of"]
-
 Array = NDArray[Any]
 Feeds = dict[str, Array]
 

@@ -33,8 +33,6 @@ from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
 from rnnlower.verification.verdict.judging import Judge, Judged
 
-__all__ = ["Progress", "verify"]
-
 _TRIALS_IN_FLOAT32 = 24
 
 

@@ -20,16 +20,6 @@ from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM, RECURRENT, Facts
 from rnnlower.verification.models import HeldModel, op_types
 
-__all__ = [
-    "Engine",
-    "EngineName",
-    "Inexact",
-    "NumpyEngine",
-    "OnnxRuntimeEngine",
-    "Semantics",
-    "reasons_against_onnxruntime",
-]
-
 Array = NDArray[Any]
 EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]

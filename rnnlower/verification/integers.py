@@ -12,8 +12,6 @@ from rnnlower.engines.session import IsolatedSession
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.models import op_types
 
-__all__ = ["SATURATION", "may_saturate"]
-
 SATURATION = (
     "onnxruntime's products of uint8 and int8 saturate on this processor (x86 without VNNI): "
     "the runtime may be right, and the reference wrong"

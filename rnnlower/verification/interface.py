@@ -9,8 +9,6 @@ import onnx
 from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
-__all__ = ["feedable_inputs", "float_casts", "interface_problems", "overridable_inputs", "required_inputs"]
-
 _FREE_INITIALIZERS_IR = 4
 """Since then an initializer need not be an input. Written here again: this room shares no such code."""
 

@@ -19,8 +19,6 @@ from rnnlower.arguments import model_path
 from rnnlower.errors import OptionError
 from rnnlower.files.checks import check_proto, read_proto
 
-__all__ = ["HeldModel", "ModelLike", "default_opset", "elements", "hold", "op_types", "slim"]
-
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 # Below protobuf's 2 GiB, with a margin for serialization.

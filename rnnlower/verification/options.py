@@ -19,8 +19,6 @@ from rnnlower.verification.engine_choice import EngineName, Semantics
 from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.verdict.compare import ToleranceType
 
-__all__ = ["Options", "Progress", "check_options"]
-
 Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
 

@@ -15,8 +15,6 @@ from onnx import NodeProto, TensorProto, helper
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.models import HeldModel
 
-__all__ = ["as_read", "with_float_activations"]
-
 _OF_LSTM = 8
 _INTEGER_PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 

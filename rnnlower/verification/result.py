@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
 
-__all__ = ["OutputComparison", "RuntimeTrial", "VerificationResult"]
-
 
 def _number(value: float) -> float | None:
     # JSON has neither infinity nor NaN.

@@ -44,8 +44,6 @@ from rnnlower.verification.verdict.retyped import (
     small_floats,
 )
 
-__all__ = ["Runner", "in_float32"]
-
 Array = NDArray[Any]
 
 # Beyond this many nodes onnxruntime's optimizations take minutes.

@@ -11,8 +11,6 @@ from rnnlower.errors import OptionError
 from rnnlower.verification.inputs.facts import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
 
-__all__ = ["state_pairs"]
-
 # Suffixes that distinguish the new state's name from the old one's.
 _DIRECTION = re.compile(r"(?<![a-z])(in|out|input|output|new|next|prev|cur|old|init|initial)(?![a-z])|n$")
 

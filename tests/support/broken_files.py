@@ -10,8 +10,6 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-__all__ = ["break_file"]
-
 Random = np.random.Generator
 
 ODD_NAMES = (

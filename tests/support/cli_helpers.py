@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 from rnnlower.cli import app
 
-__all__ = ["Run", "rnnlower", "save"]
-
 
 class Run:
     """The outcome of a command: ``code``, ``stdout``, ``stderr``."""

@@ -6,8 +6,6 @@ import shlex
 import sys
 from pathlib import Path
 
-__all__ = ["board"]
-
 _SCRIPT = """
 import sys
 import numpy as np, onnxruntime

@@ -13,8 +13,6 @@ from onnx import helper, numpy_helper
 if TYPE_CHECKING:
     from support.configs import Config
 
-__all__ = ["Scope", "dequantized", "provide"]
-
 _QUANTUM, _ZERO_POINT = 1 / 64, 3
 
 

@@ -14,8 +14,6 @@ from support.config_inputs import Scope, provide
 if TYPE_CHECKING:
     from support.configs import Config
 
-__all__ = ["CONDITIONS", "ITERATIONS", "STACKED", "build"]
-
 CONDITIONS = {"if": ("cond",), "if_in_if": ("cond", "cond_inner"), "if_in_loop": ("cond",)}
 """The boolean graph inputs of the places that have some."""
 STACKED = ("loop", "if_in_loop", "scan")

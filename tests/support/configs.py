@@ -22,8 +22,6 @@ from support.config_models import CONDITIONS, ITERATIONS, STACKED
 from support.installed import newest_opset, rnn_is_sound
 from support.oracle import Semantics, evaluate, schema_version
 
-__all__ = ["GATES", "INPUTS", "OUTPUTS", "Config", "configs", "is_native", "random_config"]
-
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 INPUTS = {
     "LSTM": ("W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),

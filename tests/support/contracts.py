@@ -17,8 +17,6 @@ from rnnlower.passes.contracts import Condition
 from rnnlower.passes.steps.contracts import CONTRACTS, Contract
 from rnnlower.passes.steps.work import Work
 
-__all__ = ["Interface", "contracts_hold"]
-
 _SETS_INPUTS = (SetInputsPass, StreamPass)
 """The passes whose purpose is to change the interface."""
 

@@ -14,8 +14,6 @@ from support.control_models import ControlModel
 from support.control_statements import SHAPE, STEPS, Arrays
 from support.judge import all_nodes, recurrent_left, run
 
-__all__ = ["judge_control"]
-
 TARGET = "primitive"
 """It has no control flow, no sequences and no recurrent operator."""
 

@@ -22,8 +22,6 @@ from support.control_statements import (
     tensor,
 )
 
-__all__ = ["Accumulation", "Loop", "Scan"]
-
 
 @dataclasses.dataclass
 class Loop:

@@ -27,8 +27,6 @@ from support.control_statements import (
     tensor,
 )
 
-__all__ = ["ControlModel", "draw_model"]
-
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _FIRST_WITH_SEQUENCES_IN_LOOPS = 13
 

@@ -14,25 +14,6 @@ from onnx import TensorProto, helper
 
 from support import oracle
 
-__all__ = [
-    "BINARY",
-    "ROWS",
-    "SHAPE",
-    "STEPS",
-    "UNARY",
-    "WIDTH",
-    "Arrays",
-    "If",
-    "Known",
-    "Op",
-    "Recurrent",
-    "constant",
-    "emit",
-    "execute",
-    "scalar",
-    "tensor",
-]
-
 Arrays = dict[str, Any]
 ROWS, WIDTH = 2, 3
 SHAPE = [ROWS, WIDTH]

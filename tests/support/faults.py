@@ -15,8 +15,6 @@ from onnx import helper, numpy_helper
 from support.judge import all_nodes
 from support.small_models import GATES
 
-__all__ = ["SOURCE_FAULTS", "Fault", "Random", "graphs_of"]
-
 Random = np.random.Generator
 Fault = Callable[[onnx.ModelProto, Random], bool]
 

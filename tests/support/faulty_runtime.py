@@ -10,8 +10,6 @@ import onnx
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
 
-__all__ = ["Feeds", "Runtime"]
-
 Feeds = Mapping[str, Any]
 
 

@@ -6,8 +6,6 @@ import pathlib
 
 import rnnlower
 
-__all__ = ["recurrent_models"]
-
 
 def recurrent_models(folder: pathlib.Path) -> list[pathlib.Path]:
     """Return the models with a recurrent node in a folder and below it; end the script if there are none."""

@@ -9,8 +9,6 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-__all__ = ["Canonical", "canonical", "parse_text"]
-
 
 def parse_text(text: str, opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
     """Parse a graph in the text form of ONNX, with its functions; the header of the model is left out."""

@@ -9,8 +9,6 @@ import onnxruntime
 from onnx import TensorProto, defs, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-__all__ = ["newest_opset", "rnn_is_sound"]
-
 _WITHOUT_PARAMETERS = {"Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"}
 
 

@@ -18,21 +18,6 @@ from support.configs import Config
 from support.installed import newest_opset
 from support.opset_engines import default_opset
 
-__all__ = [
-    "STRATEGIES",
-    "TOLERANCES",
-    "all_initializers",
-    "all_nodes",
-    "differences",
-    "interface",
-    "judge",
-    "lower",
-    "recurrent_left",
-    "run",
-    "run_in",
-    "session_of",
-]
-
 STRATEGIES = ("unroll", "scan", "loop")
 TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 1e-9, "bfloat16": 4e-2}
 """Relative to the largest expected magnitude, where that is above 1."""

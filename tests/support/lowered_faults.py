@@ -9,8 +9,6 @@ from onnx import numpy_helper
 from support.faults import Fault, Random, graphs_of
 from support.judge import all_nodes
 
-__all__ = ["LOWERED_FAULTS"]
-
 
 def _pick_node(model: onnx.ModelProto, random: Random, ops: tuple[str, ...]) -> onnx.NodeProto | None:
     nodes = [node for node in all_nodes(model) if node.op_type in ops and node.domain == ""]

@@ -12,8 +12,6 @@ from onnx import TensorProto, helper
 
 from rnnlower.opset import convert_opset
 
-__all__ = ["DIMS", "RNG", "build", "converted", "values"]
-
 RNG = np.random.default_rng(7)
 DIMS: dict[str, Callable[[Sequence[int]], list[Any]]] = {
     "static": list,

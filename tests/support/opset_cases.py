@@ -13,8 +13,6 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-__all__ = ["Case", "frozen", "node_cases"]
-
 # Any onnxruntime that knows the opsets at all knows this IR version.
 IR_VERSION = 10
 

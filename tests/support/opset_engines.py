@@ -13,8 +13,6 @@ import onnxruntime
 from rnnlower.engines.reference import evaluate
 from support.installed import newest_opset
 
-__all__ = ["RANDOM", "agree", "all_operators", "default_opset", "outcomes", "run_ort", "same"]
-
 onnxruntime.set_default_logger_severity(4)
 # Evaluating these with NumPy takes long, and onnxruntime runs all their versions from 7 on.
 SLOW = frozenset(

@@ -35,8 +35,6 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-__all__ = ["Semantics", "evaluate", "evaluate_node", "schema_version"]
-
 Semantics = Literal["ort", "spec"]
 Array = np.ndarray
 Activation = Callable[[Array], Array]

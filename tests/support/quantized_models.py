@@ -14,8 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 import rnnlower
 from support.judge import all_nodes
 
-__all__ = ["QuantizedLstm", "draw", "lowered_quantized", "run_single"]
-
 INPUTS = (
     *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
     *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),

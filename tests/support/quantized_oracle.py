@@ -23,8 +23,6 @@ import numpy as np
 
 from support.oracle import evaluate
 
-__all__ = ["dequantized", "exact"]
-
 Array = np.ndarray
 _ACTIVATIONS = {
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),

@@ -21,8 +21,6 @@ from onnxruntime.quantization import (
 
 from support.judge import all_nodes
 
-__all__ = ["Network", "dynamic", "half", "products", "static"]
-
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 

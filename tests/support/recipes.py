@@ -15,8 +15,6 @@ import subprocess
 import sys
 import tempfile
 
-__all__ = ["ROOT", "recipes", "run"]
-
 ROOT = pathlib.Path(__file__).parents[2]
 _HEADING = re.compile(r"^(?:## (.+)|\*\*([^*]+)\.\*\* .*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

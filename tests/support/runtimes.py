@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.targets import find_target, target_names
 
-__all__ = ["RUNTIMES", "Runtime"]
-
 # Of how many nodes of the grid one is tried, where a run takes long; a prime.
 _EVERY = {
     "emx": 5,

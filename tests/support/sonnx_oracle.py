@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["lstm"]
-
 Array = np.ndarray
 Function = Callable[[Array], Array]
 

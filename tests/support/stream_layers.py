@@ -13,8 +13,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["FEATURES", "LAYERS", "LOOKS_AHEAD", "Builder"]
-
 FEATURES = 6
 
 

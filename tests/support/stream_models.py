@@ -16,8 +16,6 @@ from onnx import TensorProto, helper
 
 from support.stream_layers import FEATURES, LAYERS, Builder
 
-__all__ = ["Stack", "differences", "looks_ahead", "random_stack", "with_every_step"]
-
 
 @dataclasses.dataclass
 class Stack:

@@ -21,8 +21,6 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 import rnnlower
 
-__all__ = ["ROOT", "blocks", "run_page_loop"]
-
 ROOT = pathlib.Path(__file__).parents[2]
 
 

@@ -12,8 +12,6 @@ from rnnlower.targets import find_target
 from support.configs import Config, is_native
 from support.judge import all_nodes, differences, interface, recurrent_left, run
 
-__all__ = ["foreign_ops", "judge_target"]
-
 
 def foreign_ops(source: onnx.ModelProto, lowered: onnx.ModelProto, target: str) -> set[str]:
     """Return the operators that a lowering has brought in although the target lacks them."""

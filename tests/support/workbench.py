@@ -13,8 +13,6 @@ from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from support.small_models import run_onnxruntime
 
-__all__ = ["Workbench"]
-
 
 class Workbench:
     """An emitter and the graph that it writes into.

@@ -29,8 +29,6 @@ from rnnlower.wording import counted
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult
 
-__all__ = ["bench"]
-
 
 @exit_codes
 @flattened("verify", "trials", "atol", "rtol", "tolerance", "state", "verbose")

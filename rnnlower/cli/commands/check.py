@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rnnlower.passes.lowering_options import LoweringOptions
     from rnnlower.targets import Target
 
-__all__ = ["check"]
-
 
 @exit_codes
 @flattened("report")

@@ -16,8 +16,6 @@ from rnnlower.cli.values import parse_sets
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["convert"]
-
 
 @dataclasses.dataclass(frozen=True)
 class _Settled:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from rnnlower.cli.options import Json
 from rnnlower.cli.running import emit_json, exit_codes
 
-__all__ = ["engines"]
-
 
 @exit_codes
 def engines(json_: Json = False) -> None:

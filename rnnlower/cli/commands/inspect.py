@@ -7,8 +7,6 @@ import dataclasses
 from rnnlower.cli.options import Json, Model
 from rnnlower.cli.running import emit_json, exit_codes, size_on_disk, warn
 
-__all__ = ["inspect"]
-
 
 @exit_codes
 def inspect(model: Model, json_: Json = False) -> None:

@@ -28,8 +28,6 @@ from rnnlower.cli.options import (
 )
 from rnnlower.cli.running import exit_codes, tell_of_rounding
 
-__all__ = ["LOWERINGS"]
-
 
 def _lower(
     *,
@@ -57,7 +55,8 @@ def _lower(
 ) -> None:
     from rnnlower.cli import tables
     from rnnlower.cli.rewriting import Rewriting
-    from rnnlower.passes.pipeline import LoweringOptions, lower_model
+    from rnnlower.passes.lowering_options import LoweringOptions
+    from rnnlower.passes.pipeline import lower_model
     from rnnlower.reporting import lowering_sections
     from rnnlower.targets import find_target
 

@@ -11,8 +11,6 @@ from rnnlower.cli.options import OUTPUT, Json, Quiet
 from rnnlower.cli.running import DIFFERENT, emit, emit_result, exit_codes, say
 from rnnlower.errors import OptionError, VerificationError
 
-__all__ = ["probe"]
-
 
 @exit_codes
 def probe(

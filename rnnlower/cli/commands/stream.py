@@ -23,8 +23,6 @@ from rnnlower.cli.options import (
 from rnnlower.cli.running import exit_codes, tell_of_rounding
 from rnnlower.cli.values import parse_axes, parse_chunk
 
-__all__ = ["stream"]
-
 
 @exit_codes
 @flattened("state")

@@ -13,8 +13,6 @@ from rnnlower.cli.options import OUTPUT, Json
 from rnnlower.cli.running import emit, emit_json, exit_codes, to_stderr
 from rnnlower.errors import OptionError
 
-__all__ = ["targets"]
-
 
 @exit_codes
 def targets(

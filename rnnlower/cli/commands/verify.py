@@ -23,8 +23,6 @@ from rnnlower.errors import VerificationError
 if TYPE_CHECKING:
     from rnnlower.verification import VerificationResult
 
-__all__ = ["verify"]
-
 
 @exit_codes
 @flattened("verify")

@@ -14,16 +14,6 @@ from numpy.typing import NDArray
 
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
-__all__ = [
-    "ACTIVATIONS",
-    "Activation",
-    "Array",
-    "Bound",
-    "Semantics",
-    "is_inexact_somewhere",
-    "resolve_activations",
-]
-
 Array = NDArray[Any]
 Semantics = Literal["ort", "spec"]
 Bound = Callable[[Array], Array]

@@ -17,8 +17,6 @@ from onnx.reference.op_run import OpRun
 from rnnlower.engines.reference.activations import Array
 from rnnlower.errors import InvalidModelError
 
-__all__ = ["Loop", "Scan_8", "Scan_9"]
-
 
 def _empty_stack(body: Any, index: int) -> Array:
     """Return the stack of zero iterations: the body's declared type and shape, 0 for unknown dimensions."""

@@ -27,8 +27,6 @@ from rnnlower.engines.reference.recurrent_ops import recurrent_ops
 from rnnlower.engines.session import RunError
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
-__all__ = ["Evaluator", "evaluate"]
-
 FunctionKey = tuple[str, str]
 
 

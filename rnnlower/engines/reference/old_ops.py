@@ -29,8 +29,6 @@ from onnx.reference.ops.op_roi_align import RoiAlign
 from rnnlower.engines.reference.activations import Array
 from rnnlower.errors import UnsupportedModelError
 
-__all__ = ["OLD_OPS", "find_old_op"]
-
 
 class _OldOp(OpRun):  # type: ignore[misc,unused-ignore]
     """An operator whose attribute defaults come from the schema of ``version``."""

@@ -14,8 +14,6 @@ import numpy as np
 from rnnlower.engines.reference.activations import Array
 from rnnlower.engines.reference.recurrent_ops import LSTM, Step
 
-__all__ = ["OMITTED", "DynamicQuantizeLSTM"]
-
 OMITTED = "<omitted output"
 """The prefix of the evaluator's names for omitted outputs."""
 

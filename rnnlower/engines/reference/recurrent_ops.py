@@ -33,8 +33,6 @@ from onnx.reference.op_run import OpRun
 from rnnlower.engines.reference.activations import Array, Bound, Semantics, resolve_activations
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
-__all__ = ["GRU", "LSTM", "RNN", "recurrent_ops"]
-
 Step = Callable[[Array, Sequence[Array]], list[Array]]
 
 

@@ -12,8 +12,6 @@ import onnx_ir as ir
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
 
-__all__ = ["ARITHMETIC", "Form", "Result", "gelu", "scaled"]
-
 Result = ir.Value | Sequence[ir.Value] | None
 """What a form computes; ``None`` if it does not hold for these inputs."""
 

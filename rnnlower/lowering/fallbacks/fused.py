@@ -15,8 +15,6 @@ from rnnlower.lowering.fallbacks.arithmetic import Form, gelu, scaled
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
 
-__all__ = ["FUSED"]
-
 _PARAMETERS: Mapping[str, Mapping[str, float]] = {
     "Elu": {"alpha": 1.0},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},

@@ -17,8 +17,6 @@ from rnnlower.lowering.fallbacks.arithmetic import Form
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
 
-__all__ = ["QUANTIZED"]
-
 _SINCE = {
     ir.DataType.INT8: 10,
     ir.DataType.UINT8: 10,

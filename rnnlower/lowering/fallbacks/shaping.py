@@ -14,8 +14,6 @@ from rnnlower.lowering.fallbacks.arithmetic import Form
 if TYPE_CHECKING:
     from rnnlower.lowering.emitter import Emitter
 
-__all__ = ["SHAPING"]
-
 _PAD_MODES = ("reflect", "edge", "wrap")
 """The names used by the standard and by NumPy."""
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from rnnlower.lowering.emitter import Emitter
 
-__all__ = ["WINDOWS"]
-
 
 def _without_ceil(op_type: str) -> Form:
     """Return the form that pads the ends instead of rounding the number of windows up."""

@@ -11,8 +11,6 @@ from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.forms import Form
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 
-__all__ = ["Recurrence", "Results", "Run", "State", "Step", "Strategy"]
-
 Step = Callable[
     [Emitter, Sequence[ir.Value], Sequence[ir.Value | None], int | None],
     tuple[list[ir.Value], list[ir.Value]],

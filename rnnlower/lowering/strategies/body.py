@@ -8,8 +8,6 @@ import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
 
-__all__ = ["body_graph", "body_value"]
-
 
 def body_value(e: Emitter, what: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
     """Return an input of a body."""

@@ -11,8 +11,6 @@ from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.strategies.base import Recurrence, Results, Run, State
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 
-__all__ = ["run_in_chunks"]
-
 
 def run_in_chunks(e: Emitter, recurrence: Recurrence, strategy: Run, factor: int) -> Results:
     """Run the strategy over chunks of `factor` steps, then over the remaining steps.

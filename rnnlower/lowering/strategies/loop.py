@@ -12,8 +12,6 @@ from rnnlower.lowering.strategies.base import Recurrence, Results
 from rnnlower.lowering.strategies.body import body_graph, body_value
 from rnnlower.lowering.timeseries import TimeSeries
 
-__all__ = ["run_loop"]
-
 
 def run_loop(e: Emitter, recurrence: Recurrence) -> Results:
     """Emit a Loop (any opset); an output over time that runs from the end needs opset 10."""

@@ -11,8 +11,6 @@ from rnnlower.lowering.strategies.base import Recurrence, Results
 from rnnlower.lowering.strategies.body import body_graph, body_value
 from rnnlower.lowering.timeseries import TimeSeries
 
-__all__ = ["run_scan"]
-
 
 def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
     """Emit a Scan (since opset 9; Scan-8 has a batch axis of its own and is not used).

@@ -13,8 +13,6 @@ from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.strategies.base import Recurrence, Results
 from rnnlower.lowering.timeseries import TimeSeries
 
-__all__ = ["FAN_OUT", "run_unrolled"]
-
 FAN_OUT = 128
 """Maximum fan-out of a Split and fan-in of a Concat: runtimes take quadratic time for wider ones."""
 

@@ -12,8 +12,6 @@ import onnx_ir as ir
 
 from rnnlower.opset.step import Step
 
-__all__ = ["scan_9_up"]
-
 
 def scan_9_up(step: Step) -> None:
     """Scan-8 has a batch axis: an outer Scan iterates over its rows."""

@@ -12,8 +12,6 @@ from rnnlower.opset import schema
 from rnnlower.opset.step import Step
 from rnnlower.opset.types import ValueTypes
 
-__all__ = ["expand"]
-
 
 def expand(step: Step) -> None:
     """onnx defines the operator as a function of older ones: its body replaces the node."""

@@ -6,18 +6,6 @@ from dataclasses import dataclass, field
 
 import onnx
 
-__all__ = [
-    "QUANTIZED_LSTM",
-    "RECURRENT",
-    "Dim",
-    "Dims",
-    "Facts",
-    "Recurrent",
-    "Uses",
-    "dims_of",
-    "unnamed_dim",
-]
-
 Dim = int | str | None
 Dims = tuple[Dim, ...]
 

@@ -24,8 +24,6 @@ from rnnlower.verification.inputs.facts import Dim, Uses
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
 from rnnlower.verification.verdict.compare import is_inexact
 
-__all__ = ["InputMaker"]
-
 Array = NDArray[Any]
 
 # From rounding level to saturation; "mixed" draws a magnitude for every element.

@@ -18,8 +18,6 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.errors import OptionError
 
-__all__ = ["GivenInputs", "brief_value", "read_inputs", "read_sets"]
-
 Array = NDArray[Any]
 GivenInputs: TypeAlias = "Mapping[str, Array] | str | os.PathLike[str]"
 

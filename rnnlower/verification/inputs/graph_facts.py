@@ -16,8 +16,6 @@ from rnnlower.verification.inputs.tracing import trace
 from rnnlower.verification.models import op_types, slim
 from rnnlower.verification.verdict.randomness import random_outputs
 
-__all__ = ["facts_of_candidate", "gather_facts"]
-
 
 def gather_facts(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None

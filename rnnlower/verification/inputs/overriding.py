@@ -16,8 +16,6 @@ from rnnlower.verification.interface import feedable_inputs, overridable_inputs
 from rnnlower.verification.models import HeldModel, elements
 from rnnlower.verification.verdict.compare import is_inexact
 
-__all__ = ["Overrides"]
-
 Array = NDArray[Any]
 
 # In total: a trial holds them in addition to the model.

@@ -17,8 +17,6 @@ from rnnlower import wording
 from rnnlower.errors import UnverifiableError, VerificationError
 from rnnlower.verification.inputs.facts import Dim, Dims, unnamed_dim
 
-__all__ = ["Recipe", "ShapePlan", "Sizes"]
-
 Sizes = dict[str, tuple[int, ...]]
 
 _BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$|^bsz$", re.IGNORECASE)

@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-__all__ = ["largest_threshold"]
-
 # Larger numbers are not thresholds of values but the end of a type's range.
 _LARGEST = 1e8
 _ATTRIBUTES = ("clip", "activation_alpha", "activation_beta", "alpha", "min", "max")

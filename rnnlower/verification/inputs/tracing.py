@@ -28,8 +28,6 @@ from rnnlower.verification.inputs.facts import (
 )
 from rnnlower.verification.models import default_opset
 
-__all__ = ["trace"]
-
 _SMALL = 64
 _RANK_OF_X = 3
 

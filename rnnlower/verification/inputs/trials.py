@@ -21,8 +21,6 @@ from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
 from rnnlower.verification.interface import required_inputs
 from rnnlower.verification.models import elements
 
-__all__ = ["RunModel", "Trial", "fed_back", "generate_trials", "input_maker"]
-
 Array = NDArray[Any]
 Variant = tuple[tuple[str, Any], ...]
 RunModel = Callable[[dict[str, Array]], dict[str, Any]]

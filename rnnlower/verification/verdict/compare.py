@@ -38,16 +38,6 @@ from numpy.typing import NDArray
 
 from rnnlower.verification.result import OutputComparison
 
-__all__ = [
-    "Tolerance",
-    "ToleranceType",
-    "compare_values",
-    "errors_over_time",
-    "is_inexact",
-    "merge",
-    "tolerance_for",
-]
-
 Array = NDArray[Any]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from rnnlower.engines.session import RunError
 from rnnlower.verification.verdict.compare import is_inexact
 
-__all__ = ["outputs_beside", "overflowing", "rounding_noise"]
-
 Array = NDArray[Any]
 
 _DRAWS = 4

@@ -16,8 +16,6 @@ from rnnlower.verification.models import HeldModel
 from rnnlower.verification.verdict.compare import is_inexact
 from rnnlower.verification.verdict.narrow import with_outputs
 
-__all__ = ["BranchWatch", "empty_words"]
-
 Array = NDArray[Any]
 
 

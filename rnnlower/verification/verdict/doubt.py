@@ -14,8 +14,6 @@ from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 from rnnlower.verification.verdict.conditioning import outputs_beside, overflowing, rounding_noise
 
-__all__ = ["Doubt", "masked_outputs", "overflowing_outputs"]
-
 Array = NDArray[Any]
 
 _DRAWS_OF_TIES = 16

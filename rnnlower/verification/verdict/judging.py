@@ -33,8 +33,6 @@ from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.verdict.quantizers import Quantizers
 
-__all__ = ["Judge", "Judged"]
-
 Array = NDArray[Any]
 Comparisons = dict[str, OutputComparison]
 

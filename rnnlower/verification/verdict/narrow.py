@@ -12,8 +12,6 @@ from rnnlower.verification.inputs.facts import RECURRENT
 from rnnlower.verification.models import HeldModel
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 
-__all__ = ["common_values", "first_difference", "with_outputs"]
-
 # More values than these are sampled evenly: they are all held in memory at once.
 _MOST_VALUES = 300
 

@@ -28,8 +28,6 @@ from rnnlower.verification.running import Runner
 from rnnlower.verification.verdict.compare import Tolerance, compare_values
 from rnnlower.verification.verdict.narrow import with_outputs
 
-__all__ = ["Quantizers"]
-
 Array = NDArray[Any]
 Tolerances = Callable[[Any], Tolerance]
 

@@ -6,8 +6,6 @@ import onnx
 
 from rnnlower.verification.models import default_opset
 
-__all__ = ["random_outputs"]
-
 _RANDOM = (
     "RandomNormal",
     "RandomNormalLike",

@@ -16,8 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rnnlower.verification.models import HeldModel
 
-__all__ = ["SMALL_FLOATS", "as_in", "moved_by_rounding", "moved_weights", "retyped", "small_floats"]
-
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 # onnxruntime.transformers and onnxconverter_common replace smaller numbers by one of these.
 _LEAST_OF_CONVERTERS = (2.0**-24, 2.0**-23)
