@@ -1,4 +1,4 @@
-"""The recipes of README.md and docs/recipes.md, and the README's console examples, run as they stand."""
+"""The recipes and the console examples of the README and of the pages it leads to, run as they stand."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 from support.recipes import ROOT, recipes, run
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 RECIPES = [
     (page, title, script)
     for page in ("README.md", "docs/recipes.md")
     for title, script in recipes((ROOT / page).read_text(encoding="utf-8")).items()
 ]
-CONSOLE = re.findall(r"```console\n\$ (.*?)\n(.*?)```", README, re.DOTALL)
+CONSOLE = [
+    example
+    for page in ("README.md", "docs/support.md")
+    for example in re.findall(
+        r"```console\n\$ (.*?)\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL
+    )
+]
 
 
 @pytest.fixture
@@ -30,7 +35,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_pages_have_recipes() -> None:
-    assert len(RECIPES) == 8
+    assert len(RECIPES) == 7
+    assert len(CONSOLE) == 3
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 @pytest.mark.parametrize(("page", "title", "script"), RECIPES, ids=lambda text: text.split("\n")[0][:30])
