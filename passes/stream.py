@@ -31,8 +31,9 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
-from rnnlower.passes.rewriting import StreamRewriter
-from rnnlower.streaming.analysis import Analysis, analyze, find_axes
+from rnnlower.streaming.plan import Analysis, analyze
+from rnnlower.streaming.rewriter import StreamRewriter
+from rnnlower.timeflow.axes import find_axes
 
 
 def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:

@@ -123,6 +123,12 @@ class Facts:
         elif (sizes := self._sizes.get(old)) is not None:
             self._sizes[new] = sizes
 
+    def assume(self, value: ir.Value, dims: Dims) -> None:
+        """Take a shape as given, whatever follows from the model: a caller follows it by other means."""
+        self._dims[value] = dims
+        if (node := value.producer()) is not None:
+            self._visited.add(node)
+
     def in_calls(self, value: ir.Value) -> list[ir.Value]:
         """Return the values that stand for a value of a function, one for each call."""
         return self._in_calls.get(value, [])

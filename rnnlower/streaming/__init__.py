@@ -1,1 +1,1 @@
-"""Analysis of the time axis in a graph: where it goes, and what to carry from chunk to chunk."""
+"""The rewriting of a model of whole sequences to one of a chunk per call."""

@@ -6,13 +6,14 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.dependence import decided_by
+from rnnlower.graph.evaluation import Array
 from rnnlower.graph.walk import sources
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.streaming.edits import Carried, Start, Summed, WithoutInput
-from rnnlower.streaming.facts import CoupledError, Fact, Track, number
-from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule, located
+from rnnlower.timeflow.edits import Carried, Start, Summed, WithoutInput
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located, operand
+from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
 
 _STATES = {"initial_h": ("Y_h", 5), "initial_c": ("Y_c", 6)}
@@ -33,9 +34,9 @@ _MOVES = {
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
-    facts = [flow.fact(value) for value in node.inputs]
     for index, name in ((1, "W"), (2, "R"), (3, "B"), (7, "P")):
-        if index < len(facts) and (facts[index].streams or facts[index].is_sized):
+        value = operand(node, index)
+        if flow.streams(value) or flow.is_sized(value):
             raise CoupledError(f"has weights ({name}) that follow from the stream")
     resolved = parse_recurrent(located(flow.model, node))
     time, batch = resolved.layout, 1 - resolved.layout
@@ -46,7 +47,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
         raise CoupledError("uses the steps as the features of X")
     if track.axis == batch:
         return _over_another_axis(flow, node, resolved, track)
-    if track.axis != time or (track.outer, track.inner) != (1, 1):
+    if track.axis != time or track.is_folded:
         raise CoupledError("runs over an axis in which time is folded")
     flow.recurrent.append(node)
     if any(resolved.reversed_directions):
@@ -62,23 +63,20 @@ def _recurrent(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
 
 def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
     """Handle a recurrence over another axis, such as frequency: the steps are rows of its batch."""
-    track = flow.settle(node, 0)
-    lens = node.inputs[4] if len(node.inputs) > 4 else None
+    track = flow.settle(node)
+    lens = operand(node, 4)
     if lens is not None:
-        content = flow.fact(lens).content
-        steps = flow.shape(node)[resolved.layout]
-        if content is None or (content[0] != steps).any():
+        content = flow.content(lens)
+        if content is None or (content != flow.shape(node)[resolved.layout]).any():
             raise CoupledError("has sequence_lens for each step of the stream")
         flow.edits.append(WithoutInput(node, 4))
     axis = 0 if resolved.layout else 1
     for name, (_, index) in _STATES.items():
         value = resolved.inputs.get(name)
-        if value is None:
-            continue
-        fact = flow.fact(value)
-        if fact.content is not None and not fact.content[0].any():
+        content = flow.content(value)
+        if content is not None and not content.any():
             flow.edits.append(WithoutInput(node, index))
-        elif fact.track is None or fact.track != track.at(axis):
+        elif value is not None and flow.tracks.get(value) != track.at(axis):
             raise CoupledError(f"has an {name} that is not the same at every step of the stream")
     y = 0 if resolved.layout else 2
     outcomes: list[Outcome] = [track.at(y), track.at(axis), track.at(axis)]
@@ -86,17 +84,17 @@ def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track:
 
 
 def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
-    lens = node.inputs[4] if len(node.inputs) > 4 else None
+    lens = operand(node, 4)
     if lens is None:
         return
-    content = flow.fact(lens).content
+    content = flow.content(lens)
     if content is None:
         remedies = ["make them the full length, or remove the input", decided_by(flow.model, lens)]
         raise CoupledError(
             f"takes sequence_lens at run time (from {lens.name!r}), and a stream never ends",
             "; ".join(filter(None, remedies)),
         )
-    if (content[0] != track.frames).any():
+    if (content != track.frames).any():
         raise CoupledError("has sequence_lens that are shorter than the sequence")
     flow.edits.append(WithoutInput(node, 4))
 
@@ -121,13 +119,12 @@ def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track, call
     kept: dict[str, tuple[ir.Value, ir.Value | None]] = {}
     for name in resolved.state_names:
         value = resolved.inputs.get(name)
-        fact = flow.fact(value)
-        if fact.streams:
+        if flow.streams(value):
             raise CoupledError(f"has an {name} that is computed from the stream")
         if value is None:
             starts[name] = 0.0
-        elif fact.content is not None:
-            starts[name] = _start(flow, name, fact)
+        elif (content := flow.content(value)) is not None:
+            starts[name] = _start(flow, name, content)
         else:
             kept[name] = _kept(flow, node, name, value)
     X = resolved.inputs["X"]
@@ -142,9 +139,7 @@ def _state_shape(flow: Flow, node: ir.Node, resolved: ResolvedNode) -> tuple[int
     return (1, batch, resolved.hidden_size)
 
 
-def _start(flow: Flow, name: str, fact: Fact) -> Start:
-    assert fact.content is not None
-    array = fact.content[0]
+def _start(flow: Flow, name: str, array: Array) -> Start:
     first = array.reshape(-1)[:1]
     if (array == first).all():
         return float(first[0])
@@ -214,23 +209,21 @@ def _moved_to(value: ir.Value | None) -> list[ir.Value]:
 
 
 def _cumulative(flow: Flow, node: ir.Node) -> Outcome:
-    content = flow.content(node, 1)
-    if content is None or flow.track(node) is None:
+    content, track = flow.content(node.inputs[1]), flow.track(node)
+    if content is None or track is None:
         raise CoupledError("sums along an axis that is not constant")
-    axis = int(content[0].reshape(-1)[0]) % len(flow.shape(node))
-    track = flow.track(node)
-    assert track is not None
+    axis = int(content.reshape(-1)[0]) % len(flow.shape(node))
     if axis != track.axis:
-        return flow.settle(node, 0).with_(fill=0.0)
-    if number(node, "reverse", 0):
+        return flow.settle(node)
+    if node.attributes.get_int("reverse", 0):
         raise CoupledError("sums from the end of the sequence, which a stream never reaches")
-    if (track.outer, track.inner) != (1, 1):
+    if track.is_folded:
         raise CoupledError("sums along an axis in which time is folded")
     track, calls = flow.wait(node, 0)
-    shape: list[int | str | None] = [flow.sample.named(size) for size in flow.shape(node)]
+    shape = [flow.sample.named(size) for size in flow.shape(node)]
     shape[axis] = 1
     flow.edits.append(Summed(node, axis, tuple(shape), flow.dtype(node.outputs[0]), calls))
-    return track.with_(fill=0.0)
+    return track
 
 
 def _quantized(flow: Flow, node: ir.Node) -> Outcome:

@@ -6,8 +6,8 @@ import dataclasses
 
 import onnx_ir as ir
 
+from rnnlower.graph.evaluation import Array
 from rnnlower.recurrent.node import ResolvedNode
-from rnnlower.streaming.facts import Array
 
 Start = float | Array
 """The initial value of a state: one number everywhere, or an array."""

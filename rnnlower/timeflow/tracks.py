@@ -1,23 +1,18 @@
-"""Facts about a value, collected while the time axis is followed through a graph."""
+"""Time in a value: the axis and the position of its frames, and errors where it cannot be followed."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from rnnlower.graph.walk import dim_name
 from rnnlower.wording import call, option
-
-Array = NDArray[np.generic]
-Content = tuple[Array, Array]
-"""The content of a value: for the whole sequence, and for one chunk."""
 
 
 class CoupledError(Exception):
-    """A node couples time steps, so the model cannot be streamed.
+    """A node couples time steps.
 
     Args:
         problem: Why.
@@ -55,28 +50,44 @@ class ChunkError(CoupledError):
 class Track:
     """The position of a value's frames.
 
-    The axis has ``outer * frames * inner`` elements: more than frames if a Reshape has folded other axes
-    into it. Frame ``j`` of the whole sequence leaves the stream ``lag`` frames late. Frames that are late by
-    a negative number are not part of the stream at all: the first ``-lag`` frames, which are all ``fill``.
+    A sequence of n time steps has ``(n + offset) // stride`` frames. The axis has ``outer * frames * inner``
+    elements: more than frames if a Reshape has folded other axes into it. Frame ``j`` of the whole sequence
+    leaves the stream ``lag`` frames late. Frames that are late by a negative number are not part of the
+    stream at all: the first ``-lag`` frames, which are all ``fill``.
 
     Attributes:
         axis: The axis.
-        frames: Frames of the whole sequence.
-        chunk: Frames of a chunk.
+        sample: The lengths of the whole sequence and of a chunk.
+        stride: The number of time steps from one frame to the next.
+        offset: The number of time steps that the sequence is longer here.
         outer, inner: The sizes folded in before and after the frames.
         lag: The number of frames by which the stream is late.
-        tail: The number of additional frames at the end of the whole sequence.
         fill: The value before the stream.
     """
 
     axis: int
-    frames: int
-    chunk: int
+    sample: Sample
+    stride: int = 1
+    offset: int = 0
     outer: int = 1
     inner: int = 1
     lag: int = 0
-    tail: int = 0
     fill: float = 0.0
+
+    @property
+    def frames(self) -> int:
+        """The frames of the whole sequence."""
+        return self.frames_of(self.sample.steps)
+
+    @property
+    def chunk(self) -> int:
+        """The frames of a chunk."""
+        return max(self.sample.chunk // self.stride, 1)
+
+    @property
+    def tail(self) -> int:
+        """The number of additional frames at the end of the whole sequence."""
+        return self.offset // self.stride
 
     @property
     def size(self) -> int:
@@ -88,49 +99,35 @@ class Track:
         """The size of the axis for a chunk."""
         return self.outer * self.chunk * self.inner
 
-    def at(self, axis: int) -> Track:
-        """Return the same track on another axis."""
-        return dataclasses.replace(self, axis=axis)
+    @property
+    def is_folded(self) -> bool:
+        """True if the axis has other elements than frames."""
+        return (self.outer, self.inner) != (1, 1)
+
+    def frames_of(self, length: int) -> int:
+        """Return the frames of a sequence of this many time steps."""
+        return (length + self.offset) // self.stride
+
+    def runs_with(self, other: Track, axis: int | None = None) -> bool:
+        """Return whether another value has its frames in the same places; ``axis``: its own axis here."""
+        return (self.axis, self.outer, self.inner, self.chunk) == (
+            other.axis if axis is None else axis,
+            other.outer,
+            other.inner,
+            other.chunk,
+        )
 
     def with_(self, **changes: object) -> Track:
         """Return the same track with other attributes."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
+    def at(self, axis: int) -> Track:
+        """Return the same track on another axis."""
+        return self.with_(axis=axis)
 
-@dataclasses.dataclass(frozen=True)
-class Fact:
-    """Facts about a value.
-
-    Attributes:
-        shape: Its shape for the whole sequence.
-        track: The position of its frames, if it has any.
-        latest: Whether it follows from the stream without a time axis: a final state, the last frame.
-            A chunk's is that of the sequence up to its end.
-        content: Its content, if that is small and follows from constants and sizes.
-    """
-
-    shape: tuple[int, ...] | None = None
-    track: Track | None = None
-    latest: bool = False
-    content: Content | None = None
-
-    @property
-    def streams(self) -> bool:
-        """True if it follows from the stream."""
-        return self.track is not None or self.latest
-
-    @property
-    def is_sized(self) -> bool:
-        """True if its content depends on the length: it differs between a chunk and the whole sequence."""
-        return self.content is not None and not _same(*self.content)
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...] | None:
-        """Its shape for a chunk."""
-        if self.shape is None or self.track is None:
-            return self.content[1].shape if self.content is not None else self.shape
-        axis = self.track.axis
-        return (*self.shape[:axis], self.track.chunk_size, *self.shape[axis + 1 :])
+    def longer(self, frames: int) -> Track:
+        """Return the track of a sequence with more frames, or fewer."""
+        return self.with_(offset=self.offset + frames * self.stride)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +151,7 @@ class Sample:
         if value.shape is None:
             return None
         shape = [
-            dim if isinstance(dim, int) and dim >= 0 else self.sizes.get(_name(dim), self.sizes[""])
+            dim if isinstance(dim, int) and dim >= 0 else self.sizes.get(dim_name(dim) or "", self.sizes[""])
             for dim in value.shape
         ]
         if value.name is not None and value.name in self.axes:
@@ -167,14 +164,6 @@ class Sample:
             if own > 1 and size % own == 0:
                 return (name if size == own else f"{size // own}*{name}") if name else None
         return size
-
-
-def _name(dim: object) -> str:
-    return (dim.value or "") if isinstance(dim, ir.SymbolicDim) else ""
-
-
-def _same(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def fix_batch() -> str:
@@ -194,21 +183,3 @@ MODERN_OPSET = 7
 def newer_opset() -> str:
     """Return the remedy if an operator is too old to be followed."""
     return f"convert the model to opset {MODERN_OPSET} or higher first ({call('convert', opset=17)})"
-
-
-def number(node: ir.Node, name: str, default: int) -> int:
-    """Return an integer attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else int(attribute.value)
-
-
-def numbers(node: ir.Node, name: str) -> tuple[int, ...] | None:
-    """Return an attribute that is a list of integers."""
-    attribute = node.attributes.get(name)
-    return None if attribute is None or attribute.is_ref() else tuple(int(each) for each in attribute.value)
-
-
-def text(node: ir.Node, name: str, default: str) -> str:
-    """Return a text attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else str(attribute.value)

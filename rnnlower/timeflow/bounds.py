@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.streaming.edits import Bypassed, Replaced, SetAttribute, Start
-from rnnlower.streaming.facts import Array, CoupledError, Track, number, numbers
-from rnnlower.streaming.flow import LATEST, Flow, Outcome, Rule
-from rnnlower.streaming.moved import axes_of, moved_track
-from rnnlower.streaming.pointwise import per_chunk
+from rnnlower.graph.evaluation import Array
+from rnnlower.timeflow.edits import Bypassed, Replaced, SetAttribute, Start
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, axes_of, operand
+from rnnlower.timeflow.pointwise import cut_to_chunk, refuse_latest, together
+from rnnlower.timeflow.reshaping import moved_track
+from rnnlower.timeflow.tracks import CoupledError, Track
 
 _END = np.iinfo(np.int64).max
 _FROM_THE_END = 11
@@ -24,9 +27,9 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if track.axis not in axes:
         return track
     where = axes.index(track.axis)
-    content = flow.content(node, 4)
-    step = 1 if content is None else int(content[0].reshape(-1)[where])
-    if len(node.inputs) > 4 and node.inputs[4] is not None and content is None:
+    steps = flow.content(operand(node, 4))
+    step = 1 if steps is None else int(steps.reshape(-1)[where])
+    if operand(node, 4) is not None and steps is None:
         raise CoupledError("takes steps that are not constant")
     if step != 1:
         raise CoupledError("reverses time" if step < 0 else "leaves out steps")
@@ -50,7 +53,7 @@ def _slice(flow: Flow, node: ir.Node) -> Outcome:
     if min(skipped, lag) > 0:
         flow.ahead[node] = min(skipped, lag)
     frames = (end - start) // track.inner
-    return track.with_(frames=frames, lag=lag, tail=track.tail - (track.frames - frames))
+    return track.longer(frames - track.frames).with_(lag=lag)
 
 
 def _is_open(flow: Flow) -> bool:
@@ -64,14 +67,13 @@ def _is_open(flow: Flow) -> bool:
 
 
 def _bounds(flow: Flow, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]]:
-    given = numbers(node, name)
+    given, value = node.attributes.get_ints(name), operand(node, index)
     if given is not None:
         return list(given), list(given)
-    content = flow.content(node, index)
-    if content is None:
+    whole, chunk = flow.content(value), flow.chunk_content(value)
+    if whole is None or chunk is None:
         raise CoupledError("cuts at positions that are not constant")
-    whole, chunk = ([int(each) for each in world.reshape(-1)] for world in content)
-    return whole, chunk
+    return [*map(int, whole.reshape(-1))], [*map(int, chunk.reshape(-1))]
 
 
 def _clamp(bound: int, size: int) -> int:
@@ -90,85 +92,64 @@ def _set_bounds(
 
 
 def _gather(flow: Flow, node: ir.Node) -> Outcome:
-    data, indices = (flow.fact(value) for value in node.inputs)
-    axis = number(node, "axis", 0) % len(flow.shape(node))
-    width = len(flow.shape(node, 1))
-    if indices.track is not None:
-        if data.streams:
+    axis, width = node.attributes.get_int("axis", 0) % len(flow.shape(node)), len(flow.shape(node, 1))
+    if flow.track(node, 1) is not None:
+        if flow.streams(node.inputs[0]):
             raise CoupledError("looks up values of the stream at positions of the stream")
-        return flow.settle(node, 1).at(axis + indices.track.axis).with_(fill=0.0)
+        positions = flow.settle(node, 1)
+        return positions.at(axis + positions.axis)
     track = moved_track(flow, node)
     if axis != track.axis:
         return track.at(track.axis + (width - 1 if axis < track.axis else 0))
-    content = indices.content
-    if content is None or content[0].size != 1:
+    place = flow.content(node.inputs[1])
+    if place is None or place.size != 1:
         raise CoupledError("picks steps of the sequence")
-    place = int(content[0].reshape(-1)[0]) % track.size
-    _last_only(flow, track, place)
+    _last_only(flow, track, int(place.reshape(-1)[0]) % track.size)
     last = -1 if flow.opset >= _FROM_THE_END else track.chunk - 1
-    flow.edits.append(Replaced(node, 1, np.full(content[0].shape, last, content[0].dtype)))
+    flow.edits.append(Replaced(node, 1, np.full(place.shape, last, place.dtype)))
     return LATEST
 
 
 def _last_only(flow: Flow, track: Track, place: int) -> None:
-    if place != track.frames - 1 or (track.outer, track.inner) != (1, 1):
+    if place != track.frames - 1 or track.is_folded:
         raise CoupledError("picks a step of the sequence that is not the last one")
     if track.tail + track.lag:
         raise CoupledError(f"picks the last step after {flow.shifts()}")
 
 
 def _concat(flow: Flow, node: ir.Node) -> Outcome:
-    facts = [flow.fact(value) for value in node.inputs]
-    rank = len(flow.result(node))
-    axis = number(node, "axis", 1) % rank
-    tracked = {index: fact.track for index, fact in enumerate(facts) if fact.track is not None}
-    if not tracked:
+    axis = node.attributes.get_int("axis", 1) % len(flow.result(node))
+    tracks = {index: flow.tracks[value] for index, value in enumerate(node.inputs) if value in flow.tracks}
+    if not tracks:
         raise CoupledError("computes with the number of time steps, which a stream does not have")
-    track = next(iter(tracked.values()))
-    if any(t.axis == axis for t in tracked.values()):
-        return _joined(flow, node, axis, tracked)
-    for other in tracked.values():
-        if (other.axis, other.outer, other.inner, other.chunk, other.tail) != (
-            track.axis,
-            track.outer,
-            track.inner,
-            track.chunk,
-            track.tail,
-        ):
-            raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
-    for index, fact in enumerate(facts):
-        if fact.latest and track.frames > 1:
-            raise CoupledError("combines every step with the last one (a final state, or the last frame)")
-        if fact.track is None and not fact.latest:
-            flow.edits.append(Replaced(node, index, per_chunk(flow, node, index, track.axis, track)))
-    same = {(other.lag, other.fill) for other in tracked.values()}
-    if len(tracked) == len(facts) and len(same) == 1:
+    track = next(iter(tracks.values()))
+    if any(other.axis == axis for other in tracks.values()):
+        return _joined(flow, node, axis, tracks)
+    if any(not track.runs_with(other) or other.tail != track.tail for other in tracks.values()):
+        raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
+    for index, value in enumerate(node.inputs):
+        refuse_latest(flow, value, track)
+        if not flow.streams(value):
+            cut_to_chunk(flow, node, index, track.axis, track)
+    if len(tracks) == len(node.inputs) and len({(other.lag, other.fill) for other in tracks.values()}) == 1:
         return track
-    lag = max(0, *(other.lag for other in tracked.values()))
-    for index in tracked:
-        flow.settle(node, index, lag)
-    return track.with_(lag=lag, fill=0.0)
+    return together(flow, node, tracks)
 
 
-def _joined(flow: Flow, node: ir.Node, axis: int, tracked: dict[int, Track]) -> Outcome:
+def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -> Outcome:
     """Handle constant frames before or after the stream."""
-    if len(tracked) > 1:
+    if len(tracks) > 1:
         raise CoupledError("concatenates sequences over time")
-    ((index, track),) = tracked.items()
-    fronts: list[np.ndarray] = []
-    backs: list[np.ndarray] = []
-    for other, value in enumerate(node.inputs):
-        content = flow.fact(value).content
-        if other != index and (content is None or flow.fact(value).is_sized):
-            raise CoupledError("puts frames before or after the stream that are not constant")
-        if other != index and content is not None:
-            (fronts if other < index else backs).append(content[0])
-    if (track.outer, track.inner) != (1, 1):
+    ((index, track),) = tracks.items()
+    others = [None if flow.is_sized(value) else flow.content(value) for value in node.inputs]
+    if any(content is None for place, content in enumerate(others) if place != index):
+        raise CoupledError("puts frames before or after the stream that are not constant")
+    if track.is_folded:
         raise CoupledError("joins an axis in which time is folded")
-    front = sum(array.shape[axis] for array in fronts)
-    back = sum(array.shape[axis] for array in backs)
-    frames = front + track.frames + back
-    later = track.with_(frames=frames, tail=track.tail + front + back)
+    fronts = [content for content in others[:index] if content is not None]
+    front = sum(content.shape[axis] for content in fronts)
+    back = sum(content.shape[axis] for content in others[index + 1 :] if content is not None)
+    later = track.longer(front + back)
     if front:
         start = np.concatenate(fronts, axis)
         same = np.unique(start).size == 1
@@ -203,10 +184,9 @@ def _in_all_rows(flow: Flow, shape: tuple[int, ...], axis: int, front: Array) ->
 
 def _pad(flow: Flow, node: ir.Node) -> Outcome:
     track, rank = moved_track(flow, node), len(flow.shape(node))
-    pads = numbers(node, "pads") or numbers(node, "paddings")
-    content = flow.content(node, 1)
-    if pads is None and content is not None:
-        pads = tuple(int(each) for each in content[0].reshape(-1))
+    name = "pads" if "pads" in node.attributes else "paddings"
+    content = flow.content(operand(node, 1))
+    pads = node.attributes.get_ints(name) or (None if content is None else content.reshape(-1).tolist())
     if pads is None:
         raise CoupledError("pads by amounts that are not constant")
     axes = axes_of(flow, node, 3)
@@ -214,32 +194,30 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     if track.axis not in axes:
         return track
     where = axes.index(track.axis)
-    before, behind = pads[where], pads[where + len(axes)]
-    if not before and not behind:
+    before, after = pads[where], pads[where + len(axes)]
+    if not before and not after:
         return track
-    mode = node.attributes.get("mode")
-    fill = _pad_value(flow, node)
-    if (mode is not None and str(mode.value) != "constant") or min(before, behind) < 0 or fill is None:
+    mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
+    if mode != "constant" or min(before, after) < 0 or fill is None:
         raise CoupledError("pads the sequence with its own frames, or with values that are not constant")
-    if (track.outer, track.inner) != (1, 1):
+    if track.is_folded:
         raise CoupledError("pads an axis in which time is folded")
     changed = list(pads)
     changed[where] = changed[where + len(axes)] = 0
-    name = "pads" if "pads" in node.attributes else "paddings"
     if name in node.attributes:
         flow.edits.append(SetAttribute(node, name, tuple(changed)))
     else:
         flow.edits.append(Replaced(node, 1, np.array(changed, np.int64)))
-    later = track.with_(frames=track.frames + before + behind, tail=track.tail + before + behind)
+    later = track.longer(before + after)
     return _in_front(flow, node, 0, later, before, fill) if before else later
 
 
 def _pad_value(flow: Flow, node: ir.Node) -> float | None:
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        content = flow.content(node, 2)
-        return None if content is None else float(content[0].reshape(-1)[0])
-    attribute = node.attributes.get("value")
-    return 0.0 if attribute is None else float(attribute.value)
+    value = operand(node, 2)
+    if value is None:
+        return node.attributes.get_float("value", 0.0)
+    content = flow.content(value)
+    return None if content is None else float(content.reshape(-1)[0])
 
 
 BOUNDS: dict[str, Rule] = {

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.streaming.edits import SetAttribute
-from rnnlower.streaming.facts import CoupledError, Track, number, numbers, text
-from rnnlower.streaming.flow import Flow, Outcome, Rule
+from rnnlower.timeflow.edits import SetAttribute
+from rnnlower.timeflow.flow import Flow, Outcome, Rule
+from rnnlower.timeflow.tracks import CoupledError, Track
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,47 +32,50 @@ class _Window:
 
 
 def _conv(flow: Flow, node: ir.Node) -> Outcome:
-    weights = [flow.fact(value) for value in node.inputs[1:]]
-    if any(fact.streams or fact.is_sized for fact in weights):
+    if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
-    return _windowed(flow, node, numbers(node, "kernel_shape") or flow.shape(node, 1)[2:], 0.0)
+    return _windowed(flow, node, 0.0)
 
 
-def _pool(flow: Flow, node: ir.Node) -> Outcome:
-    kernel = numbers(node, "kernel_shape") or ()
+def _pool(flow: Flow, node: ir.Node) -> list[Outcome]:
     if len(node.outputs) > 1 and node.outputs[1].uses():
         raise CoupledError("returns the positions of the largest values in the sequence")
     lowest = float(
         np.finfo(np.float16 if flow.dtype(node.outputs[0]) == ir.DataType.FLOAT16 else np.float32).min
     )
-    outcome = _windowed(flow, node, kernel, lowest if node.op_type == "MaxPool" else 0.0)
-    return [outcome, None] if len(node.outputs) > 1 else outcome  # type: ignore[return-value]
+    return [_windowed(flow, node, lowest if node.op_type == "MaxPool" else 0.0)]
 
 
-def _windowed(flow: Flow, node: ir.Node, kernel: tuple[int, ...], pad: float) -> Outcome:
-    track = flow.track(node)
-    if track is None:
-        raise CoupledError("takes its sizes from the number of time steps in a way that is not followed")
-    if track.axis == 0:
-        return flow.settle(node, 0).with_(fill=0.0)
-    if track.axis == 1:
-        raise CoupledError("sums over time: its channels are the steps")
-    window = _over_time(flow, node, kernel, track)
+def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
+    track = _over_frames(flow, node)
+    window = _over_time(flow, node, track)
     if window.is_pointwise:
-        return flow.settle(node, 0).with_(fill=0.0)
-    if (track.outer, track.inner) != (1, 1):
+        return flow.settle(node)
+    if track.is_folded:
         raise CoupledError("has windows over an axis in which time is folded")
-    if node.op_type == "AveragePool" and not number(node, "count_include_pad", 0) and window.left:
+    if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0) and window.left:
         raise CoupledError("averages fewer frames at the start of the sequence: its pads do not count")
     return _cached(flow, node, window, track, pad)
 
 
-def _over_time(flow: Flow, node: ir.Node, kernel: tuple[int, ...], track: Track) -> _Window:
-    place, count = track.axis - 2, len(kernel)
-    strides = numbers(node, "strides") or (1,) * count
-    dilations = numbers(node, "dilations") or (1,) * count
-    auto = text(node, "auto_pad", "NOTSET")
-    pads = numbers(node, "pads") or (0,) * (2 * count)
+def _over_frames(flow: Flow, node: ir.Node) -> Track:
+    track = flow.tracked(node)
+    if track.axis == 1:
+        raise CoupledError("sums over time: its channels are the steps")
+    return track
+
+
+def _over_time(flow: Flow, node: ir.Node, track: Track) -> _Window:
+    """Return the windows over time; samples are windows of one frame."""
+    place = track.axis - 2
+    if place < 0:
+        return _Window(1, 1, 1, 0, 0)
+    kernel = node.attributes.get_ints("kernel_shape") or flow.shape(node, 1)[2:]
+    count = len(kernel)
+    strides = node.attributes.get_ints("strides", (1,) * count)
+    dilations = node.attributes.get_ints("dilations", (1,) * count)
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    pads = node.attributes.get_ints("pads", (0,) * (2 * count))
     if auto != "NOTSET":
         pads = (0,) * (2 * count)
     window = _Window(kernel[place], dilations[place], strides[place], pads[place], pads[place + count])
@@ -101,13 +104,14 @@ def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float
             start = _mixed(flow, node, track, pad, kept)
         flow.cache(node, 0, track, kept, track.chunk - stride + span, start, calls)
     if left or window.right:
-        count = len(numbers(node, "pads") or ()) // 2
-        pads = list(numbers(node, "pads") or ())
+        pads = list(node.attributes.get_ints("pads", ()))
+        count = len(pads) // 2
         pads[track.axis - 2] = pads[track.axis - 2 + count] = 0
         flow.edits.append(SetAttribute(node, "pads", tuple(pads)))
-    frames = flow.result(node)[track.axis]
-    tail = (track.tail + left + window.right - span) // stride + 1
-    return track.with_(frames=frames, chunk=max(track.chunk // stride, 1), lag=later, tail=tail, fill=0.0)
+    # The first window takes a whole one, each further one a stride; the last may be cut off in ceil_mode.
+    more = left + window.right - span + stride
+    more += stride - 1 if node.attributes.get_int("ceil_mode", 0) else 0
+    return track.longer(more).with_(stride=track.stride * stride, lag=later, fill=0.0)
 
 
 def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
@@ -122,18 +126,12 @@ def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np
 
 def _transposed(flow: Flow, node: ir.Node) -> Outcome:
     """Handle a ConvTranspose that does nothing over time."""
-    track = flow.track(node)
-    if track is None or any(flow.fact(value).streams for value in node.inputs[1:]):
+    if any(map(flow.streams, node.inputs[1:])):
         raise CoupledError("has weights that follow from the stream")
-    if track.axis == 0:
-        return flow.settle(node, 0).with_(fill=0.0)
-    if track.axis == 1:
-        raise CoupledError("sums over time: its channels are the steps")
-    kernel = numbers(node, "kernel_shape") or flow.shape(node, 1)[2:]
-    window = _over_time(flow, node, kernel, track)
-    if not window.is_pointwise or flow.result(node)[track.axis] != track.size:
+    track = _over_frames(flow, node)
+    if not _over_time(flow, node, track).is_pointwise or flow.result(node)[track.axis] != track.size:
         raise CoupledError("spreads a frame over several: overlaps of a ConvTranspose are not followed")
-    return flow.settle(node, 0).with_(fill=0.0)
+    return flow.settle(node)
 
 
 WINDOWS: dict[str, Rule] = {

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
-from rnnlower.graph.dependence import branch_decided_by
-from rnnlower.graph.walk import dim_name, subgraphs_of, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
-from rnnlower.streaming.edits import Edit
-from rnnlower.streaming.facts import ChunkError, CoupledError, Sample, Track, fix_batch, number
-from rnnlower.streaming.flow import Flow, located
-from rnnlower.wording import call, option, time_axis
+from rnnlower.timeflow.axes import fixed_steps, samples
+from rnnlower.timeflow.edits import Edit
+from rnnlower.timeflow.flow import Flow, located
+from rnnlower.timeflow.rules import follow
+from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, fix_batch
+from rnnlower.wording import option
 
-_PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
-_CHUNKS = 131
-_PROBE = 480
 _ANY = (11, 7)
 
 
@@ -56,7 +52,7 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
         OptionError: The axes or the chunk do not fit the model.
         UnsupportedModelError: A node couples time steps.
     """
-    steps = _steps(model, axes)
+    steps = fixed_steps(model, axes)
     sizes = _ANY if chunk is None and steps is None else (chunk or 1,)
     plans = [_analyze(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
     few, more = plans[0], plans[-1]
@@ -126,10 +122,9 @@ def _follow(
     model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int, *, allow_delay: bool
 ) -> Analysis:
     errors = []
-    for length, sizes in _samples(model, axes, steps, chunk):
-        flow = Flow(model, Sample(axes, length, chunk, sizes), allow_delay=allow_delay)
+    for sample in samples(model, axes, steps, chunk):
         try:
-            flow.run()
+            flow = follow(model, sample, allow_delay=allow_delay, strict=True)
             return _finish(flow, chunk, axes, steps)
         except CoupledError as error:
             errors.append(error)
@@ -175,12 +170,11 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
     tracks: dict[str, Track] = {}
     places: dict[str, int] = {}
     for place, value in enumerate(flow.model.graph.outputs):
-        fact = flow.fact(value)
-        if fact.is_sized:
+        if flow.is_sized(value):
             raise CoupledError(f"output {value.name!r} depends on the number of time steps")
-        if fact.track is not None:
+        if value in flow.tracks:
             assert value.name is not None
-            tracks[value.name], places[value.name] = fact.track, place
+            tracks[value.name], places[value.name] = flow.tracks[value], place
     _refuse_what_is_late(flow, tracks)
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
     for name, track in tracks.items():
@@ -194,7 +188,7 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
 def _require_followed(flow: Flow) -> None:
     """Refuse a recurrence that was not met: a single step hides its axis, and its state would be lost."""
     for node in flow.model.graph:
-        if is_recurrent(node) and node not in flow.recurrent and flow.fact(node.inputs[0]).streams:
+        if is_recurrent(node) and node not in flow.recurrent and flow.streams(node.inputs[0]):
             raise CoupledError("takes one step per call, and the time axis was lost before it", node=node)
 
 
@@ -213,162 +207,3 @@ def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track]) -> None:
                 "the sequence, which a stream never reaches",
                 "cut them off",
             )
-
-
-def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
-    """Return the time axis of each input that has one.
-
-    Args:
-        model: The model.
-        given: Axes named by the user. Other inputs with a dimension of the same name have it there.
-
-    Raises:
-        OptionError: A given axis does not exist, or the time axis cannot be determined.
-    """
-    inputs = {value.name or "": value for value in model.graph.inputs if not value.is_initializer()}
-    for name, axis in given.items():
-        if name not in inputs:
-            raise OptionError(f"the model has no input {name!r}; it has {', '.join(inputs)}")
-        shape = inputs[name].shape
-        if shape is not None and not -len(shape) <= axis < len(shape):
-            raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
-    axes = {
-        name: axis % len(inputs[name].shape or [0] * (axis + 1)) for name, axis in given.items()
-    } or _follow_back(model, inputs)
-    return _with_namesakes(inputs, axes)
-
-
-def _with_namesakes(inputs: Mapping[str, ir.Value], axes: Mapping[str, int]) -> dict[str, int]:
-    """Return the axes, and those of other inputs that have a dimension of the same name."""
-    names = {dim_name(_dim(inputs[name], axis)) for name, axis in axes.items()} - {None}
-    found = dict(axes)
-    for name, value in inputs.items():
-        for axis, dim in enumerate(value.shape or ()):
-            if name not in found and dim_name(dim) in names:
-                found[name] = axis
-    return found
-
-
-def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, int]:
-    """Return the axes that lead to the time steps of a recurrent node."""
-    found: dict[str, list[int]] = {}
-    lost: dict[tuple[str, int], list[CoupledError]] = {}
-    for name, value in inputs.items():
-        for axis in range(len(value.shape or ())):
-            flow = _probe(model, _with_namesakes(inputs, {name: axis}), value, axis)
-            lost[name, axis] = flow.lost
-            if flow.recurrent:
-                found.setdefault(name, []).append(axis)
-    for name, places in found.items():
-        is_open = [axis for axis in places if not isinstance(_dim(inputs[name], axis), int)]
-        can_stream = [axis for axis in places if not lost[name, axis]]
-        for choice in (is_open, can_stream):
-            if len(found[name]) > 1 and len(choice) == 1:
-                found[name] = choice
-    if not found:
-        _refuse_branches(model)
-        _refuse_single_step(model)
-        _refuse_what_is_in_the_way(model, lost)
-    unclear = [f"{name}:{axis}" for name, places in found.items() if len(places) > 1 for axis in places]
-    if unclear or not found:
-        which = "the model has no recurrent node that determines it"
-        if any(map(is_recurrent, model.graph)):
-            which = f"it may be {' or '.join(unclear)}" if unclear else "no recurrent node determines it"
-        remedy = f"name it ({time_axis('INPUT', 'AXIS')})"
-        raise OptionError(f"which axis is time is not clear: {which}", remedy=remedy)
-    return {name: places[0] for name, places in found.items()}
-
-
-def _refuse_what_is_in_the_way(model: ir.Model, lost: Mapping[tuple[str, int], list[CoupledError]]) -> None:
-    """Refuse a model whose recurrent nodes no axis reaches, naming the node that lost the axis."""
-    for (name, axis), errors in lost.items():
-        for error in errors:
-            if error.node is not None and any(map(is_recurrent, model.graph)):
-                raise UnsupportedModelError(
-                    f"no axis of an input leads to a recurrent node; axis {axis} of {name!r} ends where "
-                    f"{error.node.op_type} node {error.node.name!r} {error.problem}",
-                    remedy=error.remedy,
-                )
-
-
-def _refuse_branches(model: ir.Model) -> None:
-    """Refuse a model whose recurrent nodes are all in branches and bodies, naming the enclosing node."""
-    if any(map(is_recurrent, model.graph)):
-        return
-    for node in model.graph:
-        held = [each for graph in subgraphs_of(node) for each, _ in walk(graph) if is_recurrent(each)]
-        if held:
-            raise UnsupportedModelError(
-                f"{located(model, node).label} holds the recurrent nodes, and time is followed through "
-                "the main graph alone",
-                remedy=branch_decided_by(model, held[0]),
-            )
-
-
-def _refuse_single_step(model: ir.Model) -> None:
-    """Refuse a model of one step, in which the time axis is one of many axes of size 1."""
-    flow = Flow(model, Sample({}, 1, 1, next(_sizes(model, {}))), allow_delay=True, strict=False)
-    flow.run()
-    for node in model.graph:
-        shape = flow.fact(node.inputs[0]).shape if is_recurrent(node) else None
-        if shape is not None and shape[number(node, "layout", 0)] == 1:
-            raise UnsupportedModelError(
-                "takes one step per call already, and at that size the time axis cannot be determined",
-                node=located(model, node),
-                remedy=f"stream the model of whole sequences, or lower this one ({call('unroll')})",
-            )
-
-
-def _probe(model: ir.Model, axes: Mapping[str, int], value: ir.Value, axis: int) -> Flow:
-    """Return where an axis leads, ignoring obstacles."""
-    dim = _dim(value, axis)
-    steps = dim if isinstance(dim, int) and dim >= 0 else _PROBE * _CHUNKS
-    sizes = next(_sizes(model, axes))
-    chunk = min(steps, _PROBE)
-    flow = Flow(model, Sample(axes, steps, chunk, sizes), allow_delay=True, strict=False)
-    flow.run()
-    return flow
-
-
-def _dim(value: ir.Value, axis: int) -> int | ir.SymbolicDim | None:
-    return None if value.shape is None or axis >= len(value.shape) else value.shape[axis]
-
-
-def _steps(model: ir.Model, axes: Mapping[str, int]) -> int | None:
-    """Return the number of time steps, if the inputs fix it."""
-    inputs = {value.name: value for value in model.graph.inputs}
-    fixed = {
-        name: dim
-        for name, axis in axes.items()
-        if isinstance(dim := _dim(inputs[name], axis), int) and dim >= 0
-    }
-    if len(set(fixed.values())) > 1:
-        raise OptionError(f"inputs differ in their time steps: {fixed}; streams run at one rate")
-    return next(iter(fixed.values()), None)
-
-
-def _samples(
-    model: ir.Model, axes: Mapping[str, int], steps: int | None, chunk: int
-) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield lengths of the sequence, and sizes of the other dynamic dimensions.
-
-    The last length has many divisors: no shape for frames of several samples fits a prime one.
-    """
-    for sizes in _sizes(model, axes):
-        yield steps or chunk * _CHUNKS, sizes
-    if steps is None:
-        yield chunk * _CHUNKS * _PROBE, next(_sizes(model, axes))
-
-
-def _sizes(model: ir.Model, axes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Yield sizes for dynamic dimensions: all different, to distinguish them, or all the same, or 1."""
-    names = {
-        name: None
-        for value in model.graph.inputs
-        for axis, dim in enumerate(value.shape or ())
-        if (name := dim_name(dim)) and axes.get(value.name or "") != axis
-    }
-    different = dict(zip(names, itertools.chain(_PRIMES[1:], itertools.repeat(_PRIMES[0])), strict=False))
-    yield {**different, "": _PRIMES[0]}
-    yield {**dict.fromkeys(names, _PRIMES[0]), "": _PRIMES[0]}
-    yield {**dict.fromkeys(names, 1), "": 1}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.streaming.edits import Replaced
-from rnnlower.streaming.facts import CoupledError, Fact, Track, newer_opset, number, numbers, text
-from rnnlower.streaming.flow import Flow, Outcome, Rule
+from rnnlower.timeflow.edits import Replaced
+from rnnlower.timeflow.flow import Flow, Outcome, Rule, axes_of, operand
+from rnnlower.timeflow.tracks import CoupledError, Track, newer_opset
 from rnnlower.wording import time_axis
 
 _UNARY = (
@@ -35,61 +35,63 @@ def aligned(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Tra
     """Return the common track of operands whose shapes are aligned at their ends, on the axes of a result."""
     tracks: dict[int, Track] = {}
     for index in indices:
-        fact = flow.fact(node.inputs[index])
-        if fact.track is not None:
-            offset = rank - len(flow.shape(node, index))
-            tracks[index] = fact.track.at(offset + fact.track.axis)
+        own = flow.track(node, index)
+        if own is not None:
+            tracks[index] = own.at(rank - len(flow.shape(node, index)) + own.axis)
     if not tracks:
         raise CoupledError("computes with the number of time steps, which a stream does not have")
+    track = together(flow, node, tracks)
+    for index in indices:
+        if index not in tracks and node.inputs[index] is not None:
+            accept(flow, node, index, track.axis - rank, track)
+    return track
+
+
+def together(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Track:
+    """Return the track of what is computed from all these inputs, which become equally late."""
     track = next(iter(tracks.values()))
     for other in tracks.values():
-        if (other.axis, other.outer, other.inner, other.chunk) != (
-            track.axis,
-            track.outer,
-            track.inner,
-            track.chunk,
-        ):
+        if not track.runs_with(other):
             raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
         if other.tail != track.tail and other.frames > 1 and track.frames > 1:
             raise CoupledError("combines values of different lengths")
-    for index in indices:
-        if index not in tracks and node.inputs[index] is not None:
-            _accept(flow, node, index, track.axis - rank, track)
     lag = max(0, *(other.lag for other in tracks.values()))
     for index in tracks:
         flow.settle(node, index, lag)
     return track.with_(lag=lag, fill=0.0)
 
 
-def _accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
-    """Accept an operand without frames, if it is the same for all frames; ``axis`` counts from the end."""
-    fact = flow.fact(node.inputs[index])
-    if fact.latest and track.frames > 1:
+def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
+    """Refuse an operand that follows from the end of the stream."""
+    if value in flow.latest and track.frames > 1:
         raise CoupledError(
             "combines every step with the last one (a final state, or the last frame), which comes later"
         )
-    if fact.is_sized:
+
+
+def accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
+    """Accept an operand without frames, if it is the same for all frames; ``axis`` counts from the end."""
+    refuse_latest(flow, node.inputs[index], track)
+    if flow.is_sized(node.inputs[index]):
         raise CoupledError("computes with the number of time steps, which a stream does not have")
     shape = flow.shape(node, index)
-    if len(shape) < -axis or shape[axis] == 1:
-        return
-    flow.edits.append(Replaced(node, index, per_chunk(flow, node, index, len(shape) + axis, track)))
+    if len(shape) >= -axis and shape[axis] != 1:
+        cut_to_chunk(flow, node, index, len(shape) + axis, track)
 
 
-def per_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> np.ndarray:
+def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
     """Cut a constant as long as the sequence to a chunk: it must be the same at every step."""
     value = node.inputs[index]
     assert value is not None
-    content = flow.fact(value).content
-    if content is None:
+    array = flow.content(value)
+    if array is None:
         name = f"{value.name!r}"
-        if not flow.is_constant(value) and value.is_graph_input():
+        if value.is_graph_input():
             raise CoupledError(
                 f"combines every step with one of input {name}",
                 f"if that is a stream as well, name it, too ({time_axis(str(value.name), axis)})",
             )
         raise CoupledError(f"combines the steps with {name}, which may differ from step to step")
-    array = content[0]
     frames = array.reshape(
         *array.shape[:axis], track.outer, track.frames, track.inner, *array.shape[axis + 1 :]
     )
@@ -98,43 +100,36 @@ def per_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) ->
             f"combines each step with another part of {value.name!r}: a stream has no positions"
         )
     cut = frames.take(range(track.chunk), axis + 1)
-    return cut.reshape(*array.shape[:axis], track.chunk_size, *array.shape[axis + 1 :])
+    cut = cut.reshape(*array.shape[:axis], track.chunk_size, *array.shape[axis + 1 :])
+    flow.edits.append(Replaced(node, index, cut))
 
 
 def _along(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: bool = True) -> Outcome:
     """Handle an operator that works along these axes; they are removed unless it keeps them."""
     rank = len(flow.shape(node))
     along = {axis % rank for axis in axes}
-    _only_first(flow, node)
-    track = flow.settle(node, 0)
+    if any(map(flow.streams, node.inputs[1:])):
+        raise CoupledError("has a parameter that follows from the stream")
+    track = flow.settle(node)
     if track.axis in along:
         raise CoupledError(f"{what} over time: a stream has no end")
-    gone = 0 if keeps else sum(axis < track.axis for axis in along)
-    return track.at(track.axis - gone).with_(fill=0.0)
-
-
-def _only_first(flow: Flow, node: ir.Node) -> None:
-    for index in range(1, len(node.inputs)):
-        if flow.fact(node.inputs[index]).streams:
-            raise CoupledError("has a parameter that follows from the stream")
-    if flow.track(node) is None:
-        raise CoupledError("computes with the number of time steps, which a stream does not have")
+    return track if keeps else track.at(track.axis - sum(axis < track.axis for axis in along))
 
 
 def _softmax(flow: Flow, node: ir.Node) -> Outcome:
     if flow.opset >= 13:
-        return _along([number(node, "axis", -1)], flow, node, "normalizes")
+        return _along([node.attributes.get_int("axis", -1)], flow, node, "normalizes")
     rank = len(flow.shape(node))
-    return _along(range(number(node, "axis", 1) % rank, rank), flow, node, "normalizes")
+    return _along(range(node.attributes.get_int("axis", 1) % rank, rank), flow, node, "normalizes")
 
 
 def _one_axis(default: int, what: str) -> Rule:
-    return lambda flow, node: _along([number(node, "axis", default)], flow, node, what)
+    return lambda flow, node: _along([node.attributes.get_int("axis", default)], flow, node, what)
 
 
 def _layer_norm(flow: Flow, node: ir.Node) -> Outcome:
     rank = len(flow.shape(node))
-    return _along(range(number(node, "axis", -1) % rank, rank), flow, node, "normalizes")
+    return _along(range(node.attributes.get_int("axis", -1) % rank, rank), flow, node, "normalizes")
 
 
 def _from_axis(first: int, what: str) -> Rule:
@@ -145,108 +140,79 @@ def _from_axis(first: int, what: str) -> Rule:
 
 
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
-    axes = numbers(node, "axes")
-    content = flow.content(node, 1) if len(node.inputs) > 1 else None
-    if axes is None and content is not None:
-        axes = tuple(int(axis) for axis in content[0].reshape(-1))
-    if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        raise CoupledError("reduces over axes that are not constant")
-    if not axes and number(node, "noop_with_empty_axes", 0):
+    axes = axes_of(flow, node)
+    if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
         return _along([], flow, node, "reduces")
-    axes = axes or tuple(range(len(flow.shape(node))))
-    return _along(axes, flow, node, _REDUCTIONS[node.op_type], bool(number(node, "keepdims", 1)))
+    axes = axes or list(range(len(flow.shape(node))))
+    return _along(axes, flow, node, _REDUCTIONS[node.op_type], bool(node.attributes.get_int("keepdims", 1)))
 
 
 def _arg(flow: Flow, node: ir.Node) -> Outcome:
-    axes = [number(node, "axis", 0)]
-    return _along(axes, flow, node, "searches", bool(number(node, "keepdims", 1)))
+    axes = [node.attributes.get_int("axis", 0)]
+    return _along(axes, flow, node, "searches", bool(node.attributes.get_int("keepdims", 1)))
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
     """Handle BatchNormalization with the statistics of the training: numbers for each channel, on axis 1."""
-    if number(node, "training_mode", 0):
+    if node.attributes.get_int("training_mode", 0):
         raise CoupledError("normalizes by the statistics of its input", "export the model for inference")
     return _along([1], flow, node, "has parameters that differ from step to step:")
 
 
 def _quantize(flow: Flow, node: ir.Node) -> Outcome:
     scale = flow.shape(node, 1)
-    axes = [number(node, "axis", 1)] if scale and scale != (1,) else []
+    axes = [node.attributes.get_int("axis", 1)] if scale and scale != (1,) else []
     return _along(axes, flow, node, "has parameters that differ from step to step:")
 
 
 def matmul(flow: Flow, node: ir.Node) -> Outcome:
     """Handle products of matrices: time is a row of the first, a column of the second, or an axis of both."""
-    a, b = (flow.fact(value) for value in node.inputs[:2])
-    rank_a, rank_b = len(flow.shape(node, 0)), len(flow.shape(node, 1))
-    rank = max(rank_a, rank_b)
-    if 1 in (rank_a, rank_b):
-        if a.track is None or rank_b != 1 or rank_a == 1 or a.track.axis == rank_a - 1:
+    tracks = [flow.track(node, index) for index in (0, 1)]
+    ranks = [len(flow.shape(node, index)) for index in (0, 1)]
+    rank, a = max(ranks), tracks[0]
+    if 1 in ranks:
+        if a is None or ranks[1] != 1 or ranks[0] == 1 or a.axis == ranks[0] - 1:
             raise CoupledError("sums over time, or takes products of vectors")
-        return flow.settle(node, 0).with_(fill=0.0)
-    for track, own, summed in ((a.track, rank_a, -1), (b.track, rank_b, -2)):
-        if track is not None and track.axis == own + summed:
-            raise CoupledError("sums over time: a stream has no end")
-    if a.track is not None and b.track is not None:
-        if a.track.axis == rank_a - 2 or b.track.axis == rank_b - 1:
+        return flow.settle(node)
+    places = [None if track is None else track.axis - own for track, own in zip(tracks, ranks, strict=True)]
+    if places[0] == -1 or places[1] == -2:
+        raise CoupledError("sums over time: a stream has no end")
+    if None not in places:
+        if -2 in places or -1 in places:
             raise CoupledError("compares steps with each other, as attention does")
         return aligned(flow, node, (0, 1), rank)
-    index, other = (0, 1) if a.track is not None else (1, 0)
-    track = flow.track(node, index)
-    if track is None:
-        raise CoupledError("computes with the number of time steps, which a stream does not have")
-    fact, own = flow.fact(node.inputs[other]), len(flow.shape(node, index))
-    if fact.latest and track.frames > 1:
-        raise CoupledError("combines every step with the last one (a final state, or the last frame)")
-    place = track.axis - own
-    if place < -2 and len(flow.shape(node, other)) >= -place and flow.shape(node, other)[place] != 1:
+    index, other = (0, 1) if a is not None else (1, 0)
+    track = flow.tracked(node, index)
+    refuse_latest(flow, node.inputs[other], track)
+    place = track.axis - ranks[index]
+    if place < -2 and ranks[other] >= -place and flow.shape(node, other)[place] != 1:
         raise CoupledError("multiplies each step by another matrix: a stream has no positions")
-    return flow.settle(node, index).at(rank + place).with_(fill=0.0)
+    return flow.settle(node, index).at(rank + place)
 
 
 def gemm(flow: Flow, node: ir.Node) -> Outcome:
     """Handle Gemm: time is a row of the result (from A) or a column (from B); C may have it, too."""
-    facts = [flow.fact(value) for value in node.inputs]
-    trans = [bool(number(node, "transA", 0)), bool(number(node, "transB", 0))]
-    if facts[0].track is not None and facts[1].track is not None:
+    tracks = [flow.track(node, index) for index in range(3)]
+    if tracks[0] is not None and tracks[1] is not None:
         raise CoupledError("compares steps with each other, or sums over them")
-    index = 0 if facts[0].track is not None else 1
-    track = facts[index].track
+    index = 0 if tracks[0] is not None else 1
+    track, bias = tracks[index], tracks[2]
     if track is None:
         raise CoupledError("adds a value over time to a product without time")
-    if track.axis != (1 if trans[index] else 0) ^ index:
+    if track.axis != node.attributes.get_int(("transA", "transB")[index], 0) ^ index:
         raise CoupledError("sums over time: a stream has no end")
-    other = facts[1 - index]
-    if other.latest and track.frames > 1:
-        raise CoupledError("combines every step with the last one (a final state, or the last frame)")
+    refuse_latest(flow, node.inputs[1 - index], track)
     placed = track.at(index)
-    if len(facts) > 2 and node.inputs[2] is not None:
-        if facts[2].track is not None:
-            return _with_bias(flow, node, index, placed, facts[2])
-        _accept(flow, node, 2, index - 2, placed)
-    return flow.settle(node, index).at(index).with_(fill=0.0)
-
-
-def _with_bias(flow: Flow, node: ir.Node, index: int, placed: Track, bias: Fact) -> Outcome:
-    own = bias.track
-    assert own is not None
-    same = (own.outer, own.inner, own.chunk, own.tail) == (
-        placed.outer,
-        placed.inner,
-        placed.chunk,
-        placed.tail,
-    )
-    if own.axis + 2 - len(flow.shape(node, 2)) != index or not same:
-        raise CoupledError("combines values whose time lies on different axes")
-    lag = max(0, own.lag, placed.lag)
-    flow.settle(node, index, lag)
-    flow.settle(node, 2, lag)
-    return placed.with_(lag=lag, fill=0.0)
+    if bias is not None:
+        return together(flow, node, {index: placed, 2: bias.at(bias.axis + 2 - len(flow.shape(node, 2)))})
+    if operand(node, 2) is not None:
+        accept(flow, node, 2, index - 2, placed)
+    return flow.settle(node, index).at(index)
 
 
 def einsum(flow: Flow, node: ir.Node) -> Outcome:
     """Handle Einsum: time is the same letter in all operands over time, and in the result."""
-    equation = text(node, "equation", "").replace(" ", "")
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if not arrow or "." in equation:
@@ -258,19 +224,13 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
             letters.add(term[track.axis])
             tracks[index] = track
     for index, term in enumerate(terms):
-        fact = flow.fact(node.inputs[index])
-        if index not in tracks and (fact.latest or letters & {*term}):
+        if index not in tracks and (node.inputs[index] in flow.latest or letters & {*term}):
             raise CoupledError("combines the steps with values that differ from step to step, or come later")
     letter = next(iter(letters))
     if len(letters) > 1 or letter not in right or any(term.count(letter) > 1 for term in terms):
         raise CoupledError("sums over time, or compares steps with each other")
-    kinds = {(t.outer, t.inner, t.chunk, t.tail) for t in tracks.values()}
-    if len(kinds) > 1:
-        raise CoupledError("combines values whose time lies on different axes")
-    lag = max(0, *(track.lag for track in tracks.values()))
-    for index in tracks:
-        flow.settle(node, index, lag)
-    return next(iter(tracks.values())).at(right.index(letter)).with_(lag=lag, fill=0.0)
+    place = right.index(letter)
+    return together(flow, node, {index: track.at(place) for index, track in tracks.items()})
 
 
 def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
@@ -278,18 +238,14 @@ def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
-    track = flow.track(node)
-    if track is None:
-        raise CoupledError("computes with the number of time steps, which a stream does not have")
+    track = flow.tracked(node)
     if flow.result(node)[track.axis] != flow.shape(node)[track.axis]:
         raise CoupledError("changes the length of the time axis")
-    for index in range(1, len(node.inputs)):
-        if flow.fact(node.inputs[index]).is_sized:
-            content = flow.fact(node.inputs[index]).content
-            assert content is not None
-            if content[1].size <= track.axis or content[1][track.axis] != track.chunk_size:
-                raise CoupledError("takes its sizes from the length of the sequence")
-    return flow.settle(node, 0).with_(fill=0.0)
+    for value in node.inputs[1:]:
+        sizes = flow.chunk_content(value) if flow.is_sized(value) else None
+        if sizes is not None and (sizes.size <= track.axis or sizes[track.axis] != track.chunk_size):
+            raise CoupledError("takes its sizes from the length of the sequence")
+    return flow.settle(node)
 
 
 _REDUCTIONS = {

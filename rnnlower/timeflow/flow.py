@@ -1,0 +1,345 @@
+"""The time axis, followed forward through a graph, node by node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.dependence import decided_by
+from rnnlower.graph.evaluation import Array
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import Located, captured, default_opset
+from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.timeflow.edits import Cached, Edit, Start
+from rnnlower.timeflow.tracks import (
+    MODERN_OPSET,
+    ChunkError,
+    CoupledError,
+    Sample,
+    Track,
+    fix_batch,
+    fix_shapes,
+    newer_opset,
+)
+
+LATEST = "latest"
+"""A rule's result for an output that follows from the stream and has no time axis."""
+
+Outcome = Track | str | None
+Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
+
+
+class Flow:
+    """The propagation of the time axis through a main graph without function calls.
+
+    Args:
+        model: The model; it is not changed.
+        sample: The time axes of the inputs, and sizes.
+        rules: For each operator, where the time of its inputs goes.
+        allow_delay: Whether the stream may be late.
+        strict: Whether a node that couples time steps is an error; else its outputs have no time.
+
+    Attributes:
+        whole, part: The facts about the model for the whole sequence, and for one chunk.
+        tracks: The position of the frames of each value that has any.
+        latest: The values that follow from the stream without a time axis: a final state, the last frame.
+            A chunk's is that of the sequence up to its end.
+        edits: The edits of the graph.
+        ahead: The nodes that look ahead, with the number of frames.
+        recurrent: The recurrent nodes that run over the time axis.
+        lost: The obstacles that were recorded, and if not strict, all others.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        sample: Sample,
+        rules: Mapping[str, Rule],
+        *,
+        allow_delay: bool = False,
+        strict: bool = True,
+    ) -> None:
+        self.model = model
+        self.sample = sample
+        self.allow_delay = allow_delay
+        self.strict = strict
+        self.opset = default_opset(model)
+        self.whole, self.part = Facts(model, declared=True), Facts(model, declared=True)
+        self.tracks: dict[ir.Value, Track] = {}
+        self.latest: set[ir.Value] = set()
+        self.edits: list[Edit] = []
+        self.ahead: dict[ir.Node, int] = {}
+        self.recurrent: list[ir.Node] = []
+        self.lost: list[CoupledError] = []
+        self._rules = rules
+        # The values of known content; true if it depends on the length.
+        self._is_sized: dict[ir.Value, bool] = {}
+
+    def run(self) -> Flow:
+        """Follow the axis to the end.
+
+        Raises:
+            CoupledError: A node couples time steps.
+        """
+        for value in self.model.graph.inputs:
+            shape = self.sample.shape(value)
+            if value.name is not None and value.name in self.sample.axes:
+                self.tracks[value] = Track(self.sample.axes[value.name], self.sample)
+            if shape is not None:
+                self.whole.assume(value, shape)
+                self.part.assume(value, self._of_chunk(value, shape))
+        for node in self.model.graph:
+            self._visit(node)
+        self._refuse_recorded()
+        return self
+
+    # Queries of the rules.
+
+    def track(self, node: ir.Node, index: int = 0) -> Track | None:
+        """Return the position of an input's frames."""
+        value = operand(node, index)
+        return None if value is None else self.tracks.get(value)
+
+    def tracked(self, node: ir.Node, index: int = 0) -> Track:
+        """Return the position of the frames of an input that must have some."""
+        track = self.track(node, index)
+        if track is None:
+            raise CoupledError("computes with the number of time steps, which a stream does not have")
+        return track
+
+    def streams(self, value: ir.Value | None) -> bool:
+        """Return whether a value follows from the stream."""
+        return value in self.tracks or value in self.latest
+
+    def is_sized(self, value: ir.Value | None) -> bool:
+        """Return whether a content depends on the length: a chunk's is not that of the whole sequence."""
+        return value is not None and self._is_sized.get(value, False)
+
+    def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
+        """Return the shape of an input for the whole sequence."""
+        shape = self.shape_of(operand(node, index))
+        if shape is None:
+            raise CoupledError("has an input of unknown shape")
+        return shape
+
+    def result(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
+        """Return the shape of an output for the whole sequence."""
+        shape = self.shape_of(node.outputs[index])
+        if shape is None:
+            raise CoupledError(
+                "has a result of unknown shape", newer_opset() if self.opset < MODERN_OPSET else fix_shapes()
+            )
+        return shape
+
+    def shape_of(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """Return the shape of a value for the whole sequence."""
+        shape = self.whole.shape(value)
+        return None if shape is None or None in shape else shape  # type: ignore[return-value]
+
+    def content(self, value: ir.Value | None) -> Array | None:
+        """Return what a value holds for the whole sequence, if that follows from constants and sizes."""
+        if value is None or (value.producer() is not None and value not in self._is_sized):
+            return None
+        return self.whole.constant(value)
+
+    def chunk_content(self, value: ir.Value | None) -> Array | None:
+        """Return what a value holds for a chunk, if that follows from constants and sizes."""
+        return self.part.constant(value) if self.is_sized(value) else self.content(value)
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType:
+        """Return the type of a value."""
+        type_ = self.whole.type(value)
+        return ir.DataType.FLOAT if type_ is None else type_.dtype
+
+    def name(self, node: ir.Node) -> str:
+        """Return the name of a node; unnamed ones are named after operator and number."""
+        return located(self.model, node).name
+
+    def shifts(self) -> str:
+        """Describe the nodes that shift time, for messages."""
+        ahead = (
+            f"{node.op_type} node {self.name(node)!r}, which looks {frames} frame{'s' * (frames > 1)} ahead"
+            for node, frames in self.ahead.items()
+        )
+        return " and ".join(ahead) or "frames that are put in front of the sequence, or cut off its end"
+
+    # Actions of the rules.
+
+    def record(self, node: ir.Node, problem: str) -> None:
+        """Record an obstacle after which time can be followed further: all of them are told together."""
+        self.lost.append(CoupledError(problem, node=node))
+
+    def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
+        """Refuse a chunk that is not a multiple of this number of a value's frames."""
+        if track.chunk % frames and self.strict:
+            # A frame may be several time steps.
+            steps = self.sample.chunk // math.gcd(self.sample.chunk, track.chunk)
+            raise ChunkError(node, problem, steps * frames)
+
+    def settle(self, node: ir.Node, index: int = 0, lag: int | None = None) -> Track:
+        """Make an input late by the given lag, or at least not ahead of the stream."""
+        track = self.tracked(node, index)
+        wanted = max(track.lag, 0) if lag is None else lag
+        if wanted != track.lag:
+            fill = track.fill if track.lag < 0 else 0.0
+            self.cache(node, index, track, wanted - track.lag, track.chunk, fill)
+        return track.with_(lag=wanted, fill=0.0)
+
+    def settle_output(self, place: int, lag: int) -> Track:
+        """Make an output of the model late by the given lag."""
+        value = self.model.graph.outputs[place]
+        track = self.tracks[value]
+        if lag != track.lag:
+            fill = track.fill if track.lag < 0 else 0.0
+            self._cache(None, place, value, track, lag - track.lag, track.chunk, fill)
+        return track.with_(lag=lag)
+
+    def wait(self, node: ir.Node, index: int) -> tuple[Track, int]:
+        """Make an input late by whole chunks and return their number: a state must not see earlier frames.
+
+        Frames that leave the stream before the first one belong to no step.
+        """
+        track = self.tracked(node, index)
+        calls = -(-max(track.lag, 0) // track.chunk)
+        return self.settle(node, index, calls * track.chunk), calls
+
+    def cache(
+        self, node: ir.Node, index: int, track: Track, frames: int, take: int, start: Start, calls: int = 0
+    ) -> None:
+        """Keep frames of an input for the next chunk, and put them before it."""
+        value = node.inputs[index]
+        assert value is not None
+        self._cache(node, index, value, track, frames, take, start, calls)
+
+    def _cache(
+        self,
+        node: ir.Node | None,
+        index: int,
+        value: ir.Value,
+        track: Track,
+        frames: int,
+        take: int,
+        start: Start,
+        calls: int = 0,
+    ) -> None:
+        if track.outer != 1:
+            raise CoupledError(
+                "needs frames of the chunk before, but time is folded behind another axis", fix_batch()
+            )
+        named = [self.sample.named(size) for size in self.shape_of(value) or ()]
+        named[track.axis] = frames * track.inner
+        kept, drop = frames * track.inner, (frames + track.chunk - take) * track.inner
+        dtype = self.dtype(value)
+        self.edits.append(
+            Cached(node, index, track.axis, kept, drop, start, tuple(named), value, dtype, calls)
+        )
+
+    def _visit(self, node: ir.Node) -> None:
+        try:
+            self._follow(node)
+        except CoupledError as error:
+            error.node = error.node or node
+            self._refuse_recorded()
+            if self.strict:
+                raise
+            self.lost.append(error)
+
+    def _refuse_recorded(self) -> None:
+        if self.strict and self.lost:
+            first, *others = self.lost
+            first.also = [error.node for error in others if error.node is not None]
+            raise first
+
+    def _follow(self, node: ir.Node) -> None:
+        in_body = captured(node)
+        if any(value in self.tracks or self.is_sized(value) for value in in_body):
+            remedy = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
+            raise CoupledError(
+                "has a body that reads values over time; only the main graph is streamed", remedy
+            )
+        if self._has_content(node):
+            return
+        if any(value in self.tracks or self.is_sized(value) for value in node.inputs):
+            self._apply(node)
+        elif any(value in self.latest for value in (*in_body, *node.inputs)):
+            self.latest.update(node.outputs)
+
+    def _has_content(self, node: ir.Node) -> bool:
+        """Return whether the content of a node's output follows from constants and sizes, and note it."""
+        over_time = any(value in self.tracks or self.is_sized(value) for value in node.inputs)
+        reads_shape = node.op_type in ("Shape", "Size") and not node.domain
+        if not reads_shape:
+            if over_time and node.op_type in _FILLING:
+                # It is as long as the sequence: a value over time whose content is not known.
+                return False
+            if any(value is not None and self._lacks_content(value) for value in node.inputs):
+                return False
+        contents = [(self.whole.constant(out), over_time and self.part.constant(out)) for out in node.outputs]
+        for out, (whole, chunk) in zip(node.outputs, contents, strict=True):
+            if whole is not None and chunk is not None:
+                self._is_sized[out] = over_time and not _same(whole, chunk)
+        return node.outputs[0] in self._is_sized
+
+    def _lacks_content(self, value: ir.Value) -> bool:
+        if value.producer() is None:
+            return value.is_graph_input() or not value.is_initializer()
+        return value not in self._is_sized
+
+    def _apply(self, node: ir.Node) -> None:
+        rule = self._rules.get(node.op_type) if not node.domain or is_recurrent(node) else None
+        if rule is None:
+            domain = f"{node.domain}." if node.domain else ""
+            raise CoupledError(
+                f"may couple time steps: the behavior of {domain}{node.op_type} over time is not known"
+            )
+        outcome = rule(self, node)
+        outcomes = outcome if isinstance(outcome, list) else [outcome] * len(node.outputs)
+        for out, one in zip(node.outputs, outcomes, strict=False):
+            shape = self.shape_of(out)
+            if isinstance(one, Track):
+                if shape is not None and shape[one.axis : one.axis + 1] != (one.size,):
+                    raise CoupledError("changes the length of the time axis in a way that is not followed")
+                self.tracks[out] = one
+            elif one == LATEST:
+                self.latest.add(out)
+            if shape is not None:
+                self.part.assume(out, self._of_chunk(out, shape))
+
+    def _of_chunk(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a value for a chunk."""
+        track = self.tracks.get(value)
+        return shape if track is None else (*shape[: track.axis], track.chunk_size, *shape[track.axis + 1 :])
+
+
+def located(model: ir.Model, node: ir.Node) -> Located:
+    """Return a node of the main graph with its name; unnamed ones are named after operator and number."""
+    name = node.name
+    if not name:
+        twins = [other for other in model.graph if other.op_type == node.op_type]
+        name = f"{node.op_type}_{twins.index(node)}"
+    return Located(node, name, "", model.opset_imports.get("", 1))
+
+
+_FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
+
+
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node, ``None`` if it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def axes_of(flow: Flow, node: ir.Node, index: int = 1) -> list[int] | None:
+    """Return the axes of an operator: an attribute, or the constant input at ``index``."""
+    given, value = node.attributes.get_ints("axes"), operand(node, index)
+    content = flow.content(value)
+    if given is None and value is not None and content is None:
+        raise CoupledError("works on axes that are not constant")
+    return list(given) if given is not None else None if content is None else [*map(int, content.reshape(-1))]
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

@@ -1,0 +1,209 @@
+"""Operators that move axes or change shapes: where the frames are, even if folded into another axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.timeflow.edits import Replaced, SetAttribute
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, axes_of, operand
+from rnnlower.timeflow.tracks import CoupledError, Track
+
+
+def moved_track(flow: Flow, node: ir.Node) -> Track:
+    """Return the track of the moved value; the other inputs only control the move."""
+    track = flow.track(node)
+    if track is None:
+        raise CoupledError(
+            "takes sizes or positions from the number of time steps in a way that is not followed"
+        )
+    if any(map(flow.streams, node.inputs[1:])):
+        raise CoupledError("moves values to positions that follow from the stream")
+    return track
+
+
+def _transpose(flow: Flow, node: ir.Node) -> Outcome:
+    track, rank = moved_track(flow, node), len(flow.shape(node))
+    perm = node.attributes.get_ints("perm") or tuple(reversed(range(rank)))
+    return track.at(perm.index(track.axis))
+
+
+def _squeeze(flow: Flow, node: ir.Node) -> Outcome:
+    track, shape = moved_track(flow, node), flow.shape(node)
+    axes = axes_of(flow, node)
+    if axes is None:
+        axes = [axis for axis, size in enumerate(shape) if size == 1]
+        if track.chunk_size == 1 and track.axis not in axes:
+            flow.edits.append(_explicit_squeeze(flow, node, axes))
+    removed = {axis % len(shape) for axis in axes}
+    if track.axis in removed:
+        return LATEST
+    return track.at(track.axis - sum(axis < track.axis for axis in removed))
+
+
+def _explicit_squeeze(flow: Flow, node: ir.Node, axes: list[int]) -> Replaced | SetAttribute:
+    if flow.opset < 13:
+        return SetAttribute(node, "axes", tuple(axes))
+    return Replaced(node, 1, np.array(axes, np.int64))
+
+
+def _unsqueeze(flow: Flow, node: ir.Node) -> Outcome:
+    track, rank = moved_track(flow, node), len(flow.result(node))
+    new = {axis % rank for axis in axes_of(flow, node) or ()}
+    return track.at([axis for axis in range(rank) if axis not in new][track.axis])
+
+
+def _tile(flow: Flow, node: ir.Node) -> Outcome:
+    track, repeats = moved_track(flow, node), flow.content(node.inputs[1])
+    if repeats is None or flow.is_sized(node.inputs[1]):
+        raise CoupledError("repeats by a number that is not constant")
+    if int(repeats.reshape(-1)[track.axis]) != 1:
+        raise CoupledError("repeats the sequence")
+    return track
+
+
+def _split(flow: Flow, node: ir.Node) -> Outcome:
+    track = moved_track(flow, node)
+    if node.attributes.get_int("axis", 0) % len(flow.shape(node)) == track.axis:
+        raise CoupledError("cuts the sequence into parts")
+    return track
+
+
+def _range(flow: Flow, node: ir.Node) -> Outcome:
+    raise CoupledError("numbers the steps from the first one: a stream has no positions")
+
+
+def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
+    """Return the position of the frames after a change of shape."""
+    track, before, after = moved_track(flow, node), flow.shape(node), flow.result(node)
+    ahead = math.prod(before[: track.axis]) * track.outer
+    places = []
+    passed = 1
+    for axis, size in enumerate(after):
+        if passed and ahead % passed == 0:
+            outer = ahead // passed
+            if size % (outer * track.frames) == 0 and size:
+                places.append(track.with_(axis=axis, outer=outer, inner=size // (outer * track.frames)))
+        passed *= size
+    # One step fits everywhere: an axis of its own is the most likely.
+    if places:
+        return min(places, key=lambda place: (place.outer != 1) + (place.inner != 1))
+    if track.frames == 1:
+        return LATEST
+    return _framed(flow, node, track, ahead, after)
+
+
+def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
+    """Handle frames of several samples each: the time axis is split into two."""
+    passed = 1
+    for axis, size in enumerate(after):
+        if passed == ahead and size > 1 and track.frames % size == 0 and track.inner == 1:
+            length = track.frames // size
+            if track.tail or track.lag:
+                raise CoupledError("cuts the time axis into frames after a node that shifts it")
+            flow.require_multiple(node, track, length, f"cuts the time axis into frames of {length}")
+            return track.with_(axis=axis, stride=track.stride * length, outer=1)
+        passed *= size
+    raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")
+
+
+def _reshape(flow: Flow, node: ir.Node) -> Outcome:
+    outcome = _reshaped(flow, node)
+    if isinstance(outcome, Track):
+        _fit_target(flow, node, outcome)
+    return outcome
+
+
+def _fit_target(flow: Flow, node: ir.Node, track: Track) -> None:
+    """Make a target shape that contains the length of the sequence fit a chunk."""
+    wanted = list(flow.result(node))
+    wanted[track.axis] = track.chunk_size
+    whole, chunk = _targets(flow, node, node.attributes.get_ints("shape"), operand(node, 1))
+    if track.axis < len(whole) and whole[track.axis] == track.size == chunk[track.axis] != track.chunk_size:
+        if flow.is_sized(operand(node, 1)):
+            raise CoupledError("takes its shape from a computation that is not followed")
+        chunk[track.axis] = track.chunk_size
+        if "shape" in node.attributes:
+            flow.edits.append(SetAttribute(node, "shape", tuple(chunk)))
+        else:
+            flow.edits.append(Replaced(node, 1, np.array(chunk, np.int64)))
+    before = list(flow.shape(node))
+    before[flow.tracked(node).axis] = flow.tracked(node).chunk_size
+    if _resolve(chunk, before, bool(node.attributes.get_int("allowzero", 0))) != wanted:
+        raise CoupledError("has a shape for the length of the sequence that fits no chunk")
+
+
+def _targets(
+    flow: Flow, node: ir.Node, given: Sequence[int] | None, value: ir.Value | None
+) -> tuple[list[int], list[int]]:
+    """Return the shape that a node makes of the whole sequence, and of a chunk."""
+    if given is not None:
+        return list(given), list(given)
+    whole, chunk = flow.content(value), flow.chunk_content(value)
+    if whole is None or chunk is None:
+        raise CoupledError("takes its shape from a computation that is not followed")
+    return [*map(int, whole.reshape(-1))], [*map(int, chunk.reshape(-1))]
+
+
+def _resolve(target: list[int], before: list[int], exact: bool) -> list[int]:
+    sizes = [
+        before[axis] if size == 0 and not exact and axis < len(before) else size
+        for axis, size in enumerate(target)
+    ]
+    if -1 in sizes:
+        known = math.prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = math.prod(before) // known if known else 0
+    return sizes
+
+
+def _expand(flow: Flow, node: ir.Node) -> Outcome:
+    if flow.streams(node.inputs[1]):
+        raise CoupledError("takes its shape from values of the stream")
+    whole, chunk = _targets(flow, node, None, node.inputs[1])
+    rank, track = len(flow.result(node)), flow.track(node)
+    if track is None:
+        if node.inputs[0] in flow.latest:
+            raise CoupledError("hands the last step (a final state, or the last frame) to every step")
+        return _filled(flow, rank, whole, chunk)
+    placed = track.at(track.axis + rank - len(flow.shape(node)))
+    index = placed.axis - (rank - len(whole))
+    if index >= 0 and chunk[index] not in (1, placed.chunk_size):
+        if chunk[index] != placed.size or flow.is_sized(node.inputs[1]):
+            raise CoupledError("takes its shape from a computation that is not followed")
+        whole[index] = 1
+        flow.edits.append(Replaced(node, 1, np.array(whole, np.int64)))
+    return placed
+
+
+def _constant_of_shape(flow: Flow, node: ir.Node) -> Outcome:
+    return _filled(flow, len(flow.result(node)), *_targets(flow, node, None, node.inputs[0]))
+
+
+def _filled(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:
+    """Handle a value that is the same at every step: as long as the sequence, and as a chunk."""
+    differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
+    steps = flow.sample.steps
+    if len(differ) != 1 or whole[differ[0]] * flow.sample.chunk != chunk[differ[0]] * steps:
+        raise CoupledError("takes its shape from the number of time steps in a way that is not followed")
+    # A value that is the same at every step may be folded either way.
+    size = whole[differ[0]]
+    frames = math.gcd(size, steps)
+    axis = differ[0] + rank - len(whole)
+    return Track(axis, flow.sample, stride=steps // frames, outer=size // frames)
+
+
+RESHAPING: dict[str, Rule] = {
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Flatten": _reshaped,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,26 @@
+"""The rule of each known operator over time, one row per operator; any other operator is refused."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.timeflow.bounds import BOUNDS
+from rnnlower.timeflow.flow import Flow, Rule
+from rnnlower.timeflow.pointwise import ALONG, POINTWISE
+from rnnlower.timeflow.recurrence import RECURRENCE
+from rnnlower.timeflow.reshaping import RESHAPING
+from rnnlower.timeflow.tracks import Sample
+from rnnlower.timeflow.windows import WINDOWS
+
+RULES: dict[str, Rule] = {**POINTWISE, **ALONG, **RESHAPING, **BOUNDS, **WINDOWS, **RECURRENCE}
+
+
+def follow(model: ir.Model, sample: Sample, *, allow_delay: bool = True, strict: bool = False) -> Flow:
+    """Follow the time axis of the sample's inputs through a main graph without function calls.
+
+    Afterwards the flow has the track of each value over time, and the obstacles.
+
+    Raises:
+        CoupledError: A node couples time steps, and the flow is strict.
+    """
+    return Flow(model, sample, RULES, allow_delay=allow_delay, strict=strict).run()
