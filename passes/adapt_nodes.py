@@ -25,7 +25,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach, remove_orphans
-from rnnlower.graph.facts import Facts, Shape
+from rnnlower.graph.evaluation import Shape
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.splicing import replace_outputs

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.graph.facts import Shape
+from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 

@@ -17,6 +17,7 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 
 Array: TypeAlias = NDArray[Any]
 Dims = tuple[int | ir.SymbolicDim | None, ...]
+Shape = tuple[int | None, ...]
 
 _NAMES = """
     Abs Add And ArgMax ArgMin BitShift Cast Ceil Clip Compress Concat Constant ConstantOfShape CumSum

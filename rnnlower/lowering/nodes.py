@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.facts import Shape
+from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.dialect import Dialect

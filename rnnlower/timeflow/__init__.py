@@ -1,1 +1,1 @@
-"""Where time goes in a graph: the time axis of every value, by a rule for each operator."""
+"""Analysis of time in a graph: the time axis of every value, by a rule for each operator."""

@@ -68,7 +68,7 @@ class Flow:
         self.allow_delay = allow_delay
         self.strict = strict
         self.opset = default_opset(model)
-        self.whole, self.part = Facts(model, declared=True), Facts(model, declared=True)
+        self.whole, self.part = (Facts(model, declared=True) for _ in range(2))
         self.tracks: dict[ir.Value, Track] = {}
         self.latest: set[ir.Value] = set()
         self.edits: list[Edit] = []
@@ -271,15 +271,16 @@ class Flow:
     def _has_content(self, node: ir.Node) -> bool:
         """Return whether the content of a node's output follows from constants and sizes, and note it."""
         over_time = any(value in self.tracks or self.is_sized(value) for value in node.inputs)
-        reads_shape = node.op_type in ("Shape", "Size") and not node.domain
-        if not reads_shape:
+        if node.op_type not in ("Shape", "Size") or node.domain:
             if over_time and node.op_type in _FILLING:
                 # It is as long as the sequence: a value over time whose content is not known.
                 return False
             if any(value is not None and self._lacks_content(value) for value in node.inputs):
                 return False
-        contents = [(self.whole.constant(out), over_time and self.part.constant(out)) for out in node.outputs]
-        for out, (whole, chunk) in zip(node.outputs, contents, strict=True):
+        for out in node.outputs:
+            whole = chunk = self.whole.constant(out)
+            if over_time:
+                chunk = self.part.constant(out)
             if whole is not None and chunk is not None:
                 self._is_sized[out] = over_time and not _same(whole, chunk)
         return node.outputs[0] in self._is_sized
@@ -298,15 +299,14 @@ class Flow:
             )
         outcome = rule(self, node)
         outcomes = outcome if isinstance(outcome, list) else [outcome] * len(node.outputs)
-        for out, one in zip(node.outputs, outcomes, strict=False):
-            shape = self.shape_of(out)
-            if isinstance(one, Track):
-                if shape is not None and shape[one.axis : one.axis + 1] != (one.size,):
+        for index, (out, one) in enumerate(zip(node.outputs, outcomes, strict=False)):
+            if isinstance(one, Track) and out.name:
+                if self.result(node, index)[one.axis : one.axis + 1] != (one.size,):
                     raise CoupledError("changes the length of the time axis in a way that is not followed")
                 self.tracks[out] = one
             elif one == LATEST:
                 self.latest.add(out)
-            if shape is not None:
+            if (shape := self.shape_of(out)) is not None:
                 self.part.assume(out, self._of_chunk(out, shape))
 
     def _of_chunk(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -144,12 +144,14 @@ def _reduce(flow: Flow, node: ir.Node) -> Outcome:
     if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
         return _along([], flow, node, "reduces")
     axes = axes or list(range(len(flow.shape(node))))
-    return _along(axes, flow, node, _REDUCTIONS[node.op_type], bool(node.attributes.get_int("keepdims", 1)))
+    keeps = node.attributes.get_int("keepdims", 1)
+    return _along(axes, flow, node, _REDUCTIONS[node.op_type], bool(keeps))
 
 
 def _arg(flow: Flow, node: ir.Node) -> Outcome:
     axes = [node.attributes.get_int("axis", 0)]
-    return _along(axes, flow, node, "searches", bool(node.attributes.get_int("keepdims", 1)))
+    keeps = node.attributes.get_int("keepdims", 1)
+    return _along(axes, flow, node, "searches", bool(keeps))
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:

@@ -18,7 +18,7 @@ RULES: dict[str, Rule] = {**POINTWISE, **ALONG, **RESHAPING, **BOUNDS, **WINDOWS
 def follow(model: ir.Model, sample: Sample, *, allow_delay: bool = True, strict: bool = False) -> Flow:
     """Follow the time axis of the sample's inputs through a main graph without function calls.
 
-    Afterwards the flow has the track of each value over time, and the obstacles.
+    The result has the track of each value over time, and the obstacles.
 
     Raises:
         CoupledError: A node couples time steps, and the flow is strict.

@@ -1,0 +1,199 @@
+"""Types, shapes and contents of values, derived from a node and what is known of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.evaluation import (
+    FOLDABLE,
+    Array,
+    Dims,
+    Shape,
+    bytes_at_most,
+    evaluate,
+    infer,
+    may_be_sizes,
+)
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.symbols import MOST_SIZES, SIZE_TYPES, UNKNOWN, compute_sizes, is_known, shape_of_sizes
+from rnnlower.graph.walk import default_opset, dim_name
+
+_LARGEST = 1 << 26
+"""Largest total size in bytes of a node's inputs and outputs at which it is evaluated."""
+
+
+class NodeFacts:
+    """The facts about values, and their derivation for single nodes; `Facts` visits the nodes in order.
+
+    Args:
+        model, weights, declared: As in `Facts`.
+    """
+
+    def __init__(self, model: ir.Model, *, weights: bool, declared: bool) -> None:
+        self.model = model
+        self._weights, self._declared = weights, declared
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget everything: the model's inputs, its opset or the meaning of its values have changed."""
+        self.opset = default_opset(self.model)
+        self._imports: Mapping[str, int] = {"": self.opset, **self.model.opset_imports}
+        self._unknown_sizes = 0
+        self._visited: set[ir.Node] = set()
+        self._contents: dict[ir.Value, Array] = {}
+        self._sizes: dict[ir.Value, Array] = {}
+        self._types: dict[ir.Value, ir.TypeProtocol] = {}
+        self._dims: dict[ir.Value, Dims] = {}
+        self.failures: dict[ir.Node, Exception] = {}
+
+    def _know(self, value: ir.Value) -> None:
+        """Visit the nodes that determine the value."""
+        raise NotImplementedError
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """Return the constant content of a value, or ``None`` if it is not known."""
+        content = None if value is None else self._content(value)
+        return content if content is None or isinstance(content, np.ndarray) else np.asarray(content.numpy())
+
+    def _content(self, value: ir.Value) -> Array | ir.TensorProtocol | None:
+        """Return the content of a value without reading a file that holds it."""
+        self._know(value)
+        if value in self._contents:
+            return self._contents[value]
+        is_default = self._declared and self.model.ir_version < FREE_INITIALIZERS_IR
+        tensor = value.const_value if is_default and value.is_initializer() else constant_of(value)
+        if tensor is None or tensor.nbytes > _LARGEST or tensor.dtype == ir.DataType.STRING:
+            return None
+        return tensor
+
+    def computed(self, value: ir.Value) -> Array | None:
+        """Return the content of a value that nodes compute from constants and static sizes."""
+        self._know(value)
+        return self._contents.get(value)
+
+    def dims(self, value: ir.Value | None) -> Dims | None:
+        """Return the shape of a value, or ``None`` for an unknown rank.
+
+        A size is a number, a symbol of the model or an expression of symbols, or a symbol of its own: two
+        unknown sizes are equal where their symbols are.
+        """
+        if value is None:
+            return None
+        self._know(value)
+        if value not in self._dims:
+            self._learn(value, None, None)
+        return self._dims.get(value)
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """Return the shape of a value, with ``None`` for a size that is no number or an unknown rank."""
+        dims = self.dims(value)
+        if dims is None or any(isinstance(dim, int) and dim < 0 for dim in dims):
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in dims)
+
+    def type(self, value: ir.Value | None) -> ir.TypeProtocol | None:
+        """Return the type of a value: the declared one, or else the inferred one."""
+        if value is None or value.type is not None:
+            return None if value is None else value.type
+        self._know(value)
+        return self._types.get(value)
+
+    def replaced(self, old: ir.Value, new: ir.Value) -> None:
+        """Note that another value has taken the place of one: what is known of it stays known."""
+        self._learn(new, self.type(old), self.dims(old))
+        if (content := self.constant(old)) is not None:
+            self._contents[new] = content
+        elif (sizes := self._sizes.get(old)) is not None:
+            self._sizes[new] = sizes
+
+    def assume(self, value: ir.Value, dims: Dims) -> None:
+        """Take a shape as given, whatever follows from the model: a caller follows it by other means."""
+        self._dims[value] = dims
+        if (node := value.producer()) is not None:
+            self._visited.add(node)
+
+    def _evaluate(self, node: ir.Node) -> bool:
+        """Compute a node whose inputs are constants, or of whose input only the shape matters."""
+        is_weight = self._weights and node.op_type == "DequantizeLinear"
+        if node.domain or not (is_weight or node.op_type in FOLDABLE):
+            return False
+        if node.op_type in ("Shape", "Size"):
+            shape = self.shape(node.inputs[0])
+            arrays: list[Array | None] = [None]
+            if shape is not None and None not in shape:
+                # An array that takes no memory stands for the shape.
+                arrays = [np.broadcast_to(np.int8(0), shape)]  # type: ignore[arg-type]
+        elif any(value is not None and self._content(value) is None for value in node.inputs):
+            return False
+        else:
+            arrays = [self.constant(value) for value in node.inputs]
+        for value, array in zip(node.inputs, arrays, strict=True):
+            if value is not None and array is None:
+                return False
+        if bytes_at_most(node, arrays) > _LARGEST:
+            return False
+        outputs = evaluate(node, arrays, self._imports[""], self.failures, all_types=self._weights)
+        if outputs is None or sum(array.nbytes for array in outputs) > _LARGEST:
+            return False
+        for value, array in zip(node.outputs, outputs, strict=True):
+            self._contents[value] = array
+            self._learn(value, ir.TensorType(ir.DataType.from_numpy(array.dtype)), array.shape)
+        return True
+
+    def _infer(self, node: ir.Node) -> None:
+        dims = [self.dims(value) for value in node.inputs]
+        types = [self.type(value) for value in node.inputs]
+        contents = [self._sizes_for_inference(value) for value in node.inputs]
+        found = infer(node, types, dims, contents, self._imports, self.model.ir_version)
+        for value, (type_, inferred) in zip(node.outputs, found, strict=True):
+            self._learn(value, type_, inferred)
+        sizes = [self._sizes_in(value) for value in node.inputs]
+        first = dims[0] if dims else None
+        if (shape := shape_of_sizes(node, sizes, first)) is not None:
+            self._learn(node.outputs[0], None, shape)
+        if (
+            made := compute_sizes(node, sizes, first, self._imports[""])
+        ) is not None and made.size <= MOST_SIZES:
+            self._sizes[node.outputs[0]] = made
+
+    def _sizes_for_inference(self, value: ir.Value | None) -> Array | None:
+        content = None if value is None else self._content(value)
+        return self.constant(value) if content is not None and may_be_sizes(content) else None
+
+    def _sizes_in(self, value: ir.Value | None) -> Array | None:
+        """Return the content of a value as sizes, if it may be one."""
+        type_, shape = self.type(value), self.shape(value)
+        if value is None or value in self._sizes:
+            return None if value is None else self._sizes[value]
+        if not isinstance(type_, ir.TensorType) or type_.dtype not in SIZE_TYPES:
+            return None
+        if shape is None or len(shape) > 1 or None in shape or shape > (MOST_SIZES,):
+            return None
+        content = self.constant(value)
+        return np.full(shape, None) if content is None else content.astype(object)  # type: ignore[arg-type]
+
+    def _learn(self, value: ir.Value, type_: ir.TypeProtocol | None, dims: Dims | None) -> None:
+        if type_ is not None:
+            self._types[value] = type_
+        if value.shape is not None and (self._declared or (dims is None and value.producer() is None)):
+            # Some exporters declare -1 for an unknown size.
+            said = [
+                dim if dim_name(dim) or (isinstance(dim, int) and dim >= 0) else None for dim in value.shape
+            ]
+            if dims is None or len(dims) == len(said):
+                pairs = zip(dims or said, said, strict=True)
+                dims = tuple(b if b is not None and not is_known(a) else a for a, b in pairs)
+        if dims is not None:
+            self._dims[value] = tuple(self._unknown_size() if dim is None else dim for dim in dims)
+
+    def _unknown_size(self) -> ir.SymbolicDim:
+        self._unknown_sizes += 1
+        return ir.SymbolicDim(f"{UNKNOWN}{self._unknown_sizes}")
+
+    def _forget(self, value: ir.Value) -> None:
+        for known in (self._contents, self._sizes, self._types, self._dims):
+            known.pop(value, None)
