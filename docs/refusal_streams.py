@@ -57,6 +57,7 @@ STREAMS = [
         STREAM,
         then(x(TensorProto.FLOAT, 5, 1, 3), conv(2, 0, stride=2), only_final),
     ),
+    Case("a sequence without steps", STREAM, x(TensorProto.FLOAT, 0, 1, 3)),
     Case("a chunk that is longer than the sequence", f"{STREAM} --chunk 6", x(TensorProto.FLOAT, 5, 1, 3)),
     Case(
         "two lengths",

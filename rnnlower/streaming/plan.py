@@ -53,6 +53,8 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
         UnsupportedModelError: A node couples time steps.
     """
     steps = fixed_steps(model, axes)
+    if steps == 0:
+        raise OptionError("the model has 0 time steps, so nothing to stream")
     sizes = _ANY if chunk is None and steps is None else (chunk or 1,)
     plans = [_analyze(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
     few, more = plans[0], plans[-1]

@@ -121,18 +121,17 @@ class Flow:
 
     def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input for the whole sequence."""
-        shape = self.shape_of(operand(node, index))
-        if shape is None:
-            raise CoupledError("has an input of unknown shape")
-        return shape
+        return self._known_shape(operand(node, index), "an input")
 
-    def result(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
-        """Return the shape of an output for the whole sequence."""
-        shape = self.shape_of(node.outputs[index])
+    def result(self, node: ir.Node) -> tuple[int, ...]:
+        """Return the shape of the first output for the whole sequence."""
+        return self._known_shape(node.outputs[0], "a result")
+
+    def _known_shape(self, value: ir.Value | None, what: str) -> tuple[int, ...]:
+        shape = self.shape_of(value)
         if shape is None:
-            raise CoupledError(
-                "has a result of unknown shape", newer_opset() if self.opset < MODERN_OPSET else fix_shapes()
-            )
+            remedy = newer_opset() if self.opset < MODERN_OPSET else fix_shapes()
+            raise CoupledError(f"has {what} of unknown shape", remedy)
         return shape
 
     def shape_of(self, value: ir.Value | None) -> tuple[int, ...] | None:
@@ -299,14 +298,15 @@ class Flow:
             )
         outcome = rule(self, node)
         outcomes = outcome if isinstance(outcome, list) else [outcome] * len(node.outputs)
-        for index, (out, one) in enumerate(zip(node.outputs, outcomes, strict=False)):
-            if isinstance(one, Track) and out.name:
-                if self.result(node, index)[one.axis : one.axis + 1] != (one.size,):
+        for out, one in zip(node.outputs, outcomes, strict=False):
+            shape = self.shape_of(out)
+            if isinstance(one, Track):
+                if shape is not None and shape[one.axis : one.axis + 1] != (one.size,):
                     raise CoupledError("changes the length of the time axis in a way that is not followed")
                 self.tracks[out] = one
             elif one == LATEST:
                 self.latest.add(out)
-            if (shape := self.shape_of(out)) is not None:
+            if shape is not None:
                 self.part.assume(out, self._of_chunk(out, shape))
 
     def _of_chunk(self, value: ir.Value, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -140,8 +140,8 @@ def _from_axis(first: int, what: str) -> Rule:
 
 
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
-    axes = axes_of(flow, node)
-    if not axes and node.attributes.get_int("noop_with_empty_axes", 0):
+    axes, keeps_all = axes_of(flow, node), node.attributes.get_int("noop_with_empty_axes", 0)
+    if keeps_all and not axes:
         return _along([], flow, node, "reduces")
     axes = axes or list(range(len(flow.shape(node))))
     keeps = node.attributes.get_int("keepdims", 1)

@@ -455,6 +455,12 @@ def test_an_opset_that_shapes_are_not_inferred_for_has_a_remedy() -> None:
         StreamPass(time_axes={"X": 0})(model)
 
 
+def test_a_sequence_without_steps_is_refused() -> None:
+    model = parsed("main (float[0, 1, 4] X) => (float[0, 1, 1, 8] Y) { Y = GRU <hidden_size = 8> (X, W, R) }")
+    with pytest.raises(OptionError, match="the model has 0 time steps"):
+        StreamPass(time_axes={"X": 0})(model)
+
+
 def test_a_model_without_a_recurrent_node_is_told_so() -> None:
     message = refusal("main (float[T, 4] X) => (float[T, 4] Y) { Y = Relu (X) }")
     assert "the model has no recurrent node" in message
