@@ -22,7 +22,6 @@ from rnnlower.timeflow.edits import (
     SetAttribute,
     Start,
     Summed,
-    WithoutInput,
 )
 
 _STATE_INPUTS = {"initial_h": (5, 1, "h"), "initial_c": (6, 2, "c")}
@@ -60,7 +59,6 @@ class StreamRewriter:
             Replaced: self._replace,
             SetAttribute: self._set_attribute,
             Summed: self._sum,
-            WithoutInput: self._drop,
         }
         for edit in analysis.edits:
             steps[type(edit)](edit)
@@ -227,18 +225,13 @@ class StreamRewriter:
         old = edit.node.inputs[edit.index] if edit.index < len(edit.node.inputs) else None
         if edit.index >= len(edit.node.inputs):
             edit.node.resize_inputs(edit.index + 1)
-        edit.node.replace_input_with(edit.index, self._pool.of(ir.Tensor(np.array(edit.array, order="C"))))
+        new = None if edit.array is None else self._pool.of(ir.Tensor(np.array(edit.array, order="C")))
+        edit.node.replace_input_with(edit.index, new)
         if old is not None:
             remove_orphans([old])
 
     def _set_attribute(self, edit: SetAttribute) -> None:
         edit.node.attributes[edit.name] = ir.AttrInt64s(edit.name, list(edit.value))
-
-    def _drop(self, edit: WithoutInput) -> None:
-        old = edit.node.inputs[edit.index]
-        edit.node.replace_input_with(edit.index, None)
-        if old is not None:
-            remove_orphans([old])
 
     def _bypass(self, edit: Bypassed) -> None:
         value, out = edit.node.inputs[edit.index], edit.node.outputs[0]

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.timeflow.edits import Bypassed, Replaced, SetAttribute, Start
-from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, axes_of, operand
+from rnnlower.timeflow.edits import Bypassed, Replaced, Start
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
 from rnnlower.timeflow.pointwise import cut_to_chunk, refuse_latest, together
 from rnnlower.timeflow.reshaping import moved_track
 from rnnlower.timeflow.tracks import CoupledError, Track
@@ -20,20 +20,17 @@ _FROM_THE_END = 11
 
 
 def _slice(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node), len(flow.shape(node))
-    bounds = [_bounds(flow, node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
-    axes = axes_of(flow, node, 3)
-    axes = list(range(len(bounds[0][0]))) if axes is None else [axis % rank for axis in axes]
+    track = moved_track(flow, node)
+    bounds = [flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
+    (starts, later), (ends, soon) = (each or ([], []) for each in bounds)
+    axes = flow.axes(node, 3) or list(range(len(starts)))
     if track.axis not in axes:
         return track
     where = axes.index(track.axis)
-    steps = flow.content(operand(node, 4))
-    step = 1 if steps is None else int(steps.reshape(-1)[where])
-    if operand(node, 4) is not None and steps is None:
-        raise CoupledError("takes steps that are not constant")
+    steps = flow.ints(node, "steps", 4)
+    step = 1 if steps is None else steps[0][where]
     if step != 1:
         raise CoupledError("reverses time" if step < 0 else "leaves out steps")
-    (starts, later), (ends, soon) = bounds
     start, end = (_clamp(each[where], track.size) for each in (starts, ends))
     moves = flow.sample.steps != flow.sample.chunk
     if 0 < ends[where] < track.size and ends[where] == soon[where] and moves and _is_open(flow):
@@ -66,16 +63,6 @@ def _is_open(flow: Flow) -> bool:
     return False
 
 
-def _bounds(flow: Flow, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]]:
-    given, value = node.attributes.get_ints(name), operand(node, index)
-    if given is not None:
-        return list(given), list(given)
-    whole, chunk = flow.content(value), flow.chunk_content(value)
-    if whole is None or chunk is None:
-        raise CoupledError("cuts at positions that are not constant")
-    return [*map(int, whole.reshape(-1))], [*map(int, chunk.reshape(-1))]
-
-
 def _clamp(bound: int, size: int) -> int:
     return max(0, min(bound + size if bound < 0 else bound, size))
 
@@ -85,10 +72,7 @@ def _set_bounds(
 ) -> None:
     for index, (name, (bounds, new)) in enumerate((("starts", starts), ("ends", ends)), 1):
         changed = [new if place == where else bound for place, bound in enumerate(bounds)]
-        if name in node.attributes:
-            flow.edits.append(SetAttribute(node, name, tuple(changed)))
-        else:
-            flow.edits.append(Replaced(node, index, np.array(changed, np.int64)))
+        flow.set_ints(node, name, index, changed)
 
 
 def _gather(flow: Flow, node: ir.Node) -> Outcome:
@@ -185,12 +169,9 @@ def _in_all_rows(flow: Flow, shape: tuple[int, ...], axis: int, front: Array) ->
 def _pad(flow: Flow, node: ir.Node) -> Outcome:
     track, rank = moved_track(flow, node), len(flow.shape(node))
     name = "pads" if "pads" in node.attributes else "paddings"
-    content = flow.content(operand(node, 1))
-    pads = node.attributes.get_ints(name) or (None if content is None else content.reshape(-1).tolist())
-    if pads is None:
-        raise CoupledError("pads by amounts that are not constant")
-    axes = axes_of(flow, node, 3)
-    axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    pads, _ = flow.ints(node, name, 1) or ([], [])
+    axes = flow.axes(node, 3)
+    axes = list(range(rank)) if axes is None else axes
     if track.axis not in axes:
         return track
     where = axes.index(track.axis)
@@ -202,12 +183,8 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
         raise CoupledError("pads the sequence with its own frames, or with values that are not constant")
     if track.is_folded:
         raise CoupledError("pads an axis in which time is folded")
-    changed = list(pads)
-    changed[where] = changed[where + len(axes)] = 0
-    if name in node.attributes:
-        flow.edits.append(SetAttribute(node, name, tuple(changed)))
-    else:
-        flow.edits.append(Replaced(node, 1, np.array(changed, np.int64)))
+    pads[where] = pads[where + len(axes)] = 0
+    flow.set_ints(node, name, 1, pads)
     later = track.longer(before + after)
     return _in_front(flow, node, 0, later, before, fill) if before else later
 

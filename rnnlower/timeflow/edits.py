@@ -78,11 +78,11 @@ class Summed:
 
 @dataclasses.dataclass(frozen=True)
 class Replaced:
-    """Replace an input by a constant."""
+    """Replace an input by a constant, or remove it."""
 
     node: ir.Node
     index: int
-    array: Array
+    array: Array | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +102,4 @@ class Bypassed:
     index: int
 
 
-@dataclasses.dataclass(frozen=True)
-class WithoutInput:
-    """Remove an optional input."""
-
-    node: ir.Node
-    index: int
-
-
-Edit = Bypassed | Cached | Carried | Replaced | SetAttribute | Summed | WithoutInput
+Edit = Bypassed | Cached | Carried | Replaced | SetAttribute | Summed

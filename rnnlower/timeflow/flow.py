@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, captured, default_opset
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.timeflow.edits import Cached, Edit, Start
+from rnnlower.timeflow.edits import Cached, Edit, Replaced, SetAttribute, Start
 from rnnlower.timeflow.tracks import (
     MODERN_OPSET,
     ChunkError,
@@ -149,6 +149,21 @@ class Flow:
         """Return what a value holds for a chunk, if that follows from constants and sizes."""
         return self.part.constant(value) if self.is_sized(value) else self.content(value)
 
+    def ints(self, node: ir.Node, name: str, index: int) -> tuple[list[int], list[int]] | None:
+        """Return integers for the sequence and for a chunk: an attribute, or in newer versions an input."""
+        given, value = node.attributes.get_ints(name), operand(node, index)
+        if given is not None or value is None:
+            return None if given is None else ([*given], [*given])
+        whole, chunk = self.content(value), self.chunk_content(value)
+        if whole is None or chunk is None:
+            raise CoupledError(f"takes its {name} from a computation that is not followed")
+        return [*map(int, whole.reshape(-1))], [*map(int, chunk.reshape(-1))]
+
+    def axes(self, node: ir.Node, index: int = 1) -> list[int] | None:
+        """Return the axes that an operator works on, counted from the start, if they are given."""
+        given, rank = self.ints(node, "axes", index), len(self.shape(node))
+        return None if given is None else [axis % rank for axis in given[0]]
+
     def dtype(self, value: ir.Value | None) -> ir.DataType:
         """Return the type of a value."""
         type_ = self.whole.type(value)
@@ -171,6 +186,13 @@ class Flow:
     def record(self, node: ir.Node, problem: str) -> None:
         """Record an obstacle after which time can be followed further: all of them are told together."""
         self.lost.append(CoupledError(problem, node=node))
+
+    def set_ints(self, node: ir.Node, name: str, index: int | None, values: Sequence[int]) -> None:
+        """Set integers that are an attribute, or in newer versions an input."""
+        if index is None or name in node.attributes:
+            self.edits.append(SetAttribute(node, name, tuple(values)))
+        else:
+            self.edits.append(Replaced(node, index, np.array(values, np.int64)))
 
     def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
         """Refuse a chunk that is not a multiple of this number of a value's frames."""
@@ -330,15 +352,6 @@ _FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
 def operand(node: ir.Node, index: int) -> ir.Value | None:
     """Return an input of a node, ``None`` if it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
-
-
-def axes_of(flow: Flow, node: ir.Node, index: int = 1) -> list[int] | None:
-    """Return the axes of an operator: an attribute, or the constant input at ``index``."""
-    given, value = node.attributes.get_ints("axes"), operand(node, index)
-    content = flow.content(value)
-    if given is None and value is not None and content is None:
-        raise CoupledError("works on axes that are not constant")
-    return list(given) if given is not None else None if content is None else [*map(int, content.reshape(-1))]
 
 
 def _same(a: Array, b: Array) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.timeflow.edits import Replaced
-from rnnlower.timeflow.flow import Flow, Outcome, Rule, axes_of, operand
+from rnnlower.timeflow.flow import Flow, Outcome, Rule, operand
 from rnnlower.timeflow.tracks import CoupledError, Track, newer_opset
 from rnnlower.wording import time_axis
 
@@ -140,7 +140,7 @@ def _from_axis(first: int, what: str) -> Rule:
 
 
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
-    axes, keeps_all = axes_of(flow, node), node.attributes.get_int("noop_with_empty_axes", 0)
+    axes, keeps_all = flow.axes(node), node.attributes.get_int("noop_with_empty_axes", 0)
     if keeps_all and not axes:
         return _along([], flow, node, "reduces")
     axes = axes or list(range(len(flow.shape(node))))

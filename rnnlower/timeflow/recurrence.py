@@ -11,7 +11,7 @@ from rnnlower.graph.walk import sources
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.timeflow.edits import Carried, Start, Summed, WithoutInput
+from rnnlower.timeflow.edits import Carried, Replaced, Start, Summed
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located, operand
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
@@ -69,13 +69,13 @@ def _over_another_axis(flow: Flow, node: ir.Node, resolved: ResolvedNode, track:
         content = flow.content(lens)
         if content is None or (content != flow.shape(node)[resolved.layout]).any():
             raise CoupledError("has sequence_lens for each step of the stream")
-        flow.edits.append(WithoutInput(node, 4))
+        flow.edits.append(Replaced(node, 4, None))
     axis = 0 if resolved.layout else 1
     for name, (_, index) in _STATES.items():
         value = resolved.inputs.get(name)
         content = flow.content(value)
         if content is not None and not content.any():
-            flow.edits.append(WithoutInput(node, index))
+            flow.edits.append(Replaced(node, index, None))
         elif value is not None and flow.tracks.get(value) != track.at(axis):
             raise CoupledError(f"has an {name} that is not the same at every step of the stream")
     y = 0 if resolved.layout else 2
@@ -96,7 +96,7 @@ def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
         )
     if (content != track.frames).any():
         raise CoupledError("has sequence_lens that are shorter than the sequence")
-    flow.edits.append(WithoutInput(node, 4))
+    flow.edits.append(Replaced(node, 4, None))
 
 
 def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
@@ -209,10 +209,9 @@ def _moved_to(value: ir.Value | None) -> list[ir.Value]:
 
 
 def _cumulative(flow: Flow, node: ir.Node) -> Outcome:
-    content, track = flow.content(node.inputs[1]), flow.track(node)
-    if content is None or track is None:
-        raise CoupledError("sums along an axis that is not constant")
-    axis = int(content.reshape(-1)[0]) % len(flow.shape(node))
+    track, given = flow.tracked(node), flow.ints(node, "axes", 1)
+    assert given is not None
+    axis = given[0][0] % len(flow.shape(node))
     if axis != track.axis:
         return flow.settle(node)
     if node.attributes.get_int("reverse", 0):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from rnnlower.timeflow.edits import Replaced, SetAttribute
-from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, axes_of, operand
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
 from rnnlower.timeflow.tracks import CoupledError, Track
+
+_AXES_AS_INPUT = 13
+"""The first Squeeze whose axes are an input."""
 
 
 def moved_track(flow: Flow, node: ir.Node) -> Track:
@@ -33,34 +33,26 @@ def _transpose(flow: Flow, node: ir.Node) -> Outcome:
 
 def _squeeze(flow: Flow, node: ir.Node) -> Outcome:
     track, shape = moved_track(flow, node), flow.shape(node)
-    axes = axes_of(flow, node)
-    if axes is None:
-        axes = [axis for axis, size in enumerate(shape) if size == 1]
-        if track.chunk_size == 1 and track.axis not in axes:
-            flow.edits.append(_explicit_squeeze(flow, node, axes))
-    removed = {axis % len(shape) for axis in axes}
+    removed = flow.axes(node)
+    if removed is None:
+        removed = [axis for axis, size in enumerate(shape) if size == 1]
+        if track.chunk_size == 1 and track.axis not in removed:
+            flow.set_ints(node, "axes", 1 if flow.opset >= _AXES_AS_INPUT else None, removed)
     if track.axis in removed:
         return LATEST
     return track.at(track.axis - sum(axis < track.axis for axis in removed))
 
 
-def _explicit_squeeze(flow: Flow, node: ir.Node, axes: list[int]) -> Replaced | SetAttribute:
-    if flow.opset < 13:
-        return SetAttribute(node, "axes", tuple(axes))
-    return Replaced(node, 1, np.array(axes, np.int64))
-
-
 def _unsqueeze(flow: Flow, node: ir.Node) -> Outcome:
     track, rank = moved_track(flow, node), len(flow.result(node))
-    new = {axis % rank for axis in axes_of(flow, node) or ()}
+    added, _ = flow.ints(node, "axes", 1) or ([], [])
+    new = {axis % rank for axis in added}
     return track.at([axis for axis in range(rank) if axis not in new][track.axis])
 
 
 def _tile(flow: Flow, node: ir.Node) -> Outcome:
-    track, repeats = moved_track(flow, node), flow.content(node.inputs[1])
-    if repeats is None or flow.is_sized(node.inputs[1]):
-        raise CoupledError("repeats by a number that is not constant")
-    if int(repeats.reshape(-1)[track.axis]) != 1:
+    track, (repeats, of_chunk) = moved_track(flow, node), _sizes(flow, node, "repeats")
+    if repeats[track.axis] != 1 or repeats != of_chunk:
         raise CoupledError("repeats the sequence")
     return track
 
@@ -121,31 +113,23 @@ def _fit_target(flow: Flow, node: ir.Node, track: Track) -> None:
     """Make a target shape that contains the length of the sequence fit a chunk."""
     wanted = list(flow.result(node))
     wanted[track.axis] = track.chunk_size
-    whole, chunk = _targets(flow, node, node.attributes.get_ints("shape"), operand(node, 1))
+    whole, chunk = _sizes(flow, node, "shape")
     if track.axis < len(whole) and whole[track.axis] == track.size == chunk[track.axis] != track.chunk_size:
         if flow.is_sized(operand(node, 1)):
             raise CoupledError("takes its shape from a computation that is not followed")
         chunk[track.axis] = track.chunk_size
-        if "shape" in node.attributes:
-            flow.edits.append(SetAttribute(node, "shape", tuple(chunk)))
-        else:
-            flow.edits.append(Replaced(node, 1, np.array(chunk, np.int64)))
+        flow.set_ints(node, "shape", 1, chunk)
     before = list(flow.shape(node))
     before[flow.tracked(node).axis] = flow.tracked(node).chunk_size
     if _resolve(chunk, before, bool(node.attributes.get_int("allowzero", 0))) != wanted:
         raise CoupledError("has a shape for the length of the sequence that fits no chunk")
 
 
-def _targets(
-    flow: Flow, node: ir.Node, given: Sequence[int] | None, value: ir.Value | None
-) -> tuple[list[int], list[int]]:
-    """Return the shape that a node makes of the whole sequence, and of a chunk."""
-    if given is not None:
-        return list(given), list(given)
-    whole, chunk = flow.content(value), flow.chunk_content(value)
-    if whole is None or chunk is None:
-        raise CoupledError("takes its shape from a computation that is not followed")
-    return [*map(int, whole.reshape(-1))], [*map(int, chunk.reshape(-1))]
+def _sizes(flow: Flow, node: ir.Node, name: str, index: int = 1) -> tuple[list[int], list[int]]:
+    """Return the sizes that a node is given for the whole sequence, and for a chunk."""
+    sizes = flow.ints(node, name, index)
+    assert sizes is not None
+    return sizes
 
 
 def _resolve(target: list[int], before: list[int], exact: bool) -> list[int]:
@@ -162,7 +146,7 @@ def _resolve(target: list[int], before: list[int], exact: bool) -> list[int]:
 def _expand(flow: Flow, node: ir.Node) -> Outcome:
     if flow.streams(node.inputs[1]):
         raise CoupledError("takes its shape from values of the stream")
-    whole, chunk = _targets(flow, node, None, node.inputs[1])
+    whole, chunk = _sizes(flow, node, "shape")
     rank, track = len(flow.result(node)), flow.track(node)
     if track is None:
         if node.inputs[0] in flow.latest:
@@ -174,12 +158,12 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
         if chunk[index] != placed.size or flow.is_sized(node.inputs[1]):
             raise CoupledError("takes its shape from a computation that is not followed")
         whole[index] = 1
-        flow.edits.append(Replaced(node, 1, np.array(whole, np.int64)))
+        flow.set_ints(node, "shape", 1, whole)
     return placed
 
 
 def _constant_of_shape(flow: Flow, node: ir.Node) -> Outcome:
-    return _filled(flow, len(flow.result(node)), *_targets(flow, node, None, node.inputs[0]))
+    return _filled(flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0))
 
 
 def _filled(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.timeflow.edits import SetAttribute
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.tracks import CoupledError, Track
 
@@ -107,7 +106,7 @@ def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float
         pads = list(node.attributes.get_ints("pads", ()))
         count = len(pads) // 2
         pads[track.axis - 2] = pads[track.axis - 2 + count] = 0
-        flow.edits.append(SetAttribute(node, "pads", tuple(pads)))
+        flow.set_ints(node, "pads", None, pads)
     # The first window takes a whole one, each further one a stride; the last may be cut off in ceil_mode.
     more = left + window.right - span + stride
     more += stride - 1 if node.attributes.get_int("ceil_mode", 0) else 0

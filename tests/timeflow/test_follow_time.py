@@ -1,0 +1,81 @@
+"""The analysis of time: where each value has it, and how many frames a sequence has there."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.passes.stream import StreamPass
+from rnnlower.timeflow.axes import follow_time
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+WIDE = (
+    "<float[4, 3, 3] K = {"
+    + ", ".join(["0.5"] * 36)
+    + "}, int64[1] one = {1}, int64[1] end = {9223372036854775807}, "
+)
+PLACES = "int64[1] last = {2}, int64[6] pads = {0, 0, 3, 0, 0, 1}>"
+NODES = """
+    c = Conv <kernel_shape = [3], strides = [2], pads = [2, 1]> (X, K)
+    s = Slice (c, one, end, last)
+    p = Pad (s, pads)
+    m = MaxPool <kernel_shape = [2], strides = [3], ceil_mode = 1> (p)
+    t = Transpose <perm = [0, 2, 1]> (m)
+    r = Relu (t)
+"""
+
+
+def parsed(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(HEADER + text))
+
+
+@pytest.mark.parametrize("steps", range(7, 20))
+def test_frames_are_a_function_of_the_length(steps: int) -> None:
+    outputs = ", ".join(f"float[1, a{name}, b{name}] {name}" for name in "cspmtr")
+    model = parsed(f"main (float[1, 3, T] X) => ({outputs}) {WIDE}{PLACES} {{ {NODES} }}")
+    flow = follow_time(model, {"X": 2})
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    found = session.run(None, {"X": np.zeros((1, 3, steps), np.float32)})
+    for value, array in zip(model.graph.outputs, found, strict=True):
+        track = flow.tracks[value]
+        assert track.frames_of(steps) == array.shape[track.axis], value.name
+    assert [flow.tracks[value].axis for value in model.graph.outputs] == [2, 2, 2, 2, 1, 1]
+    assert flow.lost == []
+
+
+def test_what_couples_steps_is_named_and_the_rest_is_followed() -> None:
+    model = parsed("""
+        main (float[T, 4] X) => (float[T, 4] Y, float[T, 4] Z)
+        { s = Softmax <axis = 0> (X) Y = Relu (s) Z = Tanh (X) }
+    """)
+    flow = follow_time(model, {"X": 0})
+    assert [error.node.op_type for error in flow.lost if error.node is not None] == ["Softmax"]
+    assert [value.name for value in flow.tracks] == ["X", "Z"]
+
+
+def test_a_length_in_a_shape_is_known_for_the_sequence_and_for_a_chunk() -> None:
+    model = parsed("""
+        main (float[T, 4] X) => (float[a, b] Y) <int64[1] two = {2}>
+        { s = Shape <end = 1> (X) d = Mul (s, two) n = Concat <axis = 0> (d, two) Y = Reshape (X, n) }
+    """)
+    flow = follow_time(model, {"X": 0})
+    sizes = model.graph.node(2).outputs[0]
+    whole, chunk = flow.content(sizes), flow.chunk_content(sizes)
+    assert whole is not None
+    assert chunk is not None
+    assert whole.tolist() == [2 * flow.sample.steps, 2]
+    assert chunk.tolist() == [2 * flow.sample.chunk, 2]
+
+
+def test_a_last_window_that_ceil_mode_adds_is_not_lost() -> None:
+    """A stream never reaches the end, so it cannot give the frame of a window that is cut off there."""
+    model = parsed("""
+        main (float[1, 3, T] X) => (float[1, 3, n] Y)
+        { Y = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 1], ceil_mode = 1> (X) }
+    """)
+    with pytest.raises(UnsupportedModelError, match="1 frames more than the input"):
+        StreamPass(2, {"X": 2}, allow_delay=True)(model)
