@@ -107,10 +107,11 @@ def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float
         count = len(pads) // 2
         pads[track.axis - 2] = pads[track.axis - 2 + count] = 0
         flow.set_ints(node, "pads", None, pads)
-    # The first window takes a whole one, each further one a stride; the last may be cut off in ceil_mode.
-    more = left + window.right - span + stride
-    more += stride - 1 if node.attributes.get_int("ceil_mode", 0) else 0
-    return track.longer(more).with_(stride=track.stride * stride, lag=later, fill=0.0)
+    more = window.right - span + stride
+    if node.attributes.get_int("ceil_mode", 0):
+        # The last window may end after the sequence, but does not begin there.
+        more = min(more, 0) + stride - 1
+    return track.longer(left + more).with_(stride=track.stride * stride, lag=later, fill=0.0)
 
 
 def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
