@@ -181,7 +181,7 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
-        tracks[name] = flow.settle_output(places[name], late)
+        tracks[name] = flow.settle(None, places[name], late)
         if track.outer != 1:
             raise CoupledError(f"output {name!r} has time folded into an axis after another one", fix_batch())
     return Analysis(chunk, axes, steps, tracks, delay, flow.edits)

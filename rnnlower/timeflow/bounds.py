@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.graph.evaluation import Array
 from rnnlower.timeflow.edits import Bypassed, Replaced, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
 from rnnlower.timeflow.pointwise import cut_to_chunk, refuse_latest, together
@@ -151,19 +150,9 @@ def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, 
         return later.with_(lag=later.lag - frames, fill=front)
     track, calls = flow.wait(node, index)
     if isinstance(front, np.ndarray):
-        front = _in_all_rows(flow, flow.shape(node, index), later.axis, front)
-    flow.cache(node, index, track, frames, track.chunk, front, calls)
+        front = flow.of_any_batch(front, "puts frames before the stream that differ", later.axis)
+    flow.cache(node, index, track, frames, front, calls=calls)
     return later.with_(lag=track.lag, fill=0.0)
-
-
-def _in_all_rows(flow: Flow, shape: tuple[int, ...], axis: int, front: Array) -> Array:
-    """Return frames with one row for all of a dynamic batch, where they must be equal."""
-    for place, size in enumerate(shape):
-        if place != axis and not isinstance(flow.sample.named(size), int):
-            if not np.array_equal(front, np.repeat(front.take([0], place), front.shape[place], place)):
-                raise CoupledError("puts frames before the stream that differ in rows of a dynamic batch")
-            front = front.take([0], place)
-    return front
 
 
 def _pad(flow: Flow, node: ir.Node) -> Outcome:

@@ -106,10 +106,12 @@ class Flow:
 
     def tracked(self, node: ir.Node, index: int = 0) -> Track:
         """Return the position of the frames of an input that must have some."""
-        track = self.track(node, index)
-        if track is None:
+        return self._time_of(operand(node, index))
+
+    def _time_of(self, value: ir.Value | None) -> Track:
+        if value not in self.tracks:
             raise CoupledError("computes with the number of time steps, which a stream does not have")
-        return track
+        return self.tracks[value]
 
     def streams(self, value: ir.Value | None) -> bool:
         """Return whether a value follows from the stream."""
@@ -194,6 +196,15 @@ class Flow:
         else:
             self.edits.append(Replaced(node, index, np.array(values, np.int64)))
 
+    def of_any_batch(self, array: Array, what: str, but: int | None = None) -> Array:
+        """Return an array with one row for all of a dynamic batch, where they must be equal."""
+        for axis, size in enumerate(array.shape):
+            if axis != but and not isinstance(self.sample.named(size), int):
+                if not np.array_equal(array, np.repeat(array.take([0], axis), size, axis)):
+                    raise CoupledError(f"{what} between rows of a dynamic batch")
+                array = array.take([0], axis)
+        return array
+
     def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
         """Refuse a chunk that is not a multiple of this number of a value's frames."""
         if track.chunk % frames and self.strict:
@@ -201,23 +212,14 @@ class Flow:
             steps = self.sample.chunk // math.gcd(self.sample.chunk, track.chunk)
             raise ChunkError(node, problem, steps * frames)
 
-    def settle(self, node: ir.Node, index: int = 0, lag: int | None = None) -> Track:
-        """Make an input late by the given lag, or at least not ahead of the stream."""
-        track = self.tracked(node, index)
+    def settle(self, node: ir.Node | None, index: int = 0, lag: int | None = None) -> Track:
+        """Make an input, or a graph output, late by the given lag, or at least not ahead of the stream."""
+        value = self.model.graph.outputs[index] if node is None else node.inputs[index]
+        track = self._time_of(value)
         wanted = max(track.lag, 0) if lag is None else lag
         if wanted != track.lag:
-            fill = track.fill if track.lag < 0 else 0.0
-            self.cache(node, index, track, wanted - track.lag, track.chunk, fill)
+            self.cache(node, index, track, wanted - track.lag, track.fill if track.lag < 0 else 0.0)
         return track.with_(lag=wanted, fill=0.0)
-
-    def settle_output(self, place: int, lag: int) -> Track:
-        """Make an output of the model late by the given lag."""
-        value = self.model.graph.outputs[place]
-        track = self.tracks[value]
-        if lag != track.lag:
-            fill = track.fill if track.lag < 0 else 0.0
-            self._cache(None, place, value, track, lag - track.lag, track.chunk, fill)
-        return track.with_(lag=lag)
 
     def wait(self, node: ir.Node, index: int) -> tuple[Track, int]:
         """Make an input late by whole chunks and return their number: a state must not see earlier frames.
@@ -229,31 +231,26 @@ class Flow:
         return self.settle(node, index, calls * track.chunk), calls
 
     def cache(
-        self, node: ir.Node, index: int, track: Track, frames: int, take: int, start: Start, calls: int = 0
-    ) -> None:
-        """Keep frames of an input for the next chunk, and put them before it."""
-        value = node.inputs[index]
-        assert value is not None
-        self._cache(node, index, value, track, frames, take, start, calls)
-
-    def _cache(
         self,
         node: ir.Node | None,
         index: int,
-        value: ir.Value,
         track: Track,
         frames: int,
-        take: int,
         start: Start,
+        *,
+        more: int = 0,
         calls: int = 0,
     ) -> None:
+        """Put frames of an input before it that are kept from the last chunk; ``more`` are taken in all."""
+        value = self.model.graph.outputs[index] if node is None else node.inputs[index]
+        assert value is not None
         if track.outer != 1:
             raise CoupledError(
                 "needs frames of the chunk before, but time is folded behind another axis", fix_batch()
             )
+        kept, drop = frames * track.inner, (frames - more) * track.inner
         named = [self.sample.named(size) for size in self.shape_of(value) or ()]
-        named[track.axis] = frames * track.inner
-        kept, drop = frames * track.inner, (frames + track.chunk - take) * track.inner
+        named[track.axis] = kept
         dtype = self.dtype(value)
         self.edits.append(
             Cached(node, index, track.axis, kept, drop, start, tuple(named), value, dtype, calls)

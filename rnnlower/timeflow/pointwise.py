@@ -116,27 +116,20 @@ def _along(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: boo
     return track if keeps else track.at(track.axis - sum(axis < track.axis for axis in along))
 
 
-def _softmax(flow: Flow, node: ir.Node) -> Outcome:
-    if flow.opset >= 13:
-        return _along([node.attributes.get_int("axis", -1)], flow, node, "normalizes")
-    rank = len(flow.shape(node))
-    return _along(range(node.attributes.get_int("axis", 1) % rank, rank), flow, node, "normalizes")
+def _over(default: int, what: str, *, to_end: bool = False) -> Rule:
+    """Return the rule of an operator that works along the axis in its attribute, or from there to the end."""
 
-
-def _one_axis(default: int, what: str) -> Rule:
-    return lambda flow, node: _along([node.attributes.get_int("axis", default)], flow, node, what)
-
-
-def _layer_norm(flow: Flow, node: ir.Node) -> Outcome:
-    rank = len(flow.shape(node))
-    return _along(range(node.attributes.get_int("axis", -1) % rank, rank), flow, node, "normalizes")
-
-
-def _from_axis(first: int, what: str) -> Rule:
     def rule(flow: Flow, node: ir.Node) -> Outcome:
-        return _along(range(first, len(flow.shape(node))), flow, node, what)
+        rank = len(flow.shape(node))
+        first = node.attributes.get_int("axis", default) % rank
+        return _along(range(first, rank if to_end else first + 1), flow, node, what)
 
     return rule
+
+
+def _softmax(flow: Flow, node: ir.Node) -> Outcome | list[Outcome]:
+    rule = _over(-1, "normalizes") if flow.opset >= 13 else _over(1, "normalizes", to_end=True)
+    return rule(flow, node)
 
 
 def _reduce(flow: Flow, node: ir.Node) -> Outcome:
@@ -149,9 +142,8 @@ def _reduce(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _arg(flow: Flow, node: ir.Node) -> Outcome:
-    axes = [node.attributes.get_int("axis", 0)]
-    keeps = node.attributes.get_int("keepdims", 1)
-    return _along(axes, flow, node, "searches", bool(keeps))
+    axis, keeps = node.attributes.get_int("axis", 0), node.attributes.get_int("keepdims", 1)
+    return _along([axis], flow, node, "searches", bool(keeps))
 
 
 def batch_norm(flow: Flow, node: ir.Node) -> Outcome:
@@ -273,21 +265,21 @@ ALONG: dict[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": einsum,
     "Gemm": gemm,
-    "GlobalAveragePool": _from_axis(2, "averages"),
-    "GlobalMaxPool": _from_axis(2, "takes the largest"),
-    "GroupNormalization": _from_axis(1, "normalizes"),
+    "GlobalAveragePool": _over(2, "averages", to_end=True),
+    "GlobalMaxPool": _over(2, "takes the largest", to_end=True),
+    "GroupNormalization": _over(1, "normalizes", to_end=True),
     "Hardmax": _softmax,
-    "InstanceNormalization": _from_axis(1, "normalizes"),
-    "LayerNormalization": _layer_norm,
+    "InstanceNormalization": _over(1, "normalizes", to_end=True),
+    "LayerNormalization": _over(-1, "normalizes", to_end=True),
     "LogSoftmax": _softmax,
-    "LpNormalization": _one_axis(-1, "normalizes"),
-    "LRN": _one_axis(1, "normalizes"),
+    "LpNormalization": _over(-1, "normalizes"),
+    "LRN": _over(1, "normalizes"),
     "MatMul": matmul,
     "MatMulInteger": matmul,
     "QuantizeLinear": _quantize,
-    "RMSNormalization": _layer_norm,
+    "RMSNormalization": _over(-1, "normalizes", to_end=True),
     "Resize": _resize,
     "Softmax": _softmax,
-    "TopK": _one_axis(-1, "sorts"),
+    "TopK": _over(-1, "sorts"),
     "Upsample": _resize,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.dependence import decided_by
@@ -143,12 +142,7 @@ def _start(flow: Flow, name: str, array: Array) -> Start:
     first = array.reshape(-1)[:1]
     if (array == first).all():
         return float(first[0])
-    for axis, size in enumerate(array.shape):
-        if not isinstance(flow.sample.named(size), int):
-            if not np.array_equal(array, np.repeat(array.take([0], axis), size, axis)):
-                raise CoupledError(f"has an {name} that differs between rows of a dynamic batch")
-            array = array.take([0], axis)
-    return array
+    return flow.of_any_batch(array, f"has an {name} that differs")
 
 
 def _kept(flow: Flow, node: ir.Node, name: str, value: ir.Value) -> tuple[ir.Value, ir.Value | None]:

@@ -101,7 +101,7 @@ def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float
         start: float | np.ndarray = pad
         if lag < 0 and track.fill != pad:
             start = _mixed(flow, node, track, pad, kept)
-        flow.cache(node, 0, track, kept, track.chunk - stride + span, start, calls)
+        flow.cache(node, 0, track, kept, start, more=span - stride, calls=calls)
     if left or window.right:
         pads = list(node.attributes.get_ints("pads", ()))
         count = len(pads) // 2
