@@ -79,3 +79,15 @@ def test_a_last_window_that_ceil_mode_adds_is_not_lost() -> None:
     """)
     with pytest.raises(UnsupportedModelError, match="1 frames more than the input"):
         StreamPass(2, {"X": 2}, allow_delay=True)(model)
+
+
+def test_a_size_below_zero_in_the_sample_is_refused() -> None:
+    """The example size of F is below the kernel's, and onnx's inference of Slice would abort the process."""
+    kernel = f"float[1, 1, 1, 200] K = {{{', '.join(['1'] * 200)}}}"
+    model = parsed(f"""
+        main (float[1, 1, T, F] X) => (float[1, 1, T, G] Y)
+        <{kernel}, int64[1] start = {{0}}, int64[1] end = {{3}}, int64[1] axis = {{3}}>
+        {{ c = Conv <kernel_shape = [1, 200]> (X, K) Y = Slice (c, start, end, axis) }}
+    """)
+    with pytest.raises(UnsupportedModelError, match="fix dynamic dimensions other than time"):
+        StreamPass(2, {"X": 2})(model)
