@@ -126,8 +126,8 @@ def _follow(
     errors = []
     for sample in samples(model, axes, steps, chunk):
         try:
-            flow = follow(model, sample, allow_delay=allow_delay, strict=True)
-            return _finish(flow, chunk, axes, steps)
+            flow = follow(model, sample, strict=True)
+            return _finish(flow, chunk, axes, steps, allow_delay)
         except CoupledError as error:
             errors.append(error)
     raise next((error for error in errors if isinstance(error, ChunkError)), errors[0])
@@ -166,7 +166,9 @@ def _must_be(multiple: int) -> str:
     return f"must be a multiple of {multiple} steps"
 
 
-def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) -> Analysis:
+def _finish(
+    flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None, allow_delay: bool
+) -> Analysis:
     if flow.sample.steps == 1:
         _require_followed(flow)
     tracks: dict[str, Track] = {}
@@ -177,7 +179,7 @@ def _finish(flow: Flow, chunk: int, axes: Mapping[str, int], steps: int | None) 
         if value in flow.tracks:
             assert value.name is not None
             tracks[value.name], places[value.name] = flow.tracks[value], place
-    _refuse_what_is_late(flow, tracks)
+    _refuse_what_is_late(flow, tracks, allow_delay)
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
@@ -194,8 +196,8 @@ def _require_followed(flow: Flow) -> None:
             raise CoupledError("takes one step per call, and the time axis was lost before it", node=node)
 
 
-def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track]) -> None:
-    if flow.allow_delay and any(track.lag > 0 for track in tracks.values()):
+def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track], allow_delay: bool) -> None:
+    if allow_delay and any(track.lag > 0 for track in tracks.values()):
         return
     for name, track in tracks.items():
         if track.lag > 0:

@@ -40,7 +40,6 @@ class Flow:
         model: The model; it is not changed.
         sample: The time axes of the inputs, and sizes.
         rules: For each operator, where the time of its inputs goes.
-        allow_delay: Whether the stream may be late.
         strict: Whether a node that couples time steps is an error; else its outputs have no time.
 
     Attributes:
@@ -54,18 +53,9 @@ class Flow:
         lost: The obstacles that were recorded, and if not strict, all others.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        sample: Sample,
-        rules: Mapping[str, Rule],
-        *,
-        allow_delay: bool = False,
-        strict: bool = True,
-    ) -> None:
+    def __init__(self, model: ir.Model, sample: Sample, rules: Mapping[str, Rule], *, strict: bool) -> None:
         self.model = model
         self.sample = sample
-        self.allow_delay = allow_delay
         self.strict = strict
         self.opset = default_opset(model)
         self.whole, self.part = (Facts(model, declared=True) for _ in range(2))

@@ -15,7 +15,7 @@ from rnnlower.timeflow.windows import WINDOWS
 RULES: dict[str, Rule] = {**POINTWISE, **ALONG, **RESHAPING, **BOUNDS, **WINDOWS, **RECURRENCE}
 
 
-def follow(model: ir.Model, sample: Sample, *, allow_delay: bool = True, strict: bool = False) -> Flow:
+def follow(model: ir.Model, sample: Sample, *, strict: bool = False) -> Flow:
     """Follow the time axis of the sample's inputs through a main graph without function calls.
 
     The result has the track of each value over time, and the obstacles.
@@ -23,4 +23,4 @@ def follow(model: ir.Model, sample: Sample, *, allow_delay: bool = True, strict:
     Raises:
         CoupledError: A node couples time steps, and the flow is strict.
     """
-    return Flow(model, sample, RULES, allow_delay=allow_delay, strict=strict).run()
+    return Flow(model, sample, RULES, strict=strict).run()
