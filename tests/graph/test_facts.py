@@ -154,6 +154,18 @@ FUNCTION = """
 """
 
 
+def test_an_assumed_shape_replaces_what_would_follow() -> None:
+    facts, values = known("""
+        main (float[N, 4] x) => (float[a, b] y, int64[2] s) <int64[2] t = {8, 3}>
+        { y = Reshape (x, t) s = Shape (y) }
+    """)
+    facts.assume(values["y"], (2, 12))
+    assert facts.shape(values["y"]) == (2, 12)
+    content = facts.constant(values["s"])
+    assert content is not None
+    assert content.tolist() == [2, 12]
+
+
 def test_each_call_of_a_function_has_its_own_facts() -> None:
     own = ir.from_onnx_text(FUNCTION)
     facts = Facts(own)
