@@ -113,20 +113,14 @@ class StreamRewriter:
             emitter = self._emitter(self._counter, _COUNTER)
             # It need not count beyond that, where a float may stop growing.
             more = emitter.op("Add", self._counter, emitter.constant(np.ones(1, np.float32)))
-            self._hand_out(self._insert_first(emitter, more), name, self._counter, 0)
+            self._place(emitter, None)
+            self._hand_out(more, name, self._counter, 0)
         if calls not in self._ready:
             emitter = self._emitter(self._counter, _COUNTER)
             limit = emitter.constant(np.array([calls - 0.5], np.float32))
-            self._ready[calls] = self._insert_first(
-                emitter, emitter.op("Greater", self._counter, limit, since=9)
-            )
+            self._ready[calls] = emitter.op("Greater", self._counter, limit, since=9)
+            self._place(emitter, None)
         return self._ready[calls]
-
-    def _insert_first(self, emitter: Emitter, value: ir.Value) -> ir.Value:
-        first = next(iter(self._graph))
-        self._graph.insert_before(first, emitter.nodes)
-        emitter.nodes.clear()
-        return value
 
     def _carry(self, edit: Carried) -> None:
         node = edit.resolved.node
@@ -194,7 +188,7 @@ class StreamRewriter:
             front = emitter.slice(joined, [0], [-edit.drop], [edit.axis])
         for each in (joined, last, front):
             each.type = ir.TensorType(edit.dtype)
-        self._place(emitter, value)
+        self._place(emitter, value.producer())
         self._hand_out(last, out, state, edit.calls)
         return front
 
@@ -215,8 +209,7 @@ class StreamRewriter:
         emitter.nodes[0].replace_input_with(0, total)
         total.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
         ongoing.type, ongoing.shape = total.type, total.shape
-        self._graph.insert_after(node, emitter.nodes)
-        emitter.nodes.clear()
+        self._place(emitter, node)
         self._hand_out(last, out, state, edit.calls)
 
     # Other edits.
@@ -250,13 +243,12 @@ class StreamRewriter:
             self._opset, Scope(self._names, f"{name}/"), value.dtype or ir.DataType.FLOAT, self._pool
         )
 
-    def _place(self, emitter: Emitter, value: ir.Value) -> None:
-        """Move emitted nodes after the values that they read."""
-        producer = value.producer()
-        if producer is None:
+    def _place(self, emitter: Emitter, after: ir.Node | None) -> None:
+        """Insert emitted nodes after a node, or at the beginning."""
+        if after is None:
             self._graph.insert_before(next(iter(self._graph)), emitter.nodes)
         else:
-            self._graph.insert_after(producer, emitter.nodes)
+            self._graph.insert_after(after, emitter.nodes)
         emitter.nodes.clear()
 
     def _forget_shapes(self, analysis: Analysis) -> None:
