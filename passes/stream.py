@@ -31,7 +31,7 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
-from rnnlower.streaming.plan import Analysis, analyze
+from rnnlower.streaming.analysis import Analysis, analyze
 from rnnlower.streaming.rewriter import StreamRewriter
 from rnnlower.timeflow.axes import find_axes
 

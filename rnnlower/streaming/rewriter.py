@@ -13,7 +13,7 @@ from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.streaming.plan import Analysis
+from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow.edits import (
     Bypassed,
     Cached,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnnlower.timeflow.bounds import BOUNDS
+from rnnlower.timeflow.convolutions import WINDOWS
 from rnnlower.timeflow.flow import Flow, Rule
 from rnnlower.timeflow.pointwise import ALONG, POINTWISE
 from rnnlower.timeflow.recurrence import RECURRENCE
 from rnnlower.timeflow.reshaping import RESHAPING
 from rnnlower.timeflow.tracks import Sample
-from rnnlower.timeflow.windows import WINDOWS
 
 RULES: dict[str, Rule] = {**POINTWISE, **ALONG, **RESHAPING, **BOUNDS, **WINDOWS, **RECURRENCE}
 
