@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -32,8 +33,8 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target, find_target
 from rnnlower.targets.choosing import Chooser
+from rnnlower.targets.format import Costs
 from rnnlower.targets.plan import dialect
-from rnnlower.targets.target import Costs
 
 SIZES = (
     *(
@@ -58,8 +59,8 @@ def counted(target: Target) -> Target:
     """Return the target with a price for something, so that its candidates are counted."""
     costs = target.costs or Costs(microseconds={}, source="-")
     own = {kind: {"nodes": 1.0} for kind in KINDS}
-    return dataclasses.replace(
-        target, costs=dataclasses.replace(costs, microseconds={"nodes": 1.0}, native=own, strategies=())
+    return msgspec.structs.replace(
+        target, costs=msgspec.structs.replace(costs, microseconds={"nodes": 1.0}, native=own, strategies=())
     )
 
 

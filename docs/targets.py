@@ -11,9 +11,12 @@ import sys
 import textwrap
 from collections.abc import Mapping
 
+import msgspec
+
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.targets import Target, find_target, target_names
-from rnnlower.targets.target import Arithmetic
+from rnnlower.targets.format import Arithmetic, Claim
+from rnnlower.targets.target_schema import start
 
 PAGE = pathlib.Path(__file__).with_name("targets.md")
 INTRODUCTION = """\
@@ -25,7 +28,7 @@ The data on runtimes that `rnnlower check MODEL --target NAME` and `rnnlower low
 use: one TOML file for each runtime in `rnnlower/targets/data/`. **Guess** marks claims without a source or a
 trial.
 
-`--target FILE.toml` takes a file of your own; `rnnlower/targets/target.py` describes the format.
+`--target FILE.toml` takes a file of your own, in [this format](#the-format-of-a-target-file).
 `rnnlower targets --new my.toml` writes a file to begin with, with a comment on every key.
 `rnnlower targets --schema > target.schema.json` writes a JSON Schema of such files: with the line
 `#:schema target.schema.json` at the top, editors complete and check them.
@@ -62,6 +65,14 @@ The provider targets of onnxruntime (CoreML, NNAPI, QNN, WebNN, WebGPU) describe
 everything else falls back to the CPU and is correct there.
 """
 
+FORMAT = """\
+## The format of a target file
+
+This is the file that `rnnlower targets --new` writes: all keys, each with an example and its meaning; the
+optional ones are comments. A file consists of claims. Each is a table with its `source`, or a guess. Shape
+inputs and constants are int64 regardless of `dtypes`.
+"""
+
 
 def page() -> str:
     """Return the text of the page."""
@@ -85,6 +96,7 @@ def page() -> str:
         lines.append(f"| {' | '.join(cells)} |")
     for target in targets:
         lines += ["", *_section(target)]
+    lines += ["", FORMAT, "```toml", start().rstrip(), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -134,10 +146,10 @@ def _section(target: Target) -> list[str]:
     return lines
 
 
-def _limit(limit: object) -> str:
+def _limit(limit: Claim) -> str:
     """Return the keys of a limit or rule that say something."""
     skipped = ("ops", "source", "guess", "otherwise", "wrong", "remedy")
-    given = {key: value for key, value in vars(limit).items() if key not in skipped}
+    given = {key: value for key, value in msgspec.structs.asdict(limit).items() if key not in skipped}
     return "; ".join(
         f"{key} {_words(value)}" for key, value in given.items() if value not in (None, (), {}, False, "")
     )
@@ -153,7 +165,7 @@ def _prices(costs: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {cost:g} us" for name, cost in costs.items())
 
 
-def _rule(rule: object) -> str:
+def _rule(rule: Claim) -> str:
     wrong = getattr(rule, "wrong", ())
     said = _limit(rule) + (f"; silently wrong: {', '.join(wrong)}" if wrong else "")
     return said + ("; others unknown" if getattr(rule, "otherwise", "") == "unknown" else "")

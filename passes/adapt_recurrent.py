@@ -36,10 +36,10 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.adapting import AdaptedNode, find_changes
+from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.native import native_misfits
 from rnnlower.targets.plan import dialect
 from rnnlower.targets.target import Target
-from rnnlower.targets.validation import ADAPTABLE
 
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rnnlower.recurrent.operators import RECURRENT_OPS
-from rnnlower.targets.target import standard_operators
+from rnnlower.targets.format import standard_operators
 
 PROBED = "rnnlower probe"
 """The text in the source of a probed claim."""

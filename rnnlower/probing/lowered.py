@@ -22,9 +22,9 @@ from rnnlower.probing.asking import Asker, Question
 from rnnlower.probing.nodes import STATES, Node, node_question
 from rnnlower.probing.writing import toml_text
 from rnnlower.targets.choosing import Native
+from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.reading import parse_target
 from rnnlower.targets.target import Target
-from rnnlower.targets.validation import ADAPTABLE
 
 Tables = Mapping[str, Any]
 

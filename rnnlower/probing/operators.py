@@ -29,7 +29,7 @@ from rnnlower.probing.forms import (
     split_question,
 )
 from rnnlower.recurrent.operators import RECURRENT_OPS
-from rnnlower.targets.validation import CONTROL_FLOW
+from rnnlower.targets.format import CONTROL_FLOW
 
 _FIRST = 7
 _RANDOM = ("Bernoulli",)

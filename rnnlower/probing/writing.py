@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from rnnlower.probing.operators import tried_operators
-from rnnlower.targets.target import Claim, ControlFlow, Target
+from rnnlower.targets.format import Claim, ControlFlow
+from rnnlower.targets.target import Target
+from rnnlower.targets.target_schema import toml_value
 
 _WIDTH = 100
 
 
 def toml_text(data: Mapping[str, Any]) -> str:
     """Return the TOML text of a target file: plain values, tables, and lists of tables."""
-    lines = [f"{key} = {_value(value)}" for key, value in data.items() if isinstance(value, str)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if isinstance(value, str)]
     for key, value in data.items():
         tables = [(f"[{key}]", value)] if isinstance(value, dict) else []
         if isinstance(value, list):
@@ -25,26 +28,17 @@ def toml_text(data: Mapping[str, Any]) -> str:
 
 
 def _line(name: str, value: Any) -> str:
-    line = f"{name} = {_value(value)}"
+    line = f"{name} = {toml_value(value)}"
     if len(line) <= _WIDTH or not isinstance(value, list):
         return line
     rows, row = [], "   "
     for item in value:
-        word = f" {_value(item)},"
+        word = f" {toml_value(item)},"
         if len(row) + len(word) > _WIDTH:
             rows.append(row)
             row = "   "
         row += word
     return "\n".join([f"{name} = [", *rows, row, "]"])
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{name} = {_value(what)}" for name, what in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def changes(old: Target, new: Target) -> list[str]:
@@ -84,7 +78,7 @@ def _is_words(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else _value(list(value) if isinstance(value, tuple) else value)
+    return "nothing" if value is None else toml_value(list(value) if isinstance(value, tuple) else value)
 
 
 def _said(target: Target) -> dict[str, dict[str, Any]]:
@@ -114,5 +108,5 @@ def _said(target: Target) -> dict[str, dict[str, Any]]:
 
 def _fields(claim: Claim) -> dict[str, Any]:
     skipped = {"source", "guess", "tried", "remedy"} | (set() if isinstance(claim, ControlFlow) else {"ops"})
-    fields = {name: value for name, value in vars(claim).items() if name not in skipped}
+    fields = {name: value for name, value in msgspec.structs.asdict(claim).items() if name not in skipped}
     return {name: sorted(value) if _is_words(value) else value for name, value in fields.items()}

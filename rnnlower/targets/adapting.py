@@ -17,8 +17,9 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.sketching import sketch_emitter
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.targets.format import RecurrentRule
 from rnnlower.targets.native import lacking
-from rnnlower.targets.target import RecurrentRule, Target
+from rnnlower.targets.target import Target
 
 _TURN_BACK = {"Y": [2, 0, 1, 3], "Y_h": [1, 0, 2], "Y_c": [1, 0, 2]}
 _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}

@@ -18,12 +18,12 @@ from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
+from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.native import natives_of_model
 from rnnlower.targets.remedies import alternatives, remedy_for
 from rnnlower.targets.repeats import repeated_by
-from rnnlower.targets.target import Claim, Limit, Target
-from rnnlower.targets.validation import CONTROL_FLOW
+from rnnlower.targets.target import Target
 
 Reason = tuple[str, Claim]
 

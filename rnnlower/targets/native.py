@@ -20,9 +20,10 @@ from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.recurrent.typing import infer_input_types
+from rnnlower.targets.format import Claim, RecurrentRule
 from rnnlower.targets.misfits import Misfit
 from rnnlower.targets.repeats import repeated_by
-from rnnlower.targets.target import Claim, RecurrentRule, Target
+from rnnlower.targets.target import Target
 
 _ORIGIN = "rnnlower.native"
 

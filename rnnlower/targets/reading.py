@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from rnnlower.errors import OptionError
-from rnnlower.targets.target import (
-    OPTIONAL,
-    Arithmetic,
-    Caution,
-    Claim,
-    ControlFlow,
-    Costs,
-    Limit,
-    Ops,
-    OpsetRange,
-    RecurrentRule,
-    Shapes,
-    Target,
-    Tried,
-    Types,
-    standard_operators,
-)
-from rnnlower.targets.validation import did_you_mean, known_word, validate
+from rnnlower.targets.faults import contradictions, did_you_mean, format_faults
+from rnnlower.targets.format import standard_operators
+from rnnlower.targets.target import Target
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,19 +22,6 @@ else:
     import tomli as tomllib
 
 _FOLDER = pathlib.Path(__file__).parent / "data"
-
-TABLES = {
-    "opset": OpsetRange,
-    "control_flow": ControlFlow,
-    "shapes": Shapes,
-    "dtypes": Types,
-    "ops": Ops,
-    "arithmetic": Arithmetic,
-    "costs": Costs,
-    "tried": Tried,
-}
-PLAIN = {"title": str, "engine": str, "runtime": bool}
-LISTS = {"limits": Limit, "recurrent": RecurrentRule, "cautions": Caution}
 
 
 def target_names() -> list[str]:
@@ -99,12 +72,14 @@ def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
     if path.suffix != ".toml":
         names = target_names()
         listed = f"; it must be one of {', '.join(names)}, or the path of a .toml file that describes one"
-        raise OptionError(f"there is no target {str(name)!r}" + (did_you_mean(name, names, _ALIKE) or listed))
+        raise OptionError(
+            f"there is no target {str(name)!r}" + (did_you_mean(str(name), names, _ALIKE) or listed)
+        )
     try:
         target = parse_target(path.stem, path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise OptionError(f"target file {path}: {error}", remedy=_REMEDY) from error
-    return dataclasses.replace(target, path=str(name))
+    return msgspec.structs.replace(target, path=str(name))
 
 
 def read_toml(path: pathlib.Path) -> dict[str, Any]:
@@ -124,61 +99,18 @@ def parse_target(name: str, text: str) -> Target:
     """Parse the text of a target file.
 
     Raises:
-        ValueError: It is not TOML or does not describe a target; also TypeError.
+        ValueError: It is not TOML or does not describe a target.
     """
     return _parse(name, tomllib.loads(text))
 
 
 def _parse(name: str, data: Mapping[str, Any]) -> Target:
-    fields: dict[str, Any] = {"title": name}
-    for key, value in data.items():
-        if key in PLAIN:
-            fields[key] = _of_type(value, PLAIN[key], key)
-        elif key in TABLES:
-            fields[key] = _claim(TABLES[key], value, key)
-        elif key in LISTS:
-            rows = enumerate(_of_type(value, list, key))
-            fields[key] = [_claim(LISTS[key], row, f"{key}[{index}]") for index, row in rows]
-        else:
-            named = ", for a target is named by its file" if key == "name" else ""
-            known_word(key, (*PLAIN, *TABLES, *LISTS), f"unknown key {key!r} at the top{named}")
-    if missing := TABLES.keys() - fields.keys() - {*OPTIONAL}:
-        raise ValueError(f"no table {', '.join(sorted(missing))}")
-    target = Target(name, **fields)
-    validate(target)
+    _refuse_first(format_faults(data))
+    target = msgspec.convert({"title": name, **data, "name": name}, Target)
+    _refuse_first(contradictions(target))
     return target
 
 
-def _claim(kind: type[Claim], data: Any, where: str) -> Claim:
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    for key, value in _of_type(data, dict, where).items():
-        known_word(key, tuple(known), f"{where} has an unknown key {key!r}")
-        annotation = str(known[key].type)
-        expected = next(
-            type_ for word, type_ in _TYPES.items() if annotation.removeprefix("Sequence[").startswith(word)
-        )
-        if annotation.startswith("Sequence"):
-            for item in _of_type(value, list, f"{where}.{key}"):
-                _of_type(item, expected, f"{where}.{key}")
-        else:
-            _of_type(value, expected, f"{where}.{key}")
-    required = {
-        name
-        for name, field in known.items()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
-    if missing := required - data.keys():
-        raise ValueError(f"{where} has no {', '.join(sorted(missing))}")
-    if not data.get("guess") and not data.get("source", "").strip():
-        words = 'source = "the documentation or code that states it", or guess = true'
-        raise ValueError(f"{where} has no source; it must have {words}")
-    return kind(**data)
-
-
-_TYPES = {"str": str, "bool": bool, "int": int, "Mapping": dict}
-
-
-def _of_type(value: Any, expected: type, where: str) -> Any:
-    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-        raise ValueError(f"{where} is {value!r}; it must be of type {expected.__name__}")
-    return value
+def _refuse_first(faults: Iterator[str]) -> None:
+    for fault in faults:
+        raise ValueError(fault)

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.open_sizes import open_sizes
+from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
-from rnnlower.targets.target import Claim, Limit, Target
-from rnnlower.targets.validation import CONTROL_FLOW
+from rnnlower.targets.target import Target
 
 _FIRST = 2
 

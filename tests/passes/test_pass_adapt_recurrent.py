@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -17,9 +17,9 @@ from support.judge import differences, interface, recurrent_left, run
 from rnnlower.passes import AdaptRecurrentPass, InferTypesPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.targets import find_target
+from rnnlower.targets.format import ADAPTABLE, RecurrentRule
 from rnnlower.targets.native import native_misfits
-from rnnlower.targets.target import RecurrentRule, Target
-from rnnlower.targets.validation import ADAPTABLE
+from rnnlower.targets.target import Target
 
 EVERYTHING = (*ADAPTABLE,)
 
@@ -40,7 +40,7 @@ def target(**fields: Any) -> Target:
             **fields,
         },
     )
-    return dataclasses.replace(find_target("onnxruntime"), recurrent=(rule,))
+    return msgspec.structs.replace(find_target("onnxruntime"), recurrent=(rule,))
 
 
 def adapted(config: Config, to: Target | None = None) -> tuple[onnx.ModelProto, AdaptRecurrentPass]:

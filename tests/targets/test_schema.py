@@ -14,7 +14,7 @@ from support.target_files import MINIMAL, write
 
 from rnnlower.errors import OptionError
 from rnnlower.targets import find_target
-from rnnlower.targets.schema import schema
+from rnnlower.targets.target_schema import schema
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,10 +34,23 @@ _KINDS = {
 
 def faults(value: Any, rules: dict[str, Any], where: str = "") -> list[str]:
     """Return what breaks the schema; only the keywords used here are supported."""
+    if "$ref" in rules:
+        rules = schema()["$defs"][rules["$ref"].rpartition("/")[2]]
+    if "type" not in rules or isinstance(value, str):
+        # The words of a key: those that are listed, or a pattern.
+        choices = [faults(value, each, where) for each in rules.get("anyOf", ())]
+        if choices:
+            return min(choices, key=len)
+    if "pattern" in rules:
+        return [] if re.search(rules["pattern"], value) else [f"{where} is {value!r}"]
+    if "enum" in rules and value not in rules["enum"]:
+        return [f"{where} is {value!r}"]
+    if "type" not in rules:
+        return []
     kind = _KINDS[rules["type"]]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         return [f"{where} is no {rules['type']}"]
-    if "enum" in rules and value not in rules["enum"]:
+    if "minimum" in rules and value < rules["minimum"]:
         return [f"{where} is {value!r}"]
     if kind is list:
         items = rules.get("items")
@@ -45,11 +58,12 @@ def faults(value: Any, rules: dict[str, Any], where: str = "") -> list[str]:
     if kind is not dict:
         return []
     found = [f"{where} lacks {name}" for name in rules.get("required", ()) if name not in value]
-    choices = rules.get("oneOf", [{"required": []}])
+    required = rules.get("oneOf", [{"required": []}])
     if "anyOf" in rules and "source" not in value and value.get("guess") is not True:
         found.append(f"{where}: anyOf")
-    found += [] if sum({*each["required"]} <= {*value} for each in choices) == 1 else [f"{where}: oneOf"]
+    found += [] if sum({*each["required"]} <= {*value} for each in required) == 1 else [f"{where}: oneOf"]
     for name, inner in value.items():
+        found += faults(name, rules.get("propertyNames", {}), f"{where}.{name}")
         inner_rules = rules.get("properties", {}).get(name) or rules["additionalProperties"]
         found += faults(inner, inner_rules, f"{where}.{name}") if inner_rules else [f"{where} has {name}"]
     return found
@@ -73,6 +87,10 @@ def test_the_targets_fit(path: Path) -> None:
         ({}, '[[recurrent]]\nops = ["LSTM"]\n'),
         ({}, '[[recurrent]]\nops = ["LSTM"]\nguess = false\n'),
         ({}, '[speed]\nsource = "me"\n'),
+        ({"ops": 'allowed = ["Matmul"]'}, ""),
+        ({}, '[[limits]]\nops = ["Split"]\nmax_outputs = 1\nsource = "me"\n'),
+        ({}, '[costs]\nmicroseconds = { node = 1 }\nsource = "me"\n'),
+        ({}, '[[recurrent]]\nops = ["LSTM"]\nattributes = { lay = [0] }\nsource = "me"\n'),
     ],
 )
 def test_what_the_tool_refuses_is_found(tmp_path: Path, tables: dict[str, str], more: str) -> None:
@@ -98,16 +116,20 @@ def test_a_new_file_is_a_target_that_lowers(tmp_path: Path) -> None:
     assert all(claim.guess for _, claim in target.claims())
     assert (target.limits, target.recurrent, target.costs, target.engine) == ((), (), None, "")
     # Every key of the format is there with its comment.
-    for name, rules in schema()["properties"].items():
+    tables = schema()["$defs"]
+    for name in schema()["properties"]:
         assert re.search(rf"^(# )?(\[+{name}\]|{name} = )", text, re.MULTILINE), name
-        for key in rules.get("items", rules).get("properties", ()):
-            assert re.search(rf"^(# )?{key} = ", text, re.MULTILINE), (name, key)
+    for name, rules in tables.items():
+        for key in rules["properties"]:
+            assert re.search(rf"^(# )?{key} = .* # \w", text, re.MULTILINE), (name, key)
     model = save(recurrent_model(inputs={"X": (1, [3, 2, 3])}), tmp_path)
     rnnlower("lower", model, "-o", tmp_path / "out.onnx", "--target", path, "--strict")
     # With every comment that is a table or a key turned on, it still is one, but for what contradicts itself.
     rows = [row.removeprefix("# ") if re.match(r"# (\[|\w+ = )", row) else row for row in text.splitlines()]
-    every = tomllib.loads("\n".join(row for row in rows if not row.startswith("absent =")))
-    assert {*every} >= {*schema()["properties"]} - {"runtime"}
+    every = "\n".join(row for row in rows if not row.startswith("absent ="))
+    path.write_text(every, encoding="utf-8")
+    assert {*tomllib.loads(every)} == {*schema()["properties"]}
+    assert find_target(path).recurrent[0].profile == "sonnx"
 
 
 def test_a_new_file_replaces_none(tmp_path: Path) -> None:
@@ -121,9 +143,8 @@ def test_a_new_file_replaces_none(tmp_path: Path) -> None:
 
 
 def test_keys_have_words_for_the_reader() -> None:
-    tables = schema()["properties"]
-    limits, recurrent = (tables[name]["items"]["properties"] for name in ("limits", "recurrent"))
-    assert "rnnlower engines" in tables["engine"]["description"]
+    limits, recurrent = (schema()["$defs"][name]["properties"] for name in ("Limit", "RecurrentRule"))
+    assert "rnnlower engines" in schema()["properties"]["engine"]["description"]
     assert limits["constant"]["description"] == "inputs that must be constants"
     assert "bidirectional" in recurrent["directions"]["items"]["enum"]
     assert recurrent["nested"]["description"]

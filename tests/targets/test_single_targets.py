@@ -10,7 +10,7 @@ from support.configs import Config
 
 import rnnlower
 from rnnlower.targets import find_target, reading
-from rnnlower.targets.target import standard_operators
+from rnnlower.targets.format import standard_operators
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 from typing import Annotated
@@ -37,9 +36,11 @@ def targets(
     json_: Json = False,
 ) -> None:
     """List the targets."""
+    import msgspec
+
     from rnnlower.cli import tables
     from rnnlower.targets import find_target, target_names
-    from rnnlower.targets.schema import schema as of_files
+    from rnnlower.targets.target_schema import schema as of_files
 
     if new is not None:
         if schema:
@@ -56,14 +57,14 @@ def targets(
     known = [find_target(name) for name in target_names()]
     if json_:
         # The path is that of a user's file.
-        fields = [dataclasses.asdict(target) for target in known]
+        fields = [msgspec.to_builtins(target) for target in known]
         emit_json({"targets": [{k: v for k, v in each.items() if k != "path"} for each in fields]})
     else:
         tables.print_targets(known)
 
 
 def _write_start(path: pathlib.Path) -> None:
-    from rnnlower.targets.schema import start
+    from rnnlower.targets.target_schema import start
 
     if path.suffix != ".toml":
         raise OptionError(f"{path} does not end in .toml, by which --target recognizes a file")

@@ -1,0 +1,166 @@
+"""The faults of a target file: departures from the format, and keys that contradict each other."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from msgspec import inspect
+
+from rnnlower.recurrent.operators import ATTRIBUTE_TYPES
+from rnnlower.targets.format import Claim, TargetFile
+from rnnlower.targets.target import Target
+
+_MOST_LISTED = 24
+_NAMED = {
+    bool: "true or false",
+    int: "an integer",
+    (int, float): "a number",
+    str: "a string",
+    list: "a list",
+    dict: "a table",
+}
+_PLAIN: Mapping[type[inspect.Type], Any] = {
+    inspect.BoolType: bool,
+    inspect.IntType: int,
+    inspect.FloatType: (int, float),
+    inspect.StrType: str,
+    inspect.VarTupleType: list,
+    inspect.DictType: dict,
+    inspect.StructType: dict,
+}
+_OF_ATTRIBUTES: Mapping[ir.AttributeType, Any] = {
+    ir.AttributeType.INT: int,
+    ir.AttributeType.FLOAT: (int, float),
+    ir.AttributeType.STRING: str,
+    ir.AttributeType.INTS: list,
+    ir.AttributeType.FLOATS: list,
+    ir.AttributeType.STRINGS: list,
+}
+
+
+def did_you_mean(given: str, known: Collection[str], alike: float = 0.6) -> str:
+    """Return the question whether the nearest known word was meant; empty if none has that much in common."""
+    near = difflib.get_close_matches(given, known, n=1, cutoff=alike)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def format_faults(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the departures of a file's data from the format."""
+    return _faults(data, inspect.type_info(TargetFile), "")
+
+
+def _faults(value: Any, expected: inspect.Type, where: str) -> Iterator[str]:
+    if isinstance(expected, inspect.Metadata):
+        yield from _faults(value, expected.type, where)
+        known = (expected.extra or {}).get("known")
+        if known and value not in known and not ("domains" in (expected.extra or {}) and "." in value):
+            yield f"{where} names {value!r}, which is unknown" + _nearest(value, known)
+        return
+    if isinstance(expected, inspect.UnionType):
+        (expected,) = (each for each in expected.types if not isinstance(each, inspect.NoneType))
+        yield from _faults(value, expected, where)
+        return
+    plain = _PLAIN.get(type(expected), object)
+    if not _is(value, plain):
+        yield f"{where} is {value!r}; it must be {_NAMED[plain]}"
+    elif isinstance(expected, inspect.IntType) and expected.ge is not None and value < expected.ge:
+        yield f"{where} is {value}; it must be at least {expected.ge}"
+    elif isinstance(expected, inspect.VarTupleType):
+        if expected.min_length is not None and len(value) != expected.min_length:
+            yield f"{where} is {value!r}; it must have {expected.min_length} entries"
+        tables = isinstance(expected.item_type, inspect.StructType)
+        for index, item in enumerate(value):
+            yield from _faults(item, expected.item_type, f"{where}[{index}]" if tables else where)
+    elif isinstance(expected, inspect.DictType):
+        for key, item in value.items():
+            yield from _faults(key, expected.key_type, where)
+            yield from _faults(item, expected.value_type, f"{where}.{key}")
+    elif isinstance(expected, inspect.StructType):
+        yield from _faults_of_table(value, expected, where)
+
+
+def _faults_of_table(table: Mapping[str, Any], expected: inspect.StructType, where: str) -> Iterator[str]:
+    known = {field.name: field for field in expected.fields}
+    for key, value in table.items():
+        if key in known:
+            yield from _faults(value, known[key].type, f"{where}.{key}" if where else key)
+        elif where:
+            yield f"{where} has an unknown key {key!r}" + _nearest(key, known)
+        else:
+            named = ", for a target is named by its file" if key == "name" else ""
+            yield f"unknown key {key!r} at the top{named}" + _nearest(key, known)
+    missing = [name for name, field in known.items() if field.required and name not in table]
+    if missing:
+        yield f"{f'{where} has no' if where else 'no table'} {', '.join(missing)}"
+    is_claim = issubclass(expected.cls, Claim)
+    if is_claim and not table.get("guess") and not str(table.get("source", "")).strip():
+        words = 'source = "the documentation or code that states it", or guess = true'
+        yield f"{where} has no source; it must have {words}"
+
+
+def _is(value: Any, plain: Any) -> bool:
+    """Return whether a value has a type; in TOML, a truth value is not a number."""
+    return isinstance(value, plain) and (plain is bool or plain is object or not isinstance(value, bool))
+
+
+def _nearest(given: Any, known: Collection[str]) -> str:
+    listed = f"; known are {', '.join(known)}" if len(known) <= _MOST_LISTED else ""
+    return did_you_mean(str(given), known) or listed
+
+
+def contradictions(target: Target) -> Iterator[str]:
+    """Yield the faults that concern several keys."""
+    first, last = target.opset.range
+    if first > last:
+        yield f"opset.range is [{first}, {last}]; it must be [first, last]"
+    if (target.ops.allowed is None) == (target.ops.absent is None):
+        yield "ops must have either allowed or absent"
+    corrections = [("overwrites_outputs", "Cast"), ("copied_outputs", "Cast"), ("inexact_behind_sum", "Max")]
+    corrections += [("loses_nan", "ReduceMax")] if "Softmax" in target.ops.loses_nan else []
+    corrections += [("loses_nan", "IsNaN")] if {*target.ops.loses_nan} - {"Softmax"} else []
+    for key, op_type in corrections:
+        if getattr(target.ops, key) and op_type not in target.op_types:
+            yield f"ops.{key} takes a {op_type}, which the target does not have"
+    is_narrow = target.arithmetic is not None and target.arithmetic.accumulates == "float16"
+    if is_narrow and ("float32" not in target.dtypes.allowed or "Cast" not in target.op_types):
+        yield "arithmetic.accumulates is float16, and there is no float32 or no Cast"
+    for index, limit in enumerate(target.limits):
+        where, types = f"limits[{index}]", dict[str, ir.AttributeType]()
+        for op_type in limit.ops:
+            types |= _attributes_of_ops().get(op_type, {})
+        for name in limit.written:
+            if name not in types:
+                yield f"{where}.written names {name!r}, which is unknown" + _nearest(name, types)
+        yield from _faults_of_attributes(limit.attributes, types, f"{where}.attributes")
+    for index, rule in enumerate(target.recurrent):
+        yield from _faults_of_attributes(rule.attributes, ATTRIBUTE_TYPES, f"recurrent[{index}].attributes")
+
+
+def _faults_of_attributes(
+    attributes: Mapping[str, Collection[Any]], types: Mapping[str, ir.AttributeType], where: str
+) -> Iterator[str]:
+    for name, values in attributes.items():
+        if name not in types:
+            yield f"{where} names {name!r}, which is unknown" + _nearest(name, types)
+            continue
+        for value in values:
+            if not _is(value, _OF_ATTRIBUTES.get(types[name], object)):
+                yield f"{where}.{name} has {value!r}; the attribute is of type {types[name].name}"
+
+
+@functools.cache
+def _attributes_of_ops() -> dict[str, dict[str, ir.AttributeType]]:
+    """Return the attributes of each operator, of all its versions."""
+    found: dict[str, dict[str, ir.AttributeType]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found.setdefault(schema.name, {}).update(
+                (name, ir.AttributeType[str(attribute.type).rpartition(".")[2]])
+                for name, attribute in schema.attributes.items()
+            )
+    return found

@@ -1,0 +1,403 @@
+"""The format of target files: the keys, with their types, ranges and descriptions.
+
+Reading, the messages about faults, `rnnlower targets --schema` and `--new`, and docs/targets.md follow from
+these structs. Rules that concern several keys are in `reading.py`. Shape inputs and constants are int64
+regardless of `dtypes`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Annotated, Any, get_args
+
+import msgspec
+import onnx
+from msgspec import Meta
+
+from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
+from rnnlower.lowering.pricing import KINDS, names_of_prices
+from rnnlower.lowering.replacing import Gates
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.recurrent.node import Semantics
+from rnnlower.recurrent.operators import (
+    ATTRIBUTE_TYPES,
+    DIRECTIONS,
+    INPUT_NAMES,
+    OUTPUT_NAMES,
+    SIGNATURES,
+    SPEC_PARAMETERS,
+)
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+
+ADAPTABLE = {
+    "B": "B written out as zeros",
+    "initial_h": "initial_h written out as zeros",
+    "initial_c": "initial_c written out as zeros",
+    "sequence_lens": "full sequence_lens left out",
+    "hidden_size": "hidden_size written",
+    "layout": "X, states and outputs transposed",
+    "direction": "direction = forward left out",
+    "bidirectional": "one node for each direction",
+    "reverse": "time turned around a forward node",
+    "inputs": "no empty inputs at the end",
+    "activations": "default activations left out",
+    "Y": "Y named",
+    "Y_h": "Y_h named",
+    "Y_c": "Y_c named",
+}
+"""The properties of a recurrent node that ops around the operator can correct, with the correction."""
+
+
+@functools.cache
+def standard_operators() -> frozenset[str]:
+    """Return the operators of the default domain, except control flow."""
+    return frozenset(_STANDARD) - {*CONTROL_FLOW}
+
+
+def _one_of(known: Iterable[str]) -> Meta:
+    words = [*known]
+    return Meta(extra={"known": words}, extra_json_schema={"enum": words})
+
+
+def _key(description: str, example: Any) -> Meta:
+    return Meta(description=description, examples=[example])
+
+
+_STANDARD = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
+_SIZES = ("batch", "time")
+_OPTIONAL_INPUTS = INPUT_NAMES[3:]
+_OPTIONAL = (*_OPTIONAL_INPUTS, *OUTPUT_NAMES)
+_PROPERTIES = (
+    *(*INPUT_NAMES, *OUTPUT_NAMES, *ATTRIBUTE_TYPES, *DIRECTIONS, *_SIZES),
+    *("type", "empty", "inputs", "nested", "semantics", "repeated", "input_size"),
+)
+_DTYPES = (
+    *("bool", "string", "float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
+    *("int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16", "uint32"),
+    *("uint64", "float4e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    "float8_e8m0fnu",
+)
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Op = Annotated[str, _one_of(_STANDARD)]
+DomainOp = Annotated[
+    str,
+    Meta(
+        extra={"known": _STANDARD, "domains": True},
+        extra_json_schema={"anyOf": [{"enum": _STANDARD}, {"pattern": r"\."}]},
+    ),
+]
+RecurrentOp = Annotated[str, _one_of(op_type for _, op_type in SIGNATURES)]
+LoopOp = Annotated[str, _one_of(("Loop", "Scan"))]
+DType = Annotated[str, _one_of(_DTYPES)]
+Size = Annotated[str, _one_of(_SIZES)]
+Input = Annotated[str, _one_of(INPUT_NAMES)]
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A claim about a runtime, with its source, or as a guess."""
+
+    source: Annotated[str, _key("the documentation or code that states it, with its version", "...")] = ""
+    guess: Annotated[bool, _key("whether the claim is a guess, without a source", True)] = False
+
+
+class OpsetRange(Claim, frozen=True):
+    """The supported versions of the default domain."""
+
+    range: Annotated[
+        tuple[Positive, ...],
+        Meta(min_length=2, max_length=2),
+        _key("the first and the last version", [7, 20]),
+    ]
+
+
+class ControlFlow(Claim, frozen=True):
+    """The control flow that works, and the forms of it that are written."""
+
+    ops: Annotated[
+        tuple[Annotated[str, _one_of(CONTROL_FLOW)], ...],
+        _key("those of If, Loop and Scan that it supports", []),
+    ]
+    apart: Annotated[bool, _key("whether each direction needs its own Scan, if that needs no If", False)] = (
+        False
+    )
+    dynamic: Annotated[LoopOp, _key("the one to use for a dynamic number of steps, if both work", "Loop")] = (
+        "Scan"
+    )
+    captured: Annotated[
+        LoopOp, _key("the one to use for weights that are not constant, if both work", "Loop")
+    ] = "Scan"
+    unroll_batch: Annotated[
+        bool, _key("whether few steps are unrolled only if the batch size is static", False)
+    ] = False
+    empty_scan: Annotated[
+        bool, _key("whether a Scan over no steps runs, so that it needs no If around it", False)
+    ] = False
+    keeps_gathered_axis: Annotated[
+        bool,
+        _key("whether Gather by a Loop's iteration number keeps the axis, which a Reshape removes", False),
+    ] = False
+
+
+class Shapes(Claim, frozen=True):
+    """The supported shapes."""
+
+    static: Annotated[bool, _key("whether all sizes must be static", True)]
+
+
+class Types(Claim, frozen=True):
+    """The supported tensor types."""
+
+    allowed: Annotated[tuple[DType, ...], _key("NumPy names of tensor types", ["float32"])]
+
+
+class Ops(Claim, frozen=True):
+    """The supported operators: either those that are allowed, or all standard ones but the absent ones."""
+
+    allowed: Annotated[
+        tuple[DomainOp, ...] | None,
+        _key(
+            'its operators; "com.microsoft.Gelu" is one of another domain',
+            [
+                "Add",
+                "Cast",
+                "Concat",
+                "IsNaN",
+                "MatMul",
+                "Max",
+                "Mul",
+                "Reshape",
+                "Sigmoid",
+                "Slice",
+                "Sub",
+                "Tanh",
+            ],
+        ),
+    ] = None
+    absent: Annotated[
+        tuple[DomainOp, ...] | None,
+        _key("instead of allowed: it has all standard operators but these", ["Gemm"]),
+    ] = None
+    domains: Annotated[
+        tuple[str, ...],
+        _key("domains of which it has all operators that are not absent", ["com.microsoft"]),
+    ] = ()
+    functions: Annotated[bool, _key("whether it supports model-local functions", False)] = False
+    copies_constants: Annotated[
+        bool,
+        _key("whether each node that reads a constant gets its own copy; an Identity shares it", False),
+    ] = False
+    overwrites_outputs: Annotated[
+        bool,
+        _key("whether it may overwrite an output that other nodes read; a Cast copies it", False),
+    ] = False
+    copied_outputs: Annotated[
+        tuple[Op, ...],
+        _key("operators whose results are correct as outputs only after a Cast", ["Conv"]),
+    ] = ()
+    loses_nan: Annotated[
+        tuple[Op, ...],
+        _key(
+            "unary operators that turn NaN into numbers, or a Softmax that does so for rows of -inf", ["Relu"]
+        ),
+    ] = ()
+    inexact_behind_sum: Annotated[
+        tuple[Op, ...],
+        _key("operators that are less exact directly after an Add or Gemm; a Max goes between", ["Tanh"]),
+    ] = ()
+
+
+class Limit(Claim, frozen=True):
+    """A limit of single operators; it concerns nodes of the default domain."""
+
+    ops: Annotated[tuple[Op, ...], _key("the operators", ["Resize"])]
+    dtypes: Annotated[tuple[DType, ...] | None, _key("types of the first input", ["float32"])] = None
+    constant: Annotated[tuple[Natural, ...], _key("inputs that must be constants", [1, 2])] = ()
+    vector: Annotated[tuple[Natural, ...], _key("constant inputs that must have at most one axis", [1])] = ()
+    not_negative: Annotated[
+        tuple[Natural, ...], _key("constant inputs that must not contain negative numbers", [4])
+    ] = ()
+    max_rank: Annotated[Natural | None, _key("maximum rank of the first input and the first output", 4)] = (
+        None
+    )
+    attributes: Annotated[
+        dict[str, tuple[Any, ...]],
+        _key("allowed values of attributes; [] if the attribute must be absent", {"mode": ["linear"]}),
+    ] = {}
+    versions: Annotated[tuple[Positive, ...] | None, _key("supported versions of the operator", [11, 13])] = (
+        None
+    )
+    written: Annotated[
+        tuple[str, ...], _key("attributes that must be written even if they are the default", ["mode"])
+    ] = ()
+    # A tree of nodes with one output each would never end.
+    max_outputs: Annotated[
+        Annotated[int, Meta(ge=2)] | None,
+        _key("maximum number of outputs; a larger Split is written as a tree", 9),
+    ] = None
+    alone_behind: Annotated[
+        tuple[Op, ...],
+        _key("operators that must not repeat an axis of size 1 for it alone; a Max goes between", ["Expand"]),
+    ] = ()
+    remedy: Annotated[str, _key("what the user can do", "...")] = ""
+
+
+class RecurrentRule(Claim, frozen=True):
+    """Recurrent nodes that it runs correctly; a key that is left out limits nothing."""
+
+    ops: Annotated[tuple[RecurrentOp, ...], _key("the operators", ["LSTM"])]
+    dtypes: Annotated[tuple[DType, ...] | None, _key("types of X", ["float32"])] = None
+    directions: Annotated[
+        tuple[Annotated[str, _one_of(DIRECTIONS)], ...] | None, _key("directions", ["forward"])
+    ] = None
+    inputs: Annotated[
+        tuple[Annotated[str, _one_of(_OPTIONAL_INPUTS)], ...] | None,
+        _key("the optional inputs that it respects", ["B", "initial_h"]),
+    ] = None
+    attributes: Annotated[
+        dict[Annotated[str, _one_of(ATTRIBUTE_TYPES)], tuple[Any, ...]],
+        _key("allowed values of attributes; [] if the attribute must be absent", {"layout": [0], "clip": []}),
+    ] = {}
+    activations: Annotated[
+        tuple[Annotated[str, _one_of(("default", *SPEC_PARAMETERS))], ...] | None,
+        _key("names of functions; default stands for those of the operator", ["default"]),
+    ] = None
+    constant: Annotated[tuple[Input, ...], _key("inputs that must be constants if present", ["W", "R"])] = ()
+    fixed: Annotated[
+        tuple[Input, ...], _key("inputs that must be constants or computed from constants", ["W", "R"])
+    ] = ()
+    needs: Annotated[
+        tuple[Annotated[str, _one_of((*_OPTIONAL, *ATTRIBUTE_TYPES))], ...],
+        _key("optional inputs, outputs and attributes without which it does not run", ["initial_h", "Y_h"]),
+    ] = ()
+    not_empty: Annotated[
+        tuple[Annotated[str, _one_of(_OPTIONAL)], ...],
+        _key("inputs and outputs that must not be empty names", ["B", "Y"]),
+    ] = ()
+    not_behind: Annotated[
+        tuple[Op, ...],
+        _key("operators that must not repeat an axis of size 1 to compute X", ["Expand"]),
+    ] = ()
+    min_input_size: Annotated[Positive | None, _key("minimum number of features of X", 2)] = None
+    min_hidden_size: Annotated[Positive | None, _key("minimum number of units", 8)] = None
+    max_batch: Annotated[Positive | None, _key("maximum batch size", 1)] = None
+    most_inputs: Annotated[
+        Annotated[int, Meta(ge=3)] | None,
+        _key("maximum number of inputs, including empty ones at the end", 4),
+    ] = None
+    nested: Annotated[bool, _key("whether it also runs in bodies of If, Loop and Scan", True)] = True
+    static: Annotated[tuple[Size, ...], _key("sizes of X that must be static", ["batch", "time"])] = ()
+    static_nested: Annotated[
+        tuple[Size, ...], _key("sizes of X that must be static in bodies of If, Loop and Scan", ["time"])
+    ] = ()
+    static_with_states: Annotated[
+        tuple[Size, ...],
+        _key("sizes of X that must be static if an initial state is not a graph input", ["batch"]),
+    ] = ()
+    semantics: Annotated[
+        tuple[Annotated[str, _one_of(get_args(Semantics))], ...] | None,
+        _key("the --semantics under which it is correct", ["ort"]),
+    ] = None
+    same_activations: Annotated[
+        bool, _key("whether both directions must have the same activations", True)
+    ] = False
+    wrong: Annotated[
+        tuple[Annotated[str, _one_of(_PROPERTIES)], ...],
+        _key("properties that are not allowed above and make the result wrong without an error", ["layout"]),
+    ] = ()
+    otherwise: Annotated[
+        Annotated[str, _one_of(("refused", "unknown"))],
+        _key("what happens to nodes with other properties that are not allowed", "refused"),
+    ] = "refused"
+    profile: Annotated[
+        Annotated[str, _one_of(("sonnx",))],
+        _key("a profile whose rules, which are code, stand in place of the keys above", "sonnx"),
+    ] = ""
+    adapt: Annotated[
+        tuple[Annotated[str, _one_of(ADAPTABLE)], ...],
+        _key("properties that ops around the operator correct, as tried", ["initial_h"]),
+    ] = ()
+    tried: Annotated[str, _key("sizes at which it was tried and correct", "batches of 1 and 2")] = ""
+
+
+class Caution(Claim, frozen=True):
+    """A warning about lowered nodes."""
+
+    ops: Annotated[tuple[RecurrentOp, ...], _key("the operators before the lowering", ["GRU"])]
+    text: Annotated[str, _key("the warning", "...")]
+    open: Annotated[tuple[Size, ...], _key("only if one of these sizes of X is dynamic", ["batch"])] = ()
+    above_steps: Annotated[
+        int | None, _key("only if the node is a straight line of more steps than this", 200)
+    ] = None
+
+
+class Arithmetic(Claim, frozen=True):
+    """The arithmetic that is known of it."""
+
+    gates: Annotated[
+        Annotated[str, _one_of(get_args(Gates))],
+        _key("whether it needs one product for each gate (separate), or as few as possible (fused)", "auto"),
+    ] = "auto"
+    accumulates: Annotated[
+        Annotated[str, _one_of(("float16", "float32"))],
+        _key("the type in which it sums products of float16; for float16 they become float32", "float32"),
+    ] = ""
+
+
+_Prices = dict[Annotated[str, _one_of(names_of_prices(native=False))], float]
+_NativePrices = dict[Annotated[str, _one_of(names_of_prices(native=True))], float]
+
+
+class Costs(Claim, frozen=True):
+    """Prices that are known, by which the cheapest candidate is chosen."""
+
+    microseconds: Annotated[
+        _Prices,
+        _key("the price of one unit of each count; what is left out is free", {"nodes": 1, "elements": 1e-3}),
+    ]
+    native: Annotated[
+        dict[Annotated[str, _one_of(KINDS)], _NativePrices],
+        _key("the same for its own recurrent operators", {"LSTM": {"nodes": 5, "steps": 1}}),
+    ] = {}
+    forms: Annotated[
+        tuple[Annotated[str, _one_of(form.name for form in (*STRAIGHT_FORMS, *BODY_FORMS))], ...],
+        _key("forms of a step that were tried, in addition to the plain one", ["pair"]),
+    ] = ()
+    strategies: Annotated[
+        tuple[Annotated[str, _one_of(STRATEGIES)], ...],
+        _key("those among which prices choose; left out: all that it has the operators for", ["unroll"]),
+    ] = ()
+    fused: Annotated[tuple[Op, ...], _key("activations that it fuses with a preceding Gemm", ["Tanh"])] = ()
+    nearby_weights: Annotated[
+        bool, _key("whether weights that only a nested body reads move into that body", False)
+    ] = False
+
+
+class Tried(Claim, frozen=True):
+    """The trial of it by this project."""
+
+    version: Annotated[str, _key("the version that was tried", "1.0")]
+
+
+class TargetFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A target file; the fields are its keys and tables."""
+
+    title: Annotated[str, _key("the name of the runtime for people", "Name of the runtime")] = ""
+    engine: Annotated[str, _key("its name in `rnnlower engines`", "openvino")] = ""
+    runtime: Annotated[
+        bool, _key("false: a tool or a profile, for another purpose than running models", True)
+    ] = True
+    opset: OpsetRange
+    control_flow: ControlFlow
+    shapes: Shapes
+    dtypes: Types
+    ops: Ops
+    limits: tuple[Limit, ...] = ()
+    recurrent: tuple[RecurrentRule, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    arithmetic: Arithmetic | None = None
+    costs: Costs | None = None
+    tried: Tried | None = None
