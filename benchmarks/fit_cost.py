@@ -34,7 +34,6 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target, find_target
 from rnnlower.targets.choosing import Chooser
 from rnnlower.targets.format import Costs
-from rnnlower.targets.plan import dialect
 
 SIZES = (
     *(
@@ -83,7 +82,7 @@ def candidates_of(
             AdaptRecurrentPass(target)(model)
         elif candidate.form is not None:
             plan = Plan(candidate.strategy, form=candidate.form)
-            LowerRecurrentPass({own.node: plan}, [own], dialect=dialect(target))(model)
+            LowerRecurrentPass({own.node: plan}, [own], dialect=target)(model)
         yield candidate, ir.to_proto(model)
 
 

@@ -38,7 +38,6 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.format import ADAPTABLE
 from rnnlower.targets.native import native_misfits
-from rnnlower.targets.plan import dialect
 from rnnlower.targets.target import Target
 
 
@@ -87,14 +86,13 @@ class AdaptRecurrentPass(Pass):
             if not native_misfits(located, self._target, self._semantics):
                 continue
             node = parse_recurrent(located, self._semantics, lenient=True)
-            emitting = dialect(self._target)
-            changes = find_changes(located, node, self._target, self._semantics, emitting)
+            changes = find_changes(located, node, self._target, self._semantics)
             if changes is None:
                 continue
             assert node.dtype is not None
             scope = Scope(names, f"{located.name}/")
             form = AdaptedNode(
-                Emitter(default_opset(model), scope, node.dtype, pool, emitting), node, changes
+                Emitter(default_opset(model), scope, node.dtype, pool, self._target), node, changes
             )
             replace_node(node.node, form.emit(), form.e.nodes, mark=True)
             for each in form.recurrent:

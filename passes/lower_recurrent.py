@@ -49,7 +49,6 @@ from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.targets.plan import dialect as dialect_of
 from rnnlower.targets.reading import find_target
 
 
@@ -112,7 +111,7 @@ class LowerRecurrentPass(Pass):
         self._strategy = strategy
         self._unroll_factor = unroll_factor
         self._marks = dialect is not None
-        self._dialect = dialect_of(find_target("onnxruntime")) if dialect is None else dialect
+        self._dialect = dialect or find_target("onnxruntime")
         self._compute_type = compute_type
         self._gates: Gates = gates
         self._tell = tell
@@ -188,7 +187,7 @@ class LowerRecurrentPass(Pass):
             replace_node(located.node, outputs, e.nodes, mark=self._marks)
         self.lowered += reports
         remove_orphans(initializers.values())
-        if self._dialect.nearby_weights and model.ir_version >= FREE_INITIALIZERS_IR:
+        if self._dialect.prices.nearby_weights and model.ir_version >= FREE_INITIALIZERS_IR:
             move_next_to_readers(model.graph, initializers.values())
 
     def _emit(
@@ -254,7 +253,8 @@ def _scope(names: NameSource, located: Located) -> Scope:
 
 def _can_fail(dialect: Dialect) -> bool:
     """Return whether the dialect has the operators that `fail_like_node` emits."""
-    return {"NonZero", "Reshape"} <= dialect.ops and 1 not in dialect.constant.get("Reshape", ())
+    has_both = dialect.has("NonZero") and dialect.has("Reshape")
+    return has_both and not dialect.needs_constant("Reshape", 1)
 
 
 def dtype_of(node: ResolvedNode, located: Located) -> ir.DataType:

@@ -32,7 +32,7 @@ from rnnlower.passes.strip import StripPass
 from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import grouped
-from rnnlower.targets.plan import dialect, require_emitted_fit
+from rnnlower.targets.plan import require_emitted_fit
 from rnnlower.targets.repeats import repeated_by
 
 
@@ -53,13 +53,12 @@ def reach_forms(work: Work) -> None:
     ensures=[nodes_are_replaced],
 )
 def lower_nodes(work: Work) -> None:
-    target = work.options.target
     lowering = LowerRecurrentPass(
         work.plans,
         work.nodes,
         semantics=work.options.semantics,
         impossible=work.impossible,
-        dialect=None if target is None else dialect(target),
+        dialect=work.options.target,
         compute_type=work.preferences.compute_type,
         gates=work.preferences.gates,
         tell=work.tell,

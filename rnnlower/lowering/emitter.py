@@ -18,6 +18,7 @@ import onnx_ir as ir
 from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
+from rnnlower.lowering.dialect import ANY
 from rnnlower.lowering.fallbacks import FALLBACKS, Form
 from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
 
@@ -234,8 +235,8 @@ class Emitter(NodeEmitter):
 
     def _gemm_takes(self, index: int, value: ir.Value) -> bool:
         """Return whether there is a Gemm that takes the value as this input."""
-        needs_constant = self.dialect is not None and index in self.dialect.constant.get("Gemm", ())
-        return self.has("Gemm") and (not needs_constant or constant_of(value) is not None)
+        is_constant = constant_of(value) is not None
+        return self.has("Gemm") and (is_constant or not self.dialect.needs_constant("Gemm", index))
 
     def transpose_once(self, value: ir.Value) -> ir.Value:
         """Return the transposed matrix, emitted once; that of a constant is a constant."""
@@ -260,12 +261,12 @@ class Emitter(NodeEmitter):
         """Emit ``0, 1, ..., count - 1`` as int32 of shape ``[count]``.
 
         Raises:
-            OpsetError: There is a dialect, and the opset is below 11: compilers take the size of what
+            OpsetError: The dialect is not `ANY`, and the opset is below 11: compilers take the size of what
                 NonZero gives for another one than ``count``.
         """
         if isinstance(count, int):
             return self.constant(np.arange(count, dtype=np.int32))
-        if self.opset < 11 and self.dialect is None:
+        if self.opset < 11 and self.dialect is ANY:
             ones = self.op("ConstantOfShape", count, since=9, value=ir.Tensor(np.ones(1, np.int64)))
             numbers = self.squeeze(self.op("NonZero", ones, since=9), 0, [count])
             return self.cast(numbers, ir.DataType.INT32)

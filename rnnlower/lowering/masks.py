@@ -129,7 +129,6 @@ def _known(condition: ir.Value) -> np.ndarray | None:
 
 
 def _times(e: Emitter, value: ir.Value, condition: ir.Value) -> ir.Value:
-    assert e.dialect is not None
     e.notes[
         f"{e.dialect.name} has no Where, so values are multiplied by 0 and 1 instead: "
         "NaN or infinity past the end of a sequence reaches the results"

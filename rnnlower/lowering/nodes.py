@@ -15,7 +15,7 @@ from rnnlower.graph.constants import constant_of
 from rnnlower.graph.evaluation import Shape
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.dialect import Dialect
+from rnnlower.lowering.dialect import ANY, Dialect
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,7 +31,7 @@ class NodeEmitter:
         names: Source of the names.
         dtype: Floating-point type of the arithmetic.
         initializers: Holds the constants.
-        dialect: The operators that may be emitted; ``None`` allows all.
+        dialect: The operators that may be emitted.
 
     Attributes:
         nodes: The emitted nodes.
@@ -45,7 +45,7 @@ class NodeEmitter:
         names: Scope,
         dtype: ir.DataType,
         initializers: InitializerPool,
-        dialect: Dialect | None = None,
+        dialect: Dialect = ANY,
     ) -> None:
         self.opset = opset
         self.names = names
@@ -78,13 +78,11 @@ class NodeEmitter:
 
     def has(self, op_type: str) -> bool:
         """Return whether the operator may be emitted for the type of the arithmetic."""
-        if self.dialect is None:
-            return True
-        return op_type in self.dialect.ops and op_type not in self.dialect.lacks.get(self.dtype, ())
+        return self.dialect.has(op_type, self.dtype)
 
     def missing(self, op_type: str) -> MissingOperatorError:
         """Return the error that the operator may not be emitted."""
-        return MissingOperatorError(op_type, "" if self.dialect is None else self.dialect.name)
+        return MissingOperatorError(op_type, self.dialect.name)
 
     def type_of(self, value: ir.Value | None) -> ir.DataType | None:
         """Return the element type of a value, if it is known."""
@@ -121,7 +119,7 @@ class NodeEmitter:
             OpsetError: The operator does not exist at this opset.
             MissingOperatorError: The operator may not be emitted.
         """
-        if self.dialect is not None and op_type not in self.dialect.ops:
+        if not self.dialect.has(op_type):
             raise self.missing(op_type)
         if self.opset < since:
             raise OpsetError(

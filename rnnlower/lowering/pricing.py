@@ -91,7 +91,7 @@ def names_of_prices(*, native: bool) -> list[str]:
 
 
 def count(
-    graph: onnx.GraphProto, shapes: Shapes, constants: Collection[str], steps: int, fused: frozenset[str]
+    graph: onnx.GraphProto, shapes: Shapes, constants: Collection[str], steps: int, fused: Collection[str]
 ) -> Counts:
     """Count a graph's nodes.
 

@@ -90,8 +90,8 @@ def _run(
     axes, form = lanes[0].axes, lanes[0].parameters.form
     one_by_one = node.hidden_size > form.largest_together
     # Around a dynamic length each would need an If of its own, unless the dialect needs none.
-    no_if = isinstance(axes.time, int) or (e.dialect is not None and e.dialect.empty_scan)
-    one_by_one |= e.dialect is not None and e.dialect.apart and no_if
+    no_if = isinstance(axes.time, int) or e.dialect.control_flow.empty_scan
+    one_by_one |= e.dialect.control_flow.apart and no_if
     rows = None
     if not isinstance(axes.batch, int):
         rows = _symbol_of_rows(node.inputs["X"], 1 - node.layout) or e.names.fresh("batch")

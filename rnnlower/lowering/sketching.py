@@ -21,7 +21,7 @@ from rnnlower.graph.walk import subgraphs_of
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import GATE_FORMS, PLAIN, Case, Form
-from rnnlower.lowering.pricing import Counts, count, kind_of
+from rnnlower.lowering.pricing import NATIVE, Counts, count, kind_of
 from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.sequence import axes_of, lower_node
 from rnnlower.lowering.strategies import STRATEGIES
@@ -155,10 +155,12 @@ def cheapest(found: Sequence[Candidate]) -> Candidate:
 
 def native_candidate(e: Emitter, node: ResolvedNode, dialect: Dialect, strategy: str) -> Candidate:
     """Return the runtime's own operators, which the emitter holds, with what is around them."""
-    if kind_of(node) not in dialect.native or node.is_quantized:
+    prices = dialect.prices
+    if kind_of(node) not in prices.native or node.is_quantized:
         return Candidate(strategy, None, {}, Counts())
     counts = _counts(e, node, dialect)
-    return Candidate(strategy, None, {}, counts, counts.price(dialect.prices(kind_of(node))))
+    own = {f"{NATIVE}{name}": price for name, price in prices.native[kind_of(node)].items()}
+    return Candidate(strategy, None, {}, counts, counts.price({**prices.microseconds, **own}))
 
 
 def _forms(task: Task, strategy: str) -> Sequence[Form]:
@@ -166,7 +168,7 @@ def _forms(task: Task, strategy: str) -> Sequence[Form]:
     node, gates = task.node, task.preferences.gates
     if gates in GATE_FORMS:
         return [GATE_FORMS[gates]]
-    forms = [form for form in STRATEGIES[strategy].forms if form.name in task.dialect.forms]
+    forms = [form for form in STRATEGIES[strategy].forms if form.name in task.dialect.prices.forms]
     if not forms or node.is_quantized:
         return [PLAIN]
     e = task.emitter(task.opset)
@@ -177,7 +179,7 @@ def _forms(task: Task, strategy: str) -> Sequence[Form]:
 
 def _sketched(task: Task, strategy: str, form: Form) -> Candidate:
     needs: dict[str, int] = {}
-    costs = task.dialect.costs
+    costs = task.dialect.prices.microseconds
 
     def counts(node: ResolvedNode) -> Counts:
         with _emitted(dataclasses.replace(task, node=node), strategy, form, needs) as e:
@@ -244,7 +246,7 @@ def _counts(e: Emitter, node: ResolvedNode, dialect: Dialect) -> Counts:
     graph.node.extend(ir.serde.serialize_node(each) for each in e.nodes)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", e.opset)])
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return count(inferred, _shapes(inferred), constants, steps, dialect.fused)
+    return count(inferred, _shapes(inferred), constants, steps, dialect.prices.fused)
 
 
 def _outer_values(e: Emitter) -> Iterator[ir.Value]:

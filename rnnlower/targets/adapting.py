@@ -12,7 +12,6 @@ from rnnlower.errors import MissingOperatorError, OpsetError
 from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located
-from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.sketching import sketch_emitter
 from rnnlower.recurrent.node import ResolvedNode, Semantics
@@ -26,18 +25,18 @@ _DIRECTION_AXIS = {"Y": 1, "Y_h": 0, "Y_c": 0}
 
 
 def find_changes(
-    located: Located, node: ResolvedNode, target: Target, semantics: Semantics, dialect: Dialect
+    located: Located, node: ResolvedNode, target: Target, semantics: Semantics
 ) -> frozenset[str] | None:
     """Return the changes that make the target run the node; ``None``: none that may be made are enough."""
     if node.is_quantized or node.dtype is None or node.inputs["X"].shape is None:
         return None
     rules = (rule for rule in target.recurrent if node.node.op_type in rule.ops and rule.adapt)
-    found = (_changes_for(located, node, rule, semantics, dialect) for rule in rules)
+    found = (_changes_for(located, node, rule, semantics, target) for rule in rules)
     return next((changes for changes in found if changes is not None), None)
 
 
 def _changes_for(
-    located: Located, node: ResolvedNode, rule: RecurrentRule, semantics: Semantics, dialect: Dialect
+    located: Located, node: ResolvedNode, rule: RecurrentRule, semantics: Semantics, target: Target
 ) -> frozenset[str] | None:
     """Return the same, for one rule: what the node lacks is changed, then what the result still lacks."""
     changes: frozenset[str] = frozenset()
@@ -49,7 +48,7 @@ def _changes_for(
         if "reverse" in lacks and node.seq_length is None:
             return None
         changes |= lacks
-        e = sketch_emitter(node, located.opset, dialect)
+        e = sketch_emitter(node, located.opset, target)
         form = AdaptedNode(e, node, changes)
         try:
             form.emit()

@@ -33,7 +33,6 @@ from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.adapting import AdaptedNode, find_changes
 from rnnlower.targets.native import native_misfits, native_rule
-from rnnlower.targets.plan import dialect
 from rnnlower.targets.target import Target
 
 _MOST_UNROLLED = 256
@@ -153,20 +152,20 @@ class Chooser:
 
     def _own(self, located: Located) -> Candidate | None:
         """Return the target's own operator, as it is or adapted; ``None``: it is right in neither form."""
-        node, target, known = self._parse(located), self.target, dialect(self.target)
+        node, target = self._parse(located), self.target
         changes: frozenset[str] = frozenset()
         if native_misfits(located, target, self.semantics):
-            found = None if target.profile else find_changes(located, node, target, self.semantics, known)
+            found = None if target.profile else find_changes(located, node, target, self.semantics)
             if found is None:
                 return None
             changes = found
         strategy = "adapt" if changes else "keep"
-        if node.dtype is None or node.inputs["X"].shape is None or not known.native:
+        if node.dtype is None or node.inputs["X"].shape is None or not target.prices.native:
             return Candidate(strategy, None, {}, Counts())
-        e = sketch_emitter(node, located.opset, known)
+        e = sketch_emitter(node, located.opset, target)
         try:
             AdaptedNode(e, node, changes).emit()
-            return native_candidate(e, node, known, strategy)
+            return native_candidate(e, node, target, strategy)
         finally:
             detach(e.everything)
 
@@ -184,7 +183,7 @@ class Chooser:
     def _lowered(
         self, node: ResolvedNode, weights: Weights, opset: int, strategies: Sequence[str]
     ) -> list[Candidate]:
-        task = Task(node, weights, opset, dialect(self.target), self.preferences)
+        task = Task(node, weights, opset, self.target, self.preferences)
         return candidates(task, strategies, self.sketches)
 
     def _parse(self, located: Located) -> ResolvedNode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -11,50 +10,10 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.walk import Located
-from rnnlower.lowering.dialect import Dialect
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import Misfit
-from rnnlower.targets.reading import find_target
 from rnnlower.targets.target import Target
-
-
-def dialect(target: Target) -> Dialect:
-    """Return the operators that a lowering for the target may emit."""
-    constant: dict[str, frozenset[int]] = {}
-    for limit in target.limits:
-        for op_type in limit.ops:
-            constant[op_type] = constant.get(op_type, frozenset()) | {*limit.constant}
-    return Dialect(
-        target.name,
-        target.op_types,
-        constant,
-        lacks={ir.DataType.DOUBLE: _without_float64()},
-        costs={} if target.costs is None else target.costs.microseconds,
-        native={} if target.costs is None else target.costs.native,
-        forms=frozenset() if target.costs is None else frozenset(target.costs.forms),
-        fused=frozenset() if target.costs is None else frozenset(target.costs.fused),
-        apart=target.control_flow.apart,
-        nearby_weights=target.costs is not None and target.costs.nearby_weights,
-        empty_scan=target.control_flow.empty_scan,
-        keeps_gathered_axis=target.control_flow.keeps_gathered_axis,
-        split_outputs=min(
-            (limit.max_outputs for limit in target.limits if limit.max_outputs and "Split" in limit.ops),
-            default=None,
-        ),
-    )
-
-
-@functools.cache
-def _without_float64() -> frozenset[str]:
-    """Return the operators for which onnxruntime, which verifies every result, has no float64 kernel."""
-    limits = find_target("onnxruntime").limits
-    return frozenset(
-        op_type
-        for limit in limits
-        if limit.dtypes is not None and "float64" not in limit.dtypes
-        for op_type in limit.ops
-    )
 
 
 def check_opset(target: Target, opset: int) -> None:

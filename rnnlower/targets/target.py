@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 
+import onnx_ir as ir
+
+from rnnlower.lowering.dialect import NoPrices, Prices
 from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.targets.format import Claim, TargetFile, standard_operators
 
 
 class Target(TargetFile, frozen=True, kw_only=True):
-    """A runtime, described by a file.
+    """A runtime, described by a file: a `Dialect` of what may be emitted.
 
     Attributes:
         name: The name of the target: that of its file.
@@ -51,6 +54,27 @@ class Target(TargetFile, frozen=True, kw_only=True):
             return name not in (self.ops.absent or ())
         return name in (self.ops.allowed or ())
 
+    @property
+    def prices(self) -> Prices:
+        """The prices; none where the file has no costs."""
+        return self.costs or NoPrices()
+
+    @property
+    def split_outputs(self) -> int | None:
+        """The maximum number of outputs of a Split; ``None``: no limit."""
+        limits = (limit.max_outputs for limit in self.limits if "Split" in limit.ops)
+        return min((most for most in limits if most is not None), default=None)
+
+    def has(self, op_type: str, dtype: ir.DataType | None = None) -> bool:
+        """Return whether an operator may be emitted, for an element type if one is given."""
+        if op_type not in self.op_types:
+            return False
+        return dtype != ir.DataType.DOUBLE or op_type not in _without_float64()
+
+    def needs_constant(self, op_type: str, index: int) -> bool:
+        """Return whether an input of an operator must be a constant."""
+        return any(op_type in limit.ops and index in limit.constant for limit in self.limits)
+
     def claims(self) -> list[tuple[str, Claim]]:
         """Return all claims, with the names of their tables."""
         tables = ("opset", "control_flow", "shapes", "dtypes", "ops")
@@ -60,3 +84,17 @@ class Target(TargetFile, frozen=True, kw_only=True):
         claims += [(f"lowered {', '.join(caution.ops)}", caution) for caution in self.cautions]
         more = [(name, getattr(self, name)) for name in ("arithmetic", "costs", "tried")]
         return claims + [(name, claim) for name, claim in more if claim is not None]
+
+
+@functools.cache
+def _without_float64() -> frozenset[str]:
+    """Return the operators for which onnxruntime, which verifies every result, has no float64 kernel."""
+    from rnnlower.targets.reading import find_target  # It reads files into targets.
+
+    limits = find_target("onnxruntime").limits
+    return frozenset(
+        op_type
+        for limit in limits
+        if limit.dtypes is not None and "float64" not in limit.dtypes
+        for op_type in limit.ops
+    )

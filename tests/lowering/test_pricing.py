@@ -23,7 +23,6 @@ from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser
-from rnnlower.targets.plan import dialect
 
 FLOAT = onnx.TensorProto.FLOAT
 BOTH = {"direction": "bidirectional"}
@@ -180,7 +179,7 @@ def weights_of(node: ResolvedNode) -> Weights:
 def candidates_of(op_type: str, steps: int, batch: int, strategy: str, **attributes: Any) -> list[Candidate]:
     """The candidates of a strategy."""
     node = parsed(op_type, steps, batch, **attributes)
-    emitting = dialect(find_target("onnxruntime"))
+    emitting = find_target("onnxruntime")
     found = candidates(Task(node, weights_of(node), 17, emitting), [strategy])
     assert all(len(value.uses()) == 1 for value in node.inputs.values())
     return found

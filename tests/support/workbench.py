@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -9,9 +10,19 @@ import onnx_ir as ir
 
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope
-from rnnlower.lowering.dialect import Dialect
+from rnnlower.lowering.dialect import ANY, Anything
 from rnnlower.lowering.emitter import Emitter
 from support.small_models import run_onnxruntime
+
+
+@dataclasses.dataclass(frozen=True)
+class Only(Anything):
+    """The dialect of some operators."""
+
+    ops: frozenset[str] = frozenset()
+
+    def has(self, op_type: str, dtype: ir.DataType | None = None) -> bool:
+        return op_type in self.ops
 
 
 class Workbench:
@@ -30,7 +41,7 @@ class Workbench:
         graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="workbench")
         self.model = ir.Model(graph, ir_version=8)
         self._names = names = NameSource()
-        dialect = None if ops is None else Dialect("own", frozenset(ops), {})
+        dialect = ANY if ops is None else Only("own", ops=frozenset(ops))
         pool = InitializerPool(self.model, names)
         self.e = Emitter(opset, Scope(names, ""), ir.DataType.FLOAT, pool, dialect)
 

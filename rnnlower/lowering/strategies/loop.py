@@ -47,7 +47,7 @@ def _body(e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last:
         body.op("Gather", value, backwards if series.reverse else number)
         for value, series in zip(stacked, recurrence.inputs, strict=True)
     ]
-    if e.dialect is not None and e.dialect.keeps_gathered_axis:
+    if e.dialect.control_flow.keeps_gathered_axis:
         inputs = [
             body.reshape(value, recurrence.axes.value(series.width))
             for value, series in zip(inputs, recurrence.inputs, strict=True)

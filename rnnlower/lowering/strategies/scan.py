@@ -19,7 +19,7 @@ def run_scan(e: Emitter, recurrence: Recurrence) -> Results:
     dialect needs none.
     """
     time = recurrence.axes.time
-    if isinstance(time, int) or (e.dialect is not None and e.dialect.empty_scan):
+    if isinstance(time, int) or e.dialect.control_flow.empty_scan:
         return _results(e, recurrence, _scan(e, recurrence, recurrence.initial_values(e)))
     # Values that the branches share are emitted before the If.
     initial = recurrence.initial_values(e)

@@ -105,8 +105,7 @@ def _stacked_parts(e: Emitter, stacked: ir.Value, time: int) -> Iterator[tuple[i
 
 
 def _fan_out(e: Emitter) -> int:
-    most = None if e.dialect is None else e.dialect.split_outputs
-    return FAN_OUT if most is None else min(FAN_OUT, most)
+    return min(FAN_OUT, e.dialect.split_outputs or FAN_OUT)
 
 
 def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:
