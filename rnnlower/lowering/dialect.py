@@ -10,63 +10,63 @@ import onnx_ir as ir
 
 
 class LoopForms(Protocol):
-    """The forms in which loops are emitted."""
+    """The forms in which loops are emitted.
+
+    Attributes:
+        apart: Whether each direction gets its own Scan or Loop, if that needs no If around it.
+        empty_scan: Whether a Scan over no steps runs, so that it needs no If around it.
+        keeps_gathered_axis: Whether Gather by the number of a Loop's iteration keeps the axis.
+    """
 
     @property
-    def apart(self) -> bool:
-        """Whether each direction gets its own Scan or Loop, if that needs no If around it."""
-
+    def apart(self) -> bool: ...
     @property
-    def empty_scan(self) -> bool:
-        """Whether a Scan over no steps runs, so that it needs no If around it."""
-
+    def empty_scan(self) -> bool: ...
     @property
-    def keeps_gathered_axis(self) -> bool:
-        """Whether Gather by the number of a Loop's iteration keeps the axis."""
+    def keeps_gathered_axis(self) -> bool: ...
 
 
 class Prices(Protocol):
-    """The prices of what is emitted, and the forms among which they choose."""
+    """The prices of what is emitted, and the forms among which they choose.
+
+    Attributes:
+        microseconds: The price of one unit of each of the `Counts` of a lowering; empty if unknown.
+        native: The same prices for the runtime's own recurrent operators, by their kind.
+        forms: The names of the forms of a step that may be emitted, in addition to the plain one.
+        fused: The activations that the runtime fuses with a preceding Gemm.
+        nearby_weights: Whether weights that only a nested body reads are moved into that body.
+    """
 
     @property
-    def microseconds(self) -> Mapping[str, float]:
-        """The price of one unit of each of the `Counts` of a lowering; empty if unknown."""
-
+    def microseconds(self) -> Mapping[str, float]: ...
     @property
-    def native(self) -> Mapping[str, Mapping[str, float]]:
-        """The same prices for the runtime's own recurrent operators, by their kind."""
-
+    def native(self) -> Mapping[str, Mapping[str, float]]: ...
     @property
-    def forms(self) -> Collection[str]:
-        """The names of the forms of a step that may be emitted, in addition to the plain one."""
-
+    def forms(self) -> Collection[str]: ...
     @property
-    def fused(self) -> Collection[str]:
-        """The activations that the runtime fuses with a preceding Gemm."""
-
+    def fused(self) -> Collection[str]: ...
     @property
-    def nearby_weights(self) -> bool:
-        """Whether weights that only a nested body reads are moved into that body."""
+    def nearby_weights(self) -> bool: ...
 
 
 class Dialect(Protocol):
-    """What may be emitted."""
+    """What may be emitted.
+
+    Attributes:
+        name: The name for messages.
+        control_flow: The forms of loops.
+        prices: The prices.
+        split_outputs: The maximum number of outputs of a Split; ``None``: no limit.
+    """
 
     @property
-    def name(self) -> str:
-        """The name for messages."""
-
+    def name(self) -> str: ...
     @property
-    def control_flow(self) -> LoopForms:
-        """The forms of loops."""
-
+    def control_flow(self) -> LoopForms: ...
     @property
-    def prices(self) -> Prices:
-        """The prices."""
-
+    def prices(self) -> Prices: ...
     @property
-    def split_outputs(self) -> int | None:
-        """The maximum number of outputs of a Split; ``None``: no limit."""
+    def split_outputs(self) -> int | None: ...
 
     def has(self, op_type: str, dtype: ir.DataType | None = None) -> bool:
         """Return whether an operator may be emitted, for an element type if one is given."""
