@@ -33,6 +33,7 @@ class Prices(Protocol):
         microseconds: The price of one unit of each of the `Counts` of a lowering; empty if unknown.
         native: The same prices for the runtime's own recurrent operators, by their kind.
         forms: The names of the forms of a step that may be emitted, in addition to the plain one.
+        thresholds: The sizes at which forms are allowed, by their names in `forms.THRESHOLDS`.
         fused: The activations that the runtime fuses with a preceding Gemm.
         nearby_weights: Whether weights that only a nested body reads are moved into that body.
     """
@@ -44,13 +45,15 @@ class Prices(Protocol):
     @property
     def forms(self) -> Collection[str]: ...
     @property
+    def thresholds(self) -> Mapping[str, float]: ...
+    @property
     def fused(self) -> Collection[str]: ...
     @property
     def nearby_weights(self) -> bool: ...
 
 
 class Dialect(Protocol):
-    """What may be emitted.
+    """The operators and forms that may be emitted.
 
     Attributes:
         name: The name for messages.
@@ -89,6 +92,7 @@ class NoPrices:
     microseconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     native: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     forms: Collection[str] = ()
+    thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     fused: Collection[str] = ()
     nearby_weights: bool = False
 

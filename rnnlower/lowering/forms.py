@@ -21,23 +21,17 @@ from rnnlower.recurrent.node import ResolvedNode
 if TYPE_CHECKING:
     from rnnlower.lowering.cells import Products
 
-LARGE_BATCH = 12
-"""Rows from which a step spends its time on the elements rather than on starting ops."""
-
-LARGEST_PAIR = 192
-"""Units up to which both directions in one step cost less than one after the other."""
-
-LONG_LINE = 1000
-"""Steps of a straight line beyond which onnxruntime takes long to search for products to fuse."""
-
-MOST_JOINED = 2 * 2**20
-"""Bytes of W and R beyond which a step that reads both waits for memory."""
-
-LEAST_JOINED: Mapping[str, int] = {"LSTM": 0, "GRU": 4096, "RNN": 2048}
-"""Elements of H in a step from which copying X next to H costs less than copying the input products.
-
-A cell without a row was not measured, and its products are not joined.
-"""
+THRESHOLDS: Mapping[str, str] = {
+    "large_batch": "rows from which a step spends its time on the elements rather than on starting ops",
+    "largest_pair": "units up to which both directions in one step cost less than one after the other",
+    "long_line": "steps of a straight line beyond which it takes long to search for products to fuse",
+    "most_joined": "bytes of W and R beyond which a step that reads both waits for memory",
+    "least_joined_LSTM": "elements of H in a step from which copying X next to H costs less than copying "
+    "the input products",
+    "least_joined_GRU": "the same for GRU",
+    "least_joined_RNN": "the same for RNN",
+}
+"""The sizes at which forms are allowed; a target's table ``[costs]`` has those that were measured there."""
 
 _REVERSE_SEQUENCE = 10
 _BY_ACTIVATION: Mapping[str, tuple[str, ...]] = {"LSTM": ("iof", "c"), "GRU": ("zr", "h"), "RNN": ("i",)}
@@ -81,6 +75,10 @@ class Case:
     node: ResolvedNode
     weights: Weights
     axes: Axes
+
+    def threshold(self, threshold: str) -> float:
+        """Return the value of one of the `THRESHOLDS`; infinity if it was not measured."""
+        return self.e.dialect.prices.thresholds.get(threshold, math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +152,7 @@ class StraightForm(Form):
 
     def fits(self, case: Case) -> bool:
         time = case.axes.time
-        return not isinstance(time, int) or time * case.node.num_directions <= LONG_LINE
+        return not isinstance(time, int) or time * case.node.num_directions <= case.threshold("long_line")
 
     def step_weights(
         self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
@@ -196,7 +194,7 @@ class PairForm(LongForm):
         return (
             case.axes.batch == 1
             and node.reversed_directions == (False, True)
-            and node.hidden_size <= LARGEST_PAIR
+            and node.hidden_size <= case.threshold("largest_pair")
             and case.e.opset >= _REVERSE_SEQUENCE
             and node.activations[0] == node.activations[1]
             and case.weights.in_memory(node.inputs["W"], node.inputs["R"])
@@ -223,13 +221,15 @@ class JoinedForm(Form):
 
     def fits(self, case: Case) -> bool:
         node, batch = case.node, case.axes.batch
-        if not isinstance(batch, int) or batch < LARGE_BATCH or node.input_size is None:
+        if not isinstance(batch, int) or batch < case.threshold("large_batch") or node.input_size is None:
             return False
-        if batch * node.hidden_size < LEAST_JOINED.get(node.op_type, math.inf):
+        if batch * node.hidden_size < case.threshold(f"least_joined_{node.op_type}"):
             return False
         rows = len(node.cell.gates) * node.hidden_size
         size = rows * (node.input_size + node.hidden_size) * case.e.dtype.itemsize
-        return size <= MOST_JOINED and case.weights.in_memory(node.inputs["W"], node.inputs["R"])
+        return size <= case.threshold("most_joined") and case.weights.in_memory(
+            node.inputs["W"], node.inputs["R"]
+        )
 
     def step_weights(
         self, e: Emitter, node: ResolvedNode, weights: Weights, direction: int | None
@@ -262,7 +262,7 @@ class ManyRowsForm(Form):
     """Many rows, with the product of X computed before the steps."""
 
     def fits(self, case: Case) -> bool:
-        return isinstance(case.axes.batch, int) and case.axes.batch >= LARGE_BATCH
+        return isinstance(case.axes.batch, int) and case.axes.batch >= case.threshold("large_batch")
 
 
 class SeparateForm(Form):

@@ -15,7 +15,7 @@ import msgspec
 import onnx
 from msgspec import Meta
 
-from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
+from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS, THRESHOLDS
 from rnnlower.lowering.pricing import KINDS, names_of_prices
 from rnnlower.lowering.replacing import Gates
 from rnnlower.lowering.strategies import STRATEGIES
@@ -366,6 +366,10 @@ class Costs(Claim, frozen=True):
         tuple[Annotated[str, _one_of(form.name for form in (*STRAIGHT_FORMS, *BODY_FORMS))], ...],
         _key("forms of a step that were tried, in addition to the plain one", ["pair"]),
     ] = ()
+    thresholds: Annotated[
+        dict[Annotated[str, _one_of(THRESHOLDS)], Natural],
+        _key("the sizes at which forms are allowed, as measured", {"largest_pair": 192}),
+    ] = {}
     strategies: Annotated[
         tuple[Annotated[str, _one_of(STRATEGIES)], ...],
         _key("those among which prices choose; left out: all that it has the operators for", ["unroll"]),

@@ -16,7 +16,7 @@ from support.small_models import lowered_by, recurrent_model, weights
 
 import rnnlower
 from rnnlower.lowering import sketching
-from rnnlower.lowering.forms import LARGEST_PAIR
+from rnnlower.targets import find_target
 
 FLOAT = onnx.TensorProto.FLOAT
 NODES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -103,7 +103,7 @@ def test_both_directions_in_one_step(
 
 @pytest.mark.parametrize(("more", "product"), [(0, "MatMul"), (1, "Gemm")])
 def test_large_directions_have_products_of_their_own(more: int, product: str) -> None:
-    size = LARGEST_PAIR + more
+    size = int(find_target("onnxruntime").prices.thresholds["largest_pair"]) + more
     constants = weights("LSTM", hidden_size=size, directions=2)
     constants = {name: value / 8 for name, value in constants.items()}
     inputs = {"X": (FLOAT, [2, 1, 3])}
@@ -224,3 +224,24 @@ def test_an_initial_state_of_another_size_is_an_error(
         session = session_of(model)
         with pytest.raises(Exception, match="Non-zero status code"):
             run_in(session, feeds)
+
+
+def test_thresholds_of_a_target_decide(tmp_path: Path) -> None:
+    """A file of a user has its own sizes, and a form whose size was not measured is allowed anywhere."""
+    (built_in,) = Path(rnnlower.__file__).parent.glob("targets/data/onnxruntime.toml")
+    text = built_in.read_text(encoding="utf-8")
+    assert "largest_pair = 192, " in text
+    size, found = 24, {}
+    constants = weights("LSTM", hidden_size=size, directions=2)
+    source = recurrent_model(
+        "LSTM",
+        constants={name: value / 8 for name, value in constants.items()},
+        inputs={"X": (FLOAT, ["T", 1, 3])},
+        hidden_size=size,
+        direction="bidirectional",
+    )
+    for name, threshold in {"few": "largest_pair = 23, ", "many": "largest_pair = 24, ", "any": ""}.items():
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text.replace("largest_pair = 192, ", threshold), encoding="utf-8")
+        found[name] = product_ops(rnnlower.lower(source, target=path, native="lower"))
+    assert found == {"few": {"Gemm"}, "many": {"MatMul"}, "any": {"MatMul"}}

@@ -16,9 +16,10 @@ from support.small_models import lowered_by, recurrent_model, weights
 
 import rnnlower
 from rnnlower.lowering import sketching
-from rnnlower.lowering.forms import LARGE_BATCH
+from rnnlower.targets import find_target
 
 FLOAT = onnx.TensorProto.FLOAT
+LARGE_BATCH = int(find_target("onnxruntime").prices.thresholds["large_batch"])
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "lstm": ("LSTM", LARGE_BATCH, {}),
     "lstm_reverse": ("LSTM", LARGE_BATCH, {"direction": "reverse"}),

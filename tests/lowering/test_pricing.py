@@ -15,7 +15,6 @@ from support.judge import all_nodes, differences, run
 from support.small_models import recurrent_model, weights
 
 import rnnlower
-from rnnlower.lowering import forms
 from rnnlower.lowering.sketching import Candidate, Task, candidates, cheapest
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.recurrent.finding import find_recurrent
@@ -97,7 +96,7 @@ def test_long_lines_leave_nothing_to_fuse(
     steps: int, batch: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """All gates of an LSTM have one product then, since onnxruntime takes quadratic time to fuse."""
-    monkeypatch.setattr(forms, "LONG_LINE", 10)
+    monkeypatch.setitem(find_target("onnxruntime").prices.thresholds, "long_line", 10)  # type: ignore[arg-type]
     directions = 2 if "direction" in options else 1
     source = recurrent_model(
         "LSTM",
