@@ -17,7 +17,7 @@ from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.targets import Target
 from rnnlower.targets.choosing import KeptNode, Native
-from rnnlower.targets.plan import check_opset, wants_numbers
+from rnnlower.targets.requirements import check_opset, wants_numbers
 
 LOOPS = ("Loop", "Scan")
 

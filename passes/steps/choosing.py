@@ -36,7 +36,7 @@ from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
-from rnnlower.targets.plan import cautions, require_known
+from rnnlower.targets.requirements import cautions, require_known
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])

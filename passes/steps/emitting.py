@@ -32,8 +32,8 @@ from rnnlower.passes.strip import StripPass
 from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import grouped
-from rnnlower.targets.plan import require_emitted_fit
-from rnnlower.targets.repeats import repeated_by
+from rnnlower.targets.native import repeated_by
+from rnnlower.targets.requirements import require_emitted_fit
 
 
 @contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])

@@ -36,7 +36,7 @@ from rnnlower.recurrent.exporter_warnings import find_suspicions
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent, matches
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.fit import refuses, runs_op
-from rnnlower.targets.plan import require_static_inputs
+from rnnlower.targets.requirements import require_static_inputs
 from rnnlower.wording import counted
 
 

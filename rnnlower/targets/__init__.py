@@ -1,6 +1,6 @@
-"""Targets: the abilities of runtimes as data, one TOML file per runtime; `target.py` describes the format.
+"""Targets: the abilities of runtimes as data, one TOML file per runtime; `format.py` defines the format.
 
-`fit.py` finds the nodes of a model that do not fit a target, `plan.py` chooses how a node is lowered for one.
+`fit.py` finds the nodes of a model that do not fit a target, `choosing.py` chooses how a node runs on one.
 """
 
 from __future__ import annotations

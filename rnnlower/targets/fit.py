@@ -18,14 +18,10 @@ from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
-from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
-from rnnlower.targets.misfits import Misfit
-from rnnlower.targets.native import natives_of_model
-from rnnlower.targets.remedies import alternatives, remedy_for
-from rnnlower.targets.repeats import repeated_by
+from rnnlower.targets.format import CONTROL_FLOW, Limit
+from rnnlower.targets.misfits import Misfit, alternatives, remedy_for
+from rnnlower.targets.native import Reason, natives_of_model, repeated_by
 from rnnlower.targets.target import Target
-
-Reason = tuple[str, Claim]
 
 
 def find_misfits(

@@ -61,7 +61,7 @@ def _one_of(known: Iterable[str]) -> Meta:
     return Meta(extra={"known": words}, extra_json_schema={"enum": words})
 
 
-def _key(description: str, example: Any) -> Meta:
+def _key(description: str, example: Any = False) -> Meta:
     return Meta(description=description, examples=[example])
 
 
@@ -121,24 +121,21 @@ class ControlFlow(Claim, frozen=True):
         tuple[Annotated[str, _one_of(CONTROL_FLOW)], ...],
         _key("those of If, Loop and Scan that it supports", []),
     ]
-    apart: Annotated[bool, _key("whether each direction needs its own Scan, if that needs no If", False)] = (
-        False
-    )
+    apart: Annotated[bool, _key("whether each direction needs its own Scan, if that needs no If")] = False
     dynamic: Annotated[LoopOp, _key("the one to use for a dynamic number of steps, if both work", "Loop")] = (
         "Scan"
     )
     captured: Annotated[
         LoopOp, _key("the one to use for weights that are not constant, if both work", "Loop")
     ] = "Scan"
-    unroll_batch: Annotated[
-        bool, _key("whether few steps are unrolled only if the batch size is static", False)
-    ] = False
+    unroll_batch: Annotated[bool, _key("whether few steps are unrolled only if the batch size is static")] = (
+        False
+    )
     empty_scan: Annotated[
-        bool, _key("whether a Scan over no steps runs, so that it needs no If around it", False)
+        bool, _key("whether a Scan over no steps runs, so that it needs no If around it")
     ] = False
     keeps_gathered_axis: Annotated[
-        bool,
-        _key("whether Gather by a Loop's iteration number keeps the axis, which a Reshape removes", False),
+        bool, _key("whether Gather by a Loop's iteration number keeps the axis, which a Reshape removes")
     ] = False
 
 
@@ -185,14 +182,12 @@ class Ops(Claim, frozen=True):
         tuple[str, ...],
         _key("domains of which it has all operators that are not absent", ["com.microsoft"]),
     ] = ()
-    functions: Annotated[bool, _key("whether it supports model-local functions", False)] = False
+    functions: Annotated[bool, _key("whether it supports model-local functions")] = False
     copies_constants: Annotated[
-        bool,
-        _key("whether each node that reads a constant gets its own copy; an Identity shares it", False),
+        bool, _key("whether each node that reads a constant gets its own copy; an Identity shares it")
     ] = False
     overwrites_outputs: Annotated[
-        bool,
-        _key("whether it may overwrite an output that other nodes read; a Cast copies it", False),
+        bool, _key("whether it may overwrite an output that other nodes read; a Cast copies it")
     ] = False
     copied_outputs: Annotated[
         tuple[Op, ...],
@@ -376,7 +371,7 @@ class Costs(Claim, frozen=True):
     ] = ()
     fused: Annotated[tuple[Op, ...], _key("activations that it fuses with a preceding Gemm", ["Tanh"])] = ()
     nearby_weights: Annotated[
-        bool, _key("whether weights that only a nested body reads move into that body", False)
+        bool, _key("whether weights that only a nested body reads move into that body")
     ] = False
 
 

@@ -1,4 +1,4 @@
-"""The operators that a lowering for a target may emit, its refusals, and checks of the result."""
+"""Requirements of a lowering for a target, on the model and on the result, and cautions about it."""
 
 from __future__ import annotations
 
