@@ -142,6 +142,12 @@ TARGET_FILES = [
         f"{LOWER} own.toml",
         target=own('[[limits]]\nops = ["Split"]\nmax_outputs = 1\nsource = "me"\n'),
     ),
+    Case("a range of one opset", f"{LOWER} own.toml", target=own(opset="range = [9]")),
+    Case(
+        "a price of something else",
+        f"{LOWER} own.toml",
+        target=own('[costs]\nmicroseconds = { node = 1 }\nsource = "me"\n'),
+    ),
     Case("a range of opsets", f"{LOWER} own.toml", target=own(opset="range = [9, 7]")),
     Case(
         "float16 that nothing does better",

@@ -49,9 +49,14 @@ def did_you_mean(given: str, known: Collection[str], alike: float = 0.6) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+@functools.cache
+def _expected_file() -> inspect.Type:
+    return inspect.type_info(TargetFile)
+
+
 def format_faults(data: Mapping[str, Any]) -> Iterator[str]:
     """Yield the departures of a file's data from the format."""
-    return _faults(data, inspect.type_info(TargetFile), "")
+    return _faults(data, _expected_file(), "")
 
 
 def _faults(value: Any, expected: inspect.Type, where: str) -> Iterator[str]:
