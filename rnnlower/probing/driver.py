@@ -85,7 +85,7 @@ def probe(
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
         _partial(path).unlink(missing_ok=True)
-    return parse_target(name, text)
+    return parse_target(name, text, "" if path is None else str(path))
 
 
 class _Groups:

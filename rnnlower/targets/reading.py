@@ -76,10 +76,9 @@ def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
             f"there is no target {str(name)!r}" + (did_you_mean(str(name), names, _ALIKE) or listed)
         )
     try:
-        target = parse_target(path.stem, path.read_text(encoding="utf-8"))
+        return parse_target(path.stem, path.read_text(encoding="utf-8"), str(name))
     except ValueError as error:
         raise OptionError(f"target file {path}: {error}", remedy=_REMEDY) from error
-    return msgspec.structs.replace(target, path=str(name))
 
 
 def read_toml(path: pathlib.Path) -> dict[str, Any]:
@@ -95,18 +94,18 @@ def read_toml(path: pathlib.Path) -> dict[str, Any]:
     return data
 
 
-def parse_target(name: str, text: str) -> Target:
-    """Parse the text of a target file.
+def parse_target(name: str, text: str, path: str = "") -> Target:
+    """Parse the text of a target file, which is at a path unless it is built in or not written yet.
 
     Raises:
         ValueError: It is not TOML or does not describe a target.
     """
-    return _parse(name, tomllib.loads(text))
+    return _parse(name, tomllib.loads(text), path)
 
 
-def _parse(name: str, data: Mapping[str, Any]) -> Target:
+def _parse(name: str, data: Mapping[str, Any], path: str = "") -> Target:
     _refuse_first(format_faults(data))
-    target = msgspec.convert({"title": name, **data, "name": name}, Target)
+    target = msgspec.convert({"title": name, **data, "name": name, "path": path}, Target)
     _refuse_first(contradictions(target))
     return target
 

@@ -53,26 +53,26 @@ def test_what_a_runtime_gets_wrong_is_in_its_target(runtime: type[Runtime], tmp_
     assert find_target(path) == target
     assert {"Cast", "Gemm", "Relu", "Split"} <= set(target.ops.allowed or ())
     assert "Erf" not in (target.ops.allowed or ())
-    assert target.control_flow.ops == ["If"]
+    assert target.control_flow.ops == ("If",)
     assert target.shapes.static  # There is no loop for a dynamic length.
     limits = {limit.ops[0]: limit for limit in target.limits}
     assert limits["Split"].max_outputs == 9
-    assert limits["Gemm"].attributes == {"alpha": [1.0]}
-    assert limits["Transpose"].written == ["perm"]
+    assert limits["Gemm"].attributes == {"alpha": (1.0,)}
+    assert limits["Transpose"].written == ("perm",)
     lstm, lstm_under_spec, gru, gru_under_spec, quantized = target.recurrent
-    assert (lstm.ops, lstm.directions, lstm.wrong) == (["LSTM"], ["forward", "bidirectional"], ["reverse"])
+    assert (lstm.ops, lstm.directions, lstm.wrong) == (("LSTM",), ("forward", "bidirectional"), ("reverse",))
     assert set(lstm.inputs or ()) == {"B", "initial_h", "initial_c", "P"}
-    assert lstm.attributes == {"layout": [0], "activation_alpha": [], "activation_beta": []}
-    assert (gru.ops, gru.needs) == (["GRU"], ["initial_h"])
-    assert gru.attributes == {"layout": [0], "direction": ["reverse", "bidirectional"]}
+    assert lstm.attributes == {"layout": (0,), "activation_alpha": (), "activation_beta": ()}
+    assert (gru.ops, gru.needs) == (("GRU",), ("initial_h",))
+    assert gru.attributes == {"layout": (0,), "direction": ("reverse", "bidirectional")}
     assert gru.tried == "batches of 2, 3 steps, 8 features, 16 units"
-    assert (lstm.not_empty, lstm.nested, gru.nested) == (["B"], False, True)
+    assert (lstm.not_empty, lstm.nested, gru.nested) == (("B",), False, True)
     assert set(lstm.adapt) == {"layout", "reverse", "B", "sequence_lens"}
     assert {"initial_h", "direction"} <= set(gru.adapt)
-    assert quantized.ops == ["DynamicQuantizeLSTM"]
+    assert quantized.ops == ("DynamicQuantizeLSTM",)
     for rule, under_spec in ((lstm, lstm_under_spec), (gru, gru_under_spec)):
-        assert (rule.semantics, under_spec.semantics) == (["ort"], ["spec"])
-        assert (under_spec.attributes["clip"], under_spec.activations) == ([], ["default"])
+        assert (rule.semantics, under_spec.semantics) == (("ort",), ("spec",))
+        assert (under_spec.attributes["clip"], under_spec.activations) == ((), ("default",))
         assert under_spec.directions == rule.directions
         assert {"activations", "clip"} <= {*under_spec.wrong}
     assert not target.cautions
