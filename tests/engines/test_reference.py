@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import cProfile
 from typing import Any
 
 import ml_dtypes
@@ -380,11 +381,56 @@ def test_old_batch_normalization_infers_when_only_y_is_asked_for() -> None:
     )
 
 
-def test_grouped_transposed_convolution() -> None:
-    feeds = {"x": _x(2, 4, 5, 5), "w": _x(4, 3, 3, 3), "b": _x(6)}
-    attributes = {"group": 2, "strides": [2, 1], "dilations": [2, 1], "pads": [1, 0, 1, 0]}
-    model = _one_node("ConvTranspose", feeds, 11, **attributes)
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"strides": [2, 1], "dilations": [2, 1], "pads": [1, 0, 1, 0]},
+        {"strides": [3, 2], "output_padding": [2, 1], "pads": [0, 1, 2, 0]},
+        {"strides": [2, 2], "output_shape": [9, 10]},
+        {"strides": [2, 2], "output_shape": [9, 10], "auto_pad": "SAME_UPPER"},
+        {"strides": [2, 3], "auto_pad": "SAME_UPPER"},
+        {"strides": [2, 3], "auto_pad": "SAME_LOWER"},
+        {"strides": [2, 1], "auto_pad": "VALID"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("group", [1, 2])
+def test_transposed_convolution(group: int, attributes: dict[str, Any]) -> None:
+    feeds = {"x": _x(2, 4, 5, 5), "w": _x(4, 3, 3, 3), "b": _x(3 * group)}
+    model = _one_node("ConvTranspose", feeds, 11, group=group, **attributes)
     np.testing.assert_allclose(evaluate(model, feeds)["o0"], run_onnxruntime(model, feeds)["o0"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"strides": [2, 1], "dilations": [2, 1], "pads": [1, 0, 1, 0]},
+        {"strides": [2, 3], "auto_pad": "SAME_UPPER"},
+        {"strides": [3, 2], "auto_pad": "SAME_LOWER"},
+        {"auto_pad": "SAME_LOWER", "strides": [1, 1]},
+        {"strides": [2, 1], "auto_pad": "VALID"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("group", [1, 2])
+def test_convolution(group: int, attributes: dict[str, Any]) -> None:
+    feeds = {"x": _x(2, 4, 7, 6), "w": _x(6, 4 // group, 3, 2), "b": _x(6)}
+    model = _one_node("Conv", feeds, 11, group=group, **attributes)
+    np.testing.assert_allclose(evaluate(model, feeds)["o0"], run_onnxruntime(model, feeds)["o0"], atol=1e-5)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_convolutions_run_no_python_for_every_element(op_type: str) -> None:
+    calls = []
+    for size in (4, 4, 16):
+        feeds = {"x": _x(1, 2, size, size), "w": _x(2, 2, 3, 3)}
+        model, profile = _one_node(op_type, feeds, 11), cProfile.Profile()
+        profile.runcall(evaluate, model, feeds)
+        calls.append(sum(entry.callcount for entry in profile.getstats()))
+    # The first evaluation also fills caches.
+    assert calls[1] == calls[2]
 
 
 def test_a_missing_operator_is_named() -> None:

@@ -4,7 +4,7 @@ Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
 (which trains unless is_test is set, and from 7 on if it has more outputs than Y); DequantizeLinear up to
-opset 18; AveragePool up to 6 and RoiAlign up to 15; ConvTranspose with groups at every opset.
+opset 18; AveragePool up to 6 and RoiAlign up to 15; at every opset the :mod:`.convolutions`.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -23,10 +23,10 @@ from onnx.defs import OpSchema, get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_7
-from onnx.reference.ops.op_conv_transpose import ConvTranspose
 from onnx.reference.ops.op_roi_align import RoiAlign
 
 from rnnlower.engines.reference.activations import Array
+from rnnlower.engines.reference.convolutions import Conv, ConvTranspose
 from rnnlower.errors import UnsupportedModelError
 
 
@@ -274,23 +274,6 @@ class _RoiAlign(RoiAlign):
         return result
 
 
-class _ConvTranspose(ConvTranspose):
-    """onnx's own ConvTranspose, applied group by group, because it computes groups wrong."""
-
-    op_schema = get_schema("ConvTranspose", 11, "")
-
-    def _run(self, X: Array, W: Array, B: Any = None, **attributes: Any) -> tuple[Array]:  # type: ignore[override]
-        group = attributes["group"]
-        attributes["group"] = 1
-        biases = [None] * group if B is None else np.split(B, group)
-        ungrouped: Any = super()._run
-        parts = [
-            ungrouped(x, w, b, **attributes)[0]
-            for x, w, b in zip(np.split(X, group, axis=1), np.split(W, group), biases, strict=True)
-        ]
-        return (np.concatenate(parts, axis=1),)
-
-
 def _of(base: type[_OldOp], function: Callable[..., Any]) -> type[_OldOp]:
     attributes: dict[str, Any] = {"function": staticmethod(function)}
     if base is _Binary:
@@ -328,7 +311,8 @@ OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
     "DequantizeLinear": (10, 18, _DequantizeLinear),
     "AveragePool": (1, 6, _AveragePool),
     "RoiAlign": (10, 15, _RoiAlign),
-    "ConvTranspose": (1, 10**6, _ConvTranspose),
+    "Conv": (1, 10**6, Conv),
+    "ConvTranspose": (1, 10**6, ConvTranspose),
 }
 
 
