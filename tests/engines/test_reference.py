@@ -334,6 +334,29 @@ def _scan_model() -> onnx.ModelProto:
     return model_of([node], [info("s0", FLOAT, [2]), info("X", FLOAT, [2, None])], outputs)
 
 
+@pytest.mark.parametrize("op_type", ["Scan", "Loop"])
+def test_an_iteration_does_not_visit_the_values_outside_of_the_body(op_type: str) -> None:
+    body = "b (float s, float x) => (float t, float u) { t = Add (s, shift)\n u = Add (t, x) }"
+    node = "s, Z = Scan <num_scan_inputs = 1, body = " + body + "> (zero, X)"
+    if op_type == "Loop":
+        body = "b (int64 i, bool c, float s) => (bool c, float t) { t = Add (s, shift) }"
+        node = "Z = Loop <body = " + body + "> (count, yes, zero)"
+
+    def calls(iterations: int, others: int) -> int:
+        outside = "\n".join(f"other_{k} = Identity (zero)" for k in range(others))
+        model = onnx.parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["" : 18]>
+            main (float[N] X, int64 count) => (float Z)
+            <float zero = {{0.0}}, bool yes = {{1}}> {{ shift = Identity (zero)\n {outside}\n {node} }}
+        """)
+        feeds, profile = {"X": _x(iterations), "count": np.array(iterations)}, cProfile.Profile()
+        profile.runcall(evaluate, model, feeds)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    calls(1, 1)
+    assert calls(30, 50) - calls(10, 50) == calls(30, 1) - calls(10, 1)
+
+
 def test_scan_without_steps_keeps_the_state() -> None:
     # onnxruntime's Scan fails on zero steps, and here divides by zero.
     feeds = {"s0": _x(2), "X": np.zeros((2, 0), np.float32)}

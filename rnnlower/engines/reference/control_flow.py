@@ -7,10 +7,12 @@ neither axes nor directions (Scan), treat an omitted Loop condition as false, an
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 
@@ -33,6 +35,16 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
 LONGEST_LOOP = 600.0
 
 
+def _inputs_of(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """Yield the names that nodes and their subgraphs read."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from (value.name for value in graph.output)
+                yield from _inputs_of(graph.node)
+
+
 class _Body(OpRun):  # type: ignore[misc,unused-ignore]
     """An operator with a ``body`` that can read the enclosing scope."""
 
@@ -41,8 +53,12 @@ class _Body(OpRun):  # type: ignore[misc,unused-ignore]
     def need_context(self) -> bool:
         return True
 
+    @cached_property
+    def _reads(self) -> set[str]:
+        return {*self.body.output_names, *_inputs_of(self.body.nodes_)}
+
     def _iterate(self, context: dict[str, Any], inputs: Sequence[Any]) -> list[Any]:
-        feeds = dict(context)
+        feeds = {name: context[name] for name in self._reads if name in context}
         feeds.update(zip(self.body.input_names, inputs, strict=True))
         outputs: list[Any] = self.body.run(None, feeds, attributes={})
         return outputs
