@@ -149,3 +149,12 @@ def test_check_and_stream_take_it_too(model: Path, tmp_path: Path) -> None:
     names = [value.name for value in onnx.load(out).graph.input]
     assert names[0] == "X"
     assert "sr" not in names
+
+
+def test_verify_feeds_a_value_to_the_reference(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    rnnlower("scan", model, "-o", out, "--set", "sr=16000", "--no-verify")
+    rnnlower("verify", model, out, code=1)
+    assert "input 'sr' is set" in rnnlower("verify", model, out, "--set", "sr=16000").stdout
+    rnnlower("verify", model, out, "--set", "sr=8000", code=1)
+    assert "'nothing'" in rnnlower("verify", model, out, "--set", "nothing=1", code=2).stderr

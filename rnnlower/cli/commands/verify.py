@@ -18,6 +18,7 @@ from rnnlower.cli.running import (
     tell_difference,
     verify_files,
 )
+from rnnlower.cli.values import parse_sets
 from rnnlower.errors import VerificationError
 
 if TYPE_CHECKING:
@@ -38,6 +39,17 @@ def verify(
             metavar="CANDIDATE", help="The model to check; -: standard input.", show_default=False
         ),
     ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Feed a value to an input of the reference, which the candidate may lack: a number, true, "
+            "false, a list as [1,2], or @FILE.npz:KEY; repeatable.",
+            show_default=False,
+            rich_help_panel=VERIFICATION,
+        ),
+    ] = None,
     semantics: Semantics = "ort",
     dequantize: Dequantize = False,
     assume_linear_before_reset: AssumeLinear = False,
@@ -62,7 +74,7 @@ def verify(
     settings = comparing.settings()
     if "on" in settings:
         installed_runtime(settings["on"])
-    settings |= {"semantics": semantics, "engine": engine}
+    settings |= {"semantics": semantics, "engine": engine, "sets": parse_sets(set_)}
     settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
     phases = Phases(showing.verbose)
     with progress("verifying", showing.quiet, phases) as tell:
