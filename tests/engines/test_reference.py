@@ -456,6 +456,22 @@ def test_convolutions_run_no_python_for_every_element(op_type: str) -> None:
     assert calls[1] == calls[2]
 
 
+def test_nodes_may_stand_in_any_order() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18]>
+        main (float[2] X, bool c) => (float[2] Z) {
+            Z = If (c) <then_branch = p () => (float[2] a) { a = Neg (late)  },
+                        else_branch = q () => (float[2] b) { b = Neg (k)\n k = Abs (late) }>
+            late = Add (early, X)
+            early = Exp (X)
+        }
+    """)
+    x = _x(2)
+    for condition, expected in ((True, -(np.exp(x) + x)), (False, -np.abs(np.exp(x) + x))):
+        found = evaluate(model, {"X": x, "c": np.array(condition)})["Z"]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_a_missing_operator_is_named() -> None:
     with pytest.raises(UnsupportedModelError, match="GlobalLpPool"):
         evaluate(_one_node("GlobalLpPool", {"x": _x(1, 1, 2, 2)}, 2), {"x": _x(1, 1, 2, 2)})

@@ -35,14 +35,15 @@ def _stack(values: Sequence[Array], body: Any, index: int) -> Array:
 LONGEST_LOOP = 600.0
 
 
-def _inputs_of(nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """Yield the names that nodes and their subgraphs read."""
+def inputs_of(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """Yield the names that nodes read, and their subgraphs from outside."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                yield from (value.name for value in graph.output)
-                yield from _inputs_of(graph.node)
+                own = {name for inner in graph.node for name in inner.output}
+                own |= {value.name for value in (*graph.input, *graph.initializer)}
+                yield from {*inputs_of(graph.node), *(value.name for value in graph.output)} - own
 
 
 class _Body(OpRun):  # type: ignore[misc,unused-ignore]
@@ -55,7 +56,7 @@ class _Body(OpRun):  # type: ignore[misc,unused-ignore]
 
     @cached_property
     def _reads(self) -> set[str]:
-        return {*self.body.output_names, *_inputs_of(self.body.nodes_)}
+        return {*self.body.output_names, *inputs_of(self.body.nodes_)}
 
     def _iterate(self, context: dict[str, Any], inputs: Sequence[Any]) -> list[Any]:
         feeds = {name: context[name] for name in self._reads if name in context}

@@ -6,12 +6,14 @@ versions (:mod:`.old_ops`), this repairs how ``onnx.reference.ReferenceEvaluator
 * model-local functions: any order, attribute defaults, omitted attributes and trailing inputs, and operators
   replaced inside them;
 * omitted outputs, which it stores under the name ``""`` and then feeds to every omitted input;
+* nodes that stand before those that they read;
 * the attribute ``consumed_inputs`` of opset 1 to 5, and the domain written as ``ai.onnx``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from graphlib import TopologicalSorter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from rnnlower.engines.reference.activations import Array, Bound, Semantics, is_inexact_somewhere
-from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9
+from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9, inputs_of
 from rnnlower.engines.reference.old_ops import find_old_op
 from rnnlower.engines.reference.quantized_ops import OMITTED, DynamicQuantizeLSTM
 from rnnlower.engines.reference.recurrent_ops import recurrent_ops
@@ -129,6 +131,17 @@ class _GraphEvaluator(ReferenceEvaluator):
     recurrent: ClassVar[dict[str, type[OpRun]]] = {}
     foreign: ClassVar[dict[FunctionKey, type[OpRun]]] = {}
     local_functions: ClassVar[dict[FunctionKey, onnx.FunctionProto]] = {}
+
+    def _init(self) -> None:
+        super()._init()
+        made = {name: index for index, node in enumerate(self.nodes_) for name in node.output if name}
+        sources = {
+            index: {made[name] for name in inputs_of([node]) if name in made} - {index}
+            for index, node in enumerate(self.nodes_)
+        }
+        # Converters append nodes, and onnxruntime sorts them.
+        if any(max(needed, default=-1) > index for index, needed in sources.items()):
+            self.rt_nodes_ = [self.rt_nodes_[k] for k in TopologicalSorter(sources).static_order()]
 
     def _load_impl(self, node: onnx.NodeProto, input_types: Any = None) -> Any:
         changed = _normalized(node, self.opsets[""])
