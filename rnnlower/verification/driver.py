@@ -34,6 +34,8 @@ from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
 from rnnlower.verification.verdict.judging import Judge, Judged
 
 _TRIALS_IN_FLOAT32 = 24
+# onnx's checker on nodes that stand before those that they read.
+_UNSORTED = "must be topologically sorted"
 
 
 @dataclass(frozen=True)
@@ -367,7 +369,9 @@ def _checker_complaint(model: HeldModel) -> str:
     try:
         onnx.checker.check_model(str(model.path) if model.path else model.proto)
     except onnx.checker.ValidationError as error:
-        return str(error).strip().splitlines()[0]
+        first = str(error).strip().splitlines()[0]
+        # onnxruntime sorts nodes, and so does NumPy's evaluator.
+        return "" if _UNSORTED in first else first
     return ""
 
 

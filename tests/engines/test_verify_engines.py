@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from support.quantizing import Network, static
-from support.small_models import info, model_of, recurrent_model, weights
+from support.small_models import info, lowered_by, model_of, recurrent_model, weights
 
 import rnnlower
 from rnnlower.errors import InvalidModelError, OptionError, UnverifiableError
@@ -231,3 +231,13 @@ def test_a_quantized_model_equals_itself() -> None:
     assert "DequantizeLinear" in {node.op_type for node in model.graph.node}
     assert verify(model, model)
     assert verify(model, rnnlower.scan(model))
+
+
+def test_nodes_in_another_order_are_no_difference() -> None:
+    source = lowered_by(recurrent_model("GRU"), "unroll")
+    turned = onnx.ModelProto.FromString(source.SerializeToString())
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in turned.graph.node]
+    del turned.graph.node[:]
+    turned.graph.node.extend(nodes[::-1])
+    assert verify(source, turned, trials=1)
+    assert verify(source, turned, trials=1, on="rnnlower-reference")

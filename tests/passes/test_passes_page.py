@@ -45,6 +45,8 @@ def test_the_page_lists_every_pass_with_its_arguments() -> None:
         parameters = inspect.signature(getattr(rnnlower.passes, name)).parameters
         assert {*filter(None, arguments.split(", "))} <= {*parameters}, name
         needed = {each for each, p in parameters.items() if p.default is p.empty and p.kind not in (2, 4)}
+        if name in ("CopyOutputsPass", "SeparateSumsPass"):
+            needed = {*parameters}
         assert needed <= {*arguments.split(", ")}, name
 
 
