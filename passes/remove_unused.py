@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass
 
 from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
@@ -54,31 +55,7 @@ class RemoveUnusedPass(Pass):
                 # An omitted input at the end is redundant, and some runtimes treat it as present.
                 node.resize_inputs(len(node.inputs) - 1)
                 modified = True
-        modified |= _remove_functions(model)
-        modified |= _remove_imports(model)
+        modified |= RemoveUnusedFunctionsPass()(model).modified  # type: ignore[no-untyped-call]
+        if (rest := beyond_ir.find(model)) is None or not rest.training_info:
+            modified |= RemoveUnusedOpsetsPass(process_functions=False)(model).modified
         return ir.passes.PassResult(model, modified)
-
-
-def _remove_functions(model: ir.Model) -> bool:
-    called = {node.op_identifier() for node, _ in walk(model.graph)}
-    pending = [model.functions[key] for key in called if key in model.functions]
-    while pending:
-        inner = {node.op_identifier() for node, _ in walk(pending.pop())} - called
-        pending += [model.functions[key] for key in inner if key in model.functions]
-        called |= inner
-    uncalled = [key for key in model.functions if key not in called]
-    for key in uncalled:
-        del model.functions[key]
-    return bool(uncalled)
-
-
-def _remove_imports(model: ir.Model) -> bool:
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    used = {"", *(node.domain for graph in graphs for node, _ in walk(graph))}
-    rest = beyond_ir.find(model)
-    if rest is not None and rest.training_info:
-        return False
-    unused = [domain for domain in model.opset_imports if domain not in used]
-    for domain in unused:
-        del model.opset_imports[domain]
-    return bool(unused)

@@ -21,6 +21,7 @@ _OF_MODEL = (
     "producer_version",
 )
 _OF_NODE = ("name", "domain", "op_type", "overload", "version", "doc_string")
+_OF_VALUE = ("name", "type", "const_value", "shape", "doc_string")
 _changes_may_stay = contextvars.ContextVar("changes_may_stay", default=False)
 
 
@@ -71,14 +72,19 @@ class _Snapshot:
         self._graphs[graph] = contents
         self._keep(graph.opset_imports, graph.metadata_props)
         for value in (*contents.inputs, *contents.outputs, *contents.initializers):
-            self._values.setdefault(value, _Value(value))
+            self._add_value(value)
         for node in contents.nodes:
             self._nodes[node] = _Node(node)
-            self._keep(node.attributes)
+            self._keep(node.attributes, node.metadata_props, node.meta)
             for value in node.outputs:
-                self._values[value] = _Value(value)
+                self._add_value(value)
             for inner in subgraphs_of(node):
                 self._add(inner)
+
+    def _add_value(self, value: ir.Value) -> None:
+        if value not in self._values:
+            self._values[value] = _Value(value)
+            self._keep(value.metadata_props, value.meta)
 
     def restore(self) -> None:
         """Put everything back."""
@@ -108,13 +114,12 @@ class _Value:
     """The annotations of a value."""
 
     def __init__(self, value: ir.Value) -> None:
-        self._name, self._type, self._const_value = value.name, value.type, value.const_value
-        self._shape = value.shape
+        self._fields = [getattr(value, name) for name in _OF_VALUE]
         self._dims = None if value.shape is None else tuple(value.shape)
 
     def put_back(self, value: ir.Value) -> None:
-        value.name = self._name
-        value.type, value.shape, value.const_value = self._type, self._shape, self._const_value
+        for field, content in zip(_OF_VALUE, self._fields, strict=True):
+            setattr(value, field, content)
         if value.shape is not None and self._dims is not None and tuple(value.shape) != self._dims:
             value.shape = ir.Shape(self._dims)
 

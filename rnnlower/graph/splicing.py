@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.initializers import named
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import value_names, walk
+from rnnlower.graph.walk import value_names
 
 
 def splice(model: ir.Model, node: ir.Node, graph: ir.Graph) -> None:
@@ -49,21 +49,13 @@ def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
             new.name, old.name = old.name, None
     inputs = [value for value in node.inputs if value is not None]
     graph.remove(node, safe=True)
-    for inner in (inner for attribute in node.attributes.values() for inner in _nodes_of(attribute)):
-        for index in range(len(inner.inputs)):
-            inner.replace_input_with(index, None)
+    detach([node])
     remove_orphans(inputs)
 
 
 def _is_made_in(graph: ir.Graph, value: ir.Value) -> bool:
     producer = value.producer()
     return producer is not None and producer.graph is graph
-
-
-def _nodes_of(attribute: ir.Attr) -> list[ir.Node]:
-    if attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
-        return []
-    return [node for node, _ in walk(attribute.as_graph())]
 
 
 def _make_names_unique(model: ir.Model, graph: ir.Graph) -> None:

@@ -2,8 +2,7 @@
 
 At every opset boundary on the way, every node whose operator changed there is looked up in the table of
 adapters. If the table has no row, the step only widened or narrowed what the operator accepts, and the node
-crosses if it is legal on the other side. The conversion is first tried on a copy, so a model that cannot
-be converted is left unchanged.
+crosses if it is legal on the other side.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import values_of, walk
+from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.opset import functions
 from rnnlower.opset.report import Adaptation, OpsetReport
 from rnnlower.opset.schema import (
@@ -33,7 +33,7 @@ from rnnlower.opset.schema import (
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training
-from rnnlower.opset.types import ValueTypes, all_graphs
+from rnnlower.opset.types import ValueTypes
 from rnnlower.opset.view import NodePredicate, Session, Subject, describe
 
 # Models below this opset have no functions.
@@ -75,15 +75,11 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
             )
     if not _needs_work(model, target):
         return OpsetReport(source, target, model.ir_version)
-    types = ValueTypes(model)
-    rehearsal = model.clone()
-    copied_types = ValueTypes()
-    for original, copied in zip(_every_value(model), _every_value(rehearsal), strict=True):
-        copied_types.alias(copied, original, types)
-    training = convert_training(model, types, target)
-    _perform(Session(rehearsal, copied_types, _report(model, target), keep))
-    report = _report(model, target)
-    _perform(Session(model, types, report, keep))
+    report = OpsetReport(source, target, model.ir_version, changed=True)
+    with undone_on_failure(model):
+        types = ValueTypes(model)
+        training = convert_training(model, types, target)
+        _perform(Session(model, types, report, keep))
     rest = beyond_ir.find(model)
     if rest is not None and training is not None:
         rest.training_info = training
@@ -112,15 +108,6 @@ def _needs_work(model: ir.Model, target: int) -> bool:
     return (
         any(each.get("", each.get("ai.onnx", target)) != target for each in imports) or "" not in imports[0]
     )
-
-
-def _every_value(model: ir.Model) -> list[ir.Value]:
-    graphs = [model.graph, *(function.graph for function in model.functions.values())]
-    return [value for graph in graphs for value in values_of(graph)]
-
-
-def _report(model: ir.Model, target: int) -> OpsetReport:
-    return OpsetReport(_source_opset(model), target, model.ir_version, changed=True)
 
 
 def _perform(session: Session) -> None:
@@ -261,12 +248,7 @@ def _cross(session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbo
 def _cross_emitted(
     session: Session, graph: ir.Graph, node: ir.Node, opset: int, neighbor: int, path: str
 ) -> None:
-    bodies = [
-        each
-        for attribute in node.attributes.values()
-        if attribute.type == ir.AttributeType.GRAPH
-        for each in all_graphs(attribute.as_graph())
-    ]
+    bodies = [each for graph in subgraphs_of(node) for each in (graph, *graph.subgraphs())]
     _cross(session, graph, node, opset, neighbor, path)
     for body in bodies:
         for inner in list(body):

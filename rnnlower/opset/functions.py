@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import values_of
-from rnnlower.opset.types import ValueTypes, all_graphs, called_functions
+from rnnlower.opset.types import ValueTypes
 from rnnlower.opset.view import Session
 
 
 def drop_uncalled(session: Session) -> None:
     """Remove the functions that nothing calls: there is no place to inline them."""
     model = session.model
-    called = called_functions(model)
-    unused = [each for each in model.functions if each not in called]
-    for identifier in unused:
-        del model.functions[identifier]
-    if unused:
-        names = session.report.unused = [_name(each) for each in unused]
+    before = list(model.functions)
+    if RemoveUnusedFunctionsPass()(model).modified:  # type: ignore[no-untyped-call]
+        names = session.report.unused = [_name(each) for each in before if each not in model.functions]
         session.report.notes.append(
             f"opset {session.target} has no functions: {', '.join(names)} "
             f"{'is' if len(names) == 1 else 'are'} never called, and left out"
@@ -67,8 +65,7 @@ def _name(identifier: ir.OperatorIdentifier) -> str:
 def _outputs_of_calls(model: ir.Model) -> dict[str, ir.Value]:
     return {
         str(value.name): value
-        for graph in all_graphs(model.graph)
-        for node in graph
+        for node in model.graph.all_nodes()
         if node.op_identifier() in model.functions
         for value in node.outputs
         if value.name

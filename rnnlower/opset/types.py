@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import subgraphs_of, values_of
+from rnnlower.graph.walk import values_of
 from rnnlower.opset import schema
 
 # Larger computed tensors are not axes, shapes or scales, and even larger constants are weights.
@@ -23,28 +22,6 @@ LARGE_ELEMENTS = 2**20
 class _Known:
     type: ir.TypeProtocol | None
     shape: ir.Shape | None
-
-
-def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Yield `graph` and every graph below it, outer ones first."""
-    yield graph
-    for node in graph:
-        for subgraph in subgraphs_of(node):
-            yield from all_graphs(subgraph)
-
-
-def called_functions(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """Return the functions that the main graph calls, directly or indirectly."""
-    found: set[ir.OperatorIdentifier] = set()
-    pending = [model.graph]
-    while pending:
-        for graph in all_graphs(pending.pop()):
-            for node in graph:
-                identifier = node.op_identifier()
-                if identifier in model.functions and identifier not in found:
-                    found.add(identifier)
-                    pending.append(model.functions[identifier].graph)
-    return found
 
 
 class ValueTypes:
@@ -152,7 +129,7 @@ class ValueTypes:
             self._contents[value] = content
 
     def alias(self, value: ir.Value, original: ir.Value, others: ValueTypes | None = None) -> None:
-        """Record that `value` equals `original`, of `others` if that belongs to another copy of the model."""
+        """Record that `value` equals `original`, of `others` if that belongs to another model."""
         others = others or self
         self._known[value] = others._all(original)
         self._strings.pop(value, None)

@@ -14,7 +14,7 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.opset import schema
 from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.schema import Version
-from rnnlower.opset.types import ValueTypes, all_graphs
+from rnnlower.opset.types import ValueTypes
 
 NodePredicate = Callable[[ir.Node], bool]
 
@@ -47,7 +47,7 @@ class Session:
         """Collect the names of all values and nodes, for `fresh` to avoid, and labels for paths."""
         self.names = NameSource(names_in(self.model))
         for graph in [self.model.graph, *(function.graph for function in self.model.functions.values())]:
-            for each in all_graphs(graph):
+            for each in (graph, *graph.subgraphs()):
                 for index, node in enumerate(each):
                     self.labels.setdefault(node, node.name or f"{node.op_type}_{index}")
 

@@ -248,6 +248,22 @@ def test_a_refused_model_stays_as_it_was() -> None:
     assert ir.to_proto(work).SerializeToString(deterministic=True) == before
 
 
+def test_a_refusal_after_other_nodes_have_changed_restores_comments_and_metadata() -> None:
+    nodes = [
+        tag(helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=1, layout=1)),
+        tag(helper.make_node("Relu", ["i"], ["z"])),
+    ]
+    inputs = [info("x", FLOAT, [2, 3, 1]), info("w", FLOAT, [1, 4, 1]), info("r", FLOAT, [1, 4, 1])]
+    graph = helper.make_graph(
+        nodes, "g", [*inputs, info("i", INT64, [2])], [info("y", FLOAT, None), info("z", INT64, [2])]
+    )
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)]))
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    with pytest.raises(OpsetError, match="Relu-13 does not take"):
+        convert_opset(model, 13)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
 def test_the_same_input_gives_the_same_bytes() -> None:
     results = []
     for _ in range(2):
