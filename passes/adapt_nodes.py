@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,7 +35,7 @@ from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
 from rnnlower.lowering.nodes import AttributeValue, make_node
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, has_node
+from rnnlower.passes.contracts import has_node
 from rnnlower.passes.expand_definitions import ExpandDefinitionsPass
 
 _ROUNDS = 8
@@ -70,7 +70,7 @@ class AdaptNodesPass(Pass):
     """
 
     KEEPS_FACTS = True
-    ENSURES: ClassVar[Sequence[Condition]] = (_adapted_nodes_are_gone,)
+    ENSURES = (_adapted_nodes_are_gone,)
 
     def __init__(self, refused: Refused) -> None:
         super().__init__()

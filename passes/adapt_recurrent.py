@@ -21,7 +21,6 @@ After ``AdaptRecurrentPass(find_target("opencv"))``::
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -31,7 +30,7 @@ from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, no_function_is_recurrent
+from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -61,8 +60,8 @@ class AdaptRecurrentPass(Pass):
         gone: Those nodes, which are no longer in the model.
     """
 
-    REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
-    ENSURES: ClassVar[Sequence[Condition]] = (_adapted_nodes_are_gone,)
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_adapted_nodes_are_gone,)
 
     def __init__(
         self, target: Target, nodes: Sequence[Located] | None = None, semantics: Semantics = "ort"

@@ -17,15 +17,11 @@ After ``AssumeLinearBeforeResetPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import find_recurrent
 
 _FIRST_OPSET = 3
@@ -44,7 +40,7 @@ class AssumeLinearBeforeResetPass(Pass):
         mended: Number of nodes that had another form.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_every_gru_is_linear,)
+    ENSURES = (_every_gru_is_linear,)
 
     mended = 0
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.passes.contracts import Condition
 
 
 class Pass(ir.passes.InPlacePass):
     """A pass that does all it is to do, or nothing: after a failure the model is as it was.
 
     Attributes:
+        REQUIRES, ENSURES: Conditions that hold before and after the pass.
         KEEPS_FACTS: Whether facts about the model hold after the pass, and no more than before follow.
         facts: The facts about the model: those of the caller, or the pass's own.
     """
 
+    REQUIRES: ClassVar[Sequence[Condition]] = ()
+    ENSURES: ClassVar[Sequence[Condition]] = ()
     KEEPS_FACTS: ClassVar[bool] = False
     facts: Facts
 

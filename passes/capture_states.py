@@ -31,13 +31,11 @@ refuses a body that returns one of its inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 
 
 def _states_change(model: ir.Model, owner: object) -> bool:
@@ -50,7 +48,7 @@ class CaptureStatesPass(Pass):
     A state stays that the body returns more than once, or whose final value is an output of a graph.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_states_change,)
+    ENSURES = (_states_change,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -36,7 +35,7 @@ from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.replacing import LoweredNode, replace_node
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, no_function_is_recurrent
+from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -63,8 +62,8 @@ class ConformSonnxPass(Pass):
         conformed: Reports on the nodes that departed from the profile.
     """
 
-    REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
-    ENSURES: ClassVar[Sequence[Condition]] = (_nodes_conform,)
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_nodes_conform,)
 
     def __init__(self, nodes: Sequence[Located] | None = None) -> None:
         super().__init__()

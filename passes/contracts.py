@@ -41,3 +41,8 @@ def nothing_is_dead(model: ir.Model, owner: object) -> bool:
     return all(
         any(out.uses() or out.is_graph_output() for out in node.outputs) for node, _ in walk(model.graph)
     )
+
+
+def nothing_is_found(model: ir.Model, owner: Any) -> bool:
+    """Return whether the pass finds no node or output to change."""
+    return not owner.found(model)

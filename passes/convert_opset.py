@@ -16,16 +16,12 @@ After ``ConvertOpsetPass(13)``::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import onnx_ir as ir
 
 from rnnlower.arguments import integer
 from rnnlower.graph.walk import default_opset
 from rnnlower.opset import NodePredicate, OpsetReport, convert_opset
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 
 
 def _opset_is_target(model: ir.Model, converting: ConvertOpsetPass) -> bool:
@@ -41,7 +37,7 @@ class ConvertOpsetPass(Pass):
         report: The report on the last run.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_opset_is_target,)
+    ENSURES = (_opset_is_target,)
 
     def __init__(self, target: int, keep: NodePredicate | None = None) -> None:
         super().__init__()

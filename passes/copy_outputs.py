@@ -23,8 +23,7 @@ After ``CopyOutputsPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -33,14 +32,10 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
+from rnnlower.passes.contracts import nothing_is_found
 
 # A runtime may fuse these with what computes their input.
 _FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")
-
-
-def _outputs_are_apart(model: ir.Model, copying: CopyOutputsPass) -> bool:
-    return not copying.found(model)
 
 
 class CopyOutputsPass(Pass):
@@ -55,7 +50,7 @@ class CopyOutputsPass(Pass):
     """
 
     KEEPS_FACTS = True
-    ENSURES: ClassVar[Sequence[Condition]] = (_outputs_are_apart,)
+    ENSURES = (nothing_is_found,)
 
     def __init__(self, op_types: Collection[str] = (), *, read: bool = True) -> None:
         super().__init__()

@@ -22,7 +22,6 @@ After ``DequantizeRecurrentPass()``::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +33,7 @@ from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, no_function_is_recurrent
+from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import MOST_INPUTS
@@ -57,8 +56,8 @@ class DequantizeRecurrentPass(Pass):
         keep_integers: Whether constant weights stay integers before a DequantizeLinear.
     """
 
-    REQUIRES: ClassVar[Sequence[Condition]] = (no_function_is_recurrent,)
-    ENSURES: ClassVar[Sequence[Condition]] = (_nodes_are_floats,)
+    REQUIRES = (no_function_is_recurrent,)
+    ENSURES = (_nodes_are_floats,)
 
     def __init__(self, nodes: Sequence[Located] | None = None, *, keep_integers: bool = True) -> None:
         super().__init__()

@@ -16,8 +16,8 @@ After ``ExpandDefinitionsPass(lambda node: node.op_type == "HardSwish")``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -27,7 +27,7 @@ from rnnlower.graph.inlining import inline_functions
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, has_node
+from rnnlower.passes.contracts import has_node
 
 _DOMAIN = "rnnlower.definition"
 _SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
@@ -52,7 +52,7 @@ class ExpandDefinitionsPass(Pass):
         expanded: The operators that were written out, with the names of their nodes.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_expanded_nodes_are_gone,)
+    ENSURES = (_expanded_nodes_are_gone,)
 
     def __init__(
         self,

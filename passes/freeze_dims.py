@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.graph.walk import dim_name, forget_negative_sizes
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 
 _END = 2**63
 """The first size that int64, the type of sizes, does not hold."""
@@ -52,7 +50,7 @@ class FreezeDimsPass(Pass):
         OptionError: An argument has another form.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_sizes_are_frozen,)
+    ENSURES = (_sizes_are_frozen,)
 
     def __init__(
         self, dims: Mapping[str, int] | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None

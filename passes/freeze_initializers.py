@@ -15,16 +15,13 @@ After ``FreezeInitializersPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.suppression import quiet_libraries
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, initializers_suit_ir_version
+from rnnlower.passes.contracts import initializers_suit_ir_version
 from rnnlower.wording import counted
 
 _FEW = 4
@@ -43,7 +40,7 @@ class FreezeInitializersPass(Pass):
         frozen: The names of the inputs that were removed.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_no_input_has_a_default, initializers_suit_ir_version)
+    ENSURES = (_no_input_has_a_default, initializers_suit_ir_version)
 
     def __init__(self) -> None:
         super().__init__()

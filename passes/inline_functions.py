@@ -23,14 +23,12 @@ After ``InlineFunctionsPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Callable
 
 import onnx_ir as ir
 
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 from rnnlower.recurrent.finding import is_recurrent
 
 
@@ -48,7 +46,7 @@ class InlineFunctionsPass(Pass):
         uncalled: The functions that were removed because nothing called them.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_no_function_is_wanted,)
+    ENSURES = (_no_function_is_wanted,)
 
     def __init__(self, wanted: Callable[[ir.Node], bool] = is_recurrent) -> None:
         super().__init__()

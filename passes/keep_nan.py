@@ -24,8 +24,7 @@ After ``KeepNaNPass(["Tanh"])``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import ClassVar
+from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
@@ -37,14 +36,10 @@ from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
+from rnnlower.passes.contracts import nothing_is_found
 
 _ROWS = "Softmax"
 _DONE = "rnnlower.keeps_nan"
-
-
-def _nan_is_kept(model: ir.Model, keeping: KeepNaNPass) -> bool:
-    return not keeping.found(model)
 
 
 class KeepNaNPass(Pass):
@@ -60,7 +55,7 @@ class KeepNaNPass(Pass):
         kept: The names of the nodes, by operator.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_nan_is_kept,)
+    ENSURES = (nothing_is_found,)
 
     def __init__(self, op_types: Collection[str]) -> None:
         super().__init__()

@@ -19,21 +19,18 @@ After ``LegacyConstantsPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, initializers_suit_ir_version
+from rnnlower.passes.contracts import initializers_suit_ir_version
 
 
 class LegacyConstantsPass(Pass):
     """Turns initializers that are not graph inputs into Constant nodes where the IR version demands it."""
 
-    ENSURES: ClassVar[Sequence[Condition]] = (initializers_suit_ir_version,)
+    ENSURES = (initializers_suit_ir_version,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         graph = model.graph

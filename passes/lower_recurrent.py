@@ -24,7 +24,6 @@ After ``LowerRecurrentPass("unroll")``::
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -44,7 +43,6 @@ from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
 from rnnlower.lowering.weights import Weights, arithmetic, private_weights
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics, check_semantics
@@ -85,7 +83,7 @@ class LowerRecurrentPass(Pass):
         notes: Messages to the user about the chosen forms.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_nodes_are_replaced,)
+    ENSURES = (_nodes_are_replaced,)
 
     def __init__(
         self,

@@ -16,9 +16,6 @@ After ``RemoveUnusedPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass
 
@@ -26,7 +23,7 @@ from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, nothing_is_dead
+from rnnlower.passes.contracts import nothing_is_dead
 
 
 class RemoveUnusedPass(Pass):
@@ -37,7 +34,7 @@ class RemoveUnusedPass(Pass):
     """
 
     KEEPS_FACTS = True
-    ENSURES: ClassVar[Sequence[Condition]] = (nothing_is_dead,)
+    ENSURES = (nothing_is_dead,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         trained = beyond_ir.names_in_training(model)

@@ -21,23 +21,18 @@ After ``SeparateSumsPass(["Tanh"])``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
+from rnnlower.passes.contracts import nothing_is_found
 
 _SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
 # Ops that compute nothing, so that a runtime may fuse what stands before and behind them.
 _LAYOUT = ("Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-
-
-def _sums_are_apart(model: ir.Model, separating: SeparateSumsPass) -> bool:
-    return not separating.found(model)
 
 
 class SeparateSumsPass(Pass):
@@ -51,7 +46,7 @@ class SeparateSumsPass(Pass):
         also: Whether a Max goes in front of another node: a runtime may fuse it wrongly with other nodes.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_sums_are_apart,)
+    ENSURES = (nothing_is_found,)
 
     def __init__(
         self, op_types: Collection[str], *, also: Callable[[ir.Node], bool] = lambda node: False

@@ -15,8 +15,8 @@ After ``SetInputsPass({"scale": 0.5})``::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +27,6 @@ from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 
 
@@ -51,7 +50,7 @@ class SetInputsPass(Pass):
         OptionError: `sets` is not a dictionary.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_inputs_are_constants,)
+    ENSURES = (_inputs_are_constants,)
 
     def __init__(self, sets: Mapping[str, Any]) -> None:
         super().__init__()

@@ -19,8 +19,7 @@ After ``StreamPass(chunk=1)``::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
@@ -28,7 +27,6 @@ from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.streaming.analysis import Analysis, analyze
@@ -58,7 +56,7 @@ class StreamPass(Pass):
         OptionError: The chunk has no step.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_states_are_outside,)
+    ENSURES = (_states_are_outside,)
 
     def __init__(
         self, chunk: int | None = 1, time_axes: Mapping[str, int] | None = None, allow_delay: bool = False

@@ -16,13 +16,11 @@ After ``StripPass()``::
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 
 
 def _nodes_are_bare(model: ir.Model, owner: object) -> bool:
@@ -35,7 +33,7 @@ class StripPass(Pass):
     Names of values stay, because nodes refer to them, and so does the metadata of the model and of its graph.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_nodes_are_bare,)
+    ENSURES = (_nodes_are_bare,)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         model.doc_string = None

@@ -18,15 +18,12 @@ After ``TakeBranchesPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import onnx_ir as ir
 
 from rnnlower.graph.splicing import splice
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition, has_node
+from rnnlower.passes.contracts import has_node
 
 
 def _decided_ifs_are_gone(model: ir.Model, taking: TakeBranchesPass) -> bool:
@@ -41,7 +38,7 @@ class TakeBranchesPass(Pass):
     """
 
     KEEPS_FACTS = True
-    ENSURES: ClassVar[Sequence[Condition]] = (_decided_ifs_are_gone,)
+    ENSURES = (_decided_ifs_are_gone,)
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,6 @@ After ``UnrollControlFlowPass()``::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -40,7 +39,6 @@ from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
-from rnnlower.passes.contracts import Condition
 from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.resolve_sequences import ResolveSequencesPass
 from rnnlower.passes.take_branches import TakeBranchesPass
@@ -70,7 +68,7 @@ class UnrollControlFlowPass(Pass):
         unrolled: The number of iterations of each unrolled node, by its name.
     """
 
-    ENSURES: ClassVar[Sequence[Condition]] = (_unrolled_nodes_are_gone,)
+    ENSURES = (_unrolled_nodes_are_gone,)
 
     def __init__(
         self,
