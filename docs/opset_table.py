@@ -9,7 +9,8 @@ from __future__ import annotations
 import pathlib
 import sys
 
-from rnnlower.opset.schema import MAX_OPSET, Parameter, Version, operators, version_at, versions
+from rnnlower.graph.versions import Parameter, Version, operators, version_at, versions
+from rnnlower.opset.schema import MAX_OPSET
 from rnnlower.opset.step import Adapter, said
 from rnnlower.opset.table import REVIEWED, ROWS
 

@@ -19,8 +19,8 @@ from support.opset_cases import Case, frozen, node_cases
 from support.opset_engines import RANDOM, agree, all_operators, default_opset, outcomes
 
 from rnnlower.errors import OpsetError
+from rnnlower.graph.versions import operators, versions
 from rnnlower.opset import convert_opset
-from rnnlower.opset.schema import operators, versions
 
 ENDS = (26, 28)
 

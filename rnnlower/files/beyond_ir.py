@@ -17,7 +17,7 @@ from rnnlower.errors import UnsupportedModelError
 from rnnlower.files.scopes import called
 from rnnlower.files.sparse import dense_array
 from rnnlower.graph.constants import mark_trained
-from rnnlower.graph.walk import subgraphs_of
+from rnnlower.graph.walk import all_graphs
 
 _KEY = "rnnlower.files.beyond_ir"
 _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -51,7 +51,7 @@ class BeyondIr:
         if not self:
             return
         model.meta[_KEY] = self
-        for graph, taken in zip(_ir_graphs(model), self.graphs, strict=True):
+        for graph, taken in zip(all_graphs(model), self.graphs, strict=True):
             for sparse in taken.sparse:
                 # An unnamed initializer, which nothing can read, does not exist in the model.
                 if sparse.values.name in graph.initializers:
@@ -118,7 +118,7 @@ def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
     if rest is None:
         return
     proto.training_info.extend(rest.training_info)
-    for graph, written in zip(_ir_graphs(model), _all_graphs(proto), strict=True):
+    for graph, written in zip(all_graphs(model), _all_graphs(proto), strict=True):
         written.quantization_annotation.extend(graph.meta.get(_KEY, ()))
         for name, value in graph.initializers.items():
             if isinstance(value.const_value, _StandIn):
@@ -129,6 +129,7 @@ def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
 
 
 def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that `all_graphs` yields for the same model, in the same order."""
     yield from _graphs(proto.graph)
     # The last of several functions with the same name counts.
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
@@ -150,21 +151,6 @@ def _graphs_below(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
                     attribute.graphs if attribute.type == onnx.AttributeProto.GRAPHS else [attribute.g]
                 ):
                     yield from _graphs(graph)
-
-
-def _ir_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the graphs that `_all_graphs` yields for the same model, in the same order."""
-    yield model.graph
-    yield from _ir_graphs_below(model.graph)
-    for function in model.functions.values():
-        yield from _ir_graphs_below(function)
-
-
-def _ir_graphs_below(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
-    for node in nodes:
-        for graph in subgraphs_of(node):
-            yield graph
-            yield from _ir_graphs_below(graph)
 
 
 def _foreign_annotations(graph: onnx.GraphProto) -> list[onnx.TensorAnnotation]:

@@ -25,7 +25,7 @@ from rnnlower.files.checks import check_external_data, check_proto, read_proto
 from rnnlower.files.publishing import check_destination, place, staged_beside, staging_folder
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.suppression import paused_collection, quiet_libraries
-from rnnlower.graph.walk import subgraphs_of
+from rnnlower.graph.walk import all_graphs, subgraphs_of, walk_all
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -186,22 +186,16 @@ def _pack_bools(model: ir.Model) -> None:
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield the initializers of all graphs, including those in functions."""
-    for function in model.functions.values():
-        for graph in function.subgraphs():
-            yield from graph.initializers.values()
-    for graph in model.graphs():
-        yield from graph.initializers.values()
+    """Return the initializers of all graphs, including those in functions."""
+    return (value for graph in all_graphs(model) for value in graph.initializers.values())
 
 
 def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
     """Yield the attributes that hold a tensor, in all graphs and functions."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for graph in graphs:
-        for node in ir.traversal.RecursiveGraphIterator(graph):
-            for attribute in node.attributes.values():
-                if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
-                    yield node, attribute
+    for node, _ in walk_all(model):
+        for attribute in node.attributes.values():
+            if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                yield node, attribute
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:

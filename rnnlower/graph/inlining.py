@@ -9,7 +9,7 @@ from onnx_ir.passes.common import InlinePass
 
 from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import walk, walk_all
 
 
 def functions_with(model: ir.Model, wanted: Callable[[ir.Node], bool]) -> list[ir.Function]:
@@ -82,18 +82,16 @@ def _complete_outputs_of_calls(model: ir.Model, functions: Sequence[ir.Function]
     The inliner would give the value inside an empty name, and requires as many outputs as the function has.
     """
     outputs = {function.identifier(): len(function.outputs) for function in functions}
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     names = NameSource(names_in(model))
-    for graph in graphs:
-        for node, _ in walk(graph):
-            count = outputs.get(node.op_identifier())
-            if count is None:
-                continue
-            if len(node.outputs) < count:
-                node.resize_outputs(count)
-            for number, out in enumerate(node.outputs):
-                if not out.name:
-                    out.name = names.fresh(f"{node.op_type}.unused_{number}")
+    for node, _ in walk_all(model):
+        count = outputs.get(node.op_identifier())
+        if count is None:
+            continue
+        if len(node.outputs) < count:
+            node.resize_outputs(count)
+        for number, out in enumerate(node.outputs):
+            if not out.name:
+                out.name = names.fresh(f"{node.op_type}.unused_{number}")
 
 
 def _detach_passed_on_inputs(functions: Sequence[ir.Function]) -> None:

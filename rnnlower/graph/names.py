@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import all_graphs, walk_all
 
 _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
@@ -105,15 +105,12 @@ class Scope:
 def names_in(model: ir.Model) -> set[str]:
     """Return the names of all nodes and values of a model, its subgraphs and its functions."""
     names: set[str | None] = set()
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for graph in graphs:
-        for each in (graph, *graph.subgraphs()):
-            names.update(value.name for value in each.inputs)
-            if isinstance(each, ir.Graph):
-                names.update(each.initializers)
-        for node, _ in walk(graph):
-            names.add(node.name)
-            names.update(value.name for value in node.outputs)
+    for graph in (*all_graphs(model), *(function.graph for function in model.functions.values())):
+        names.update(value.name for value in graph.inputs)
+        names.update(graph.initializers)
+    for node, _ in walk_all(model):
+        names.add(node.name)
+        names.update(value.name for value in node.outputs)
     return {name for name in names if name}
 
 

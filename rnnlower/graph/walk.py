@@ -57,6 +57,20 @@ def walk(graph: ir.Graph | ir.Function, path: str = "") -> Iterator[tuple[ir.Nod
                 yield from walk(subgraph, f"{path}/{inner}" if path else inner)
 
 
+def walk_all(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
+    """Yield the nodes of the main graph and of the functions, as `walk` does."""
+    yield from walk(model.graph)
+    for function in model.functions.values():
+        yield from walk(function, f"function:{function.domain}::{function.name}")
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the main graph and its subgraphs, and those of functions; not the functions' own graphs."""
+    yield from model.graphs()
+    for function in model.functions.values():
+        yield from function.subgraphs()
+
+
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the bodies and branches of a node."""
     for attribute in node.attributes.values():
@@ -70,11 +84,8 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
 
 def count_ops(model: ir.Model) -> dict[str, int]:
     """Count the nodes by operator, including subgraphs and functions."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     counter = collections.Counter(
-        f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        for graph in graphs
-        for node, _ in walk(graph)
+        f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node, _ in walk_all(model)
     )
     return dict(sorted(counter.items()))
 
@@ -105,8 +116,7 @@ def resolve_references(node: ir.Node, actuals: Mapping[str, ir.Attr]) -> None:
 
 def op_types(model: ir.Model) -> set[str]:
     """Return the operators of all graphs and functions."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    return {node.op_type for graph in graphs for node, _ in walk(graph)}
+    return {node.op_type for node, _ in walk_all(model)}
 
 
 def forget_negative_sizes(model: ir.Model) -> None:
@@ -114,10 +124,7 @@ def forget_negative_sizes(model: ir.Model) -> None:
 
     onnx's shape inference takes it for a size: at a Slice or a GatherND it aborts the process.
     """
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for function in model.functions.values():
-        graphs += [function.graph, *function.subgraphs()]
-    for graph in graphs:
+    for graph in (*all_graphs(model), *(function.graph for function in model.functions.values())):
         for value in (*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)):
             dims = () if value.shape is None else tuple(value.shape)
             if any(isinstance(dim, int) and dim < 0 for dim in dims):
@@ -132,7 +139,7 @@ def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
 def value_names(model: ir.Model) -> collections.Counter[str]:
     """Count the values of the main graph and its subgraphs with each name: branches may share one."""
     names: collections.Counter[str] = collections.Counter()
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in model.graphs():
         values = {
             *graph.inputs,
             *graph.initializers.values(),

@@ -15,21 +15,11 @@ from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.restoring import undone_on_failure
+from rnnlower.graph.versions import Version, changed_in, first_version, version_at
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.opset import functions
 from rnnlower.opset.report import Adaptation, OpsetReport
-from rnnlower.opset.schema import (
-    MAX_OPSET,
-    MIN_OPSET,
-    TypesOf,
-    Version,
-    changed_in,
-    first_version,
-    form_misfit,
-    misfit,
-    type_misfit,
-    version_at,
-)
+from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET, TypesOf, form_misfit, misfit, type_misfit
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training

@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnnlower.opset.schema import Version, misfit, version_at
-from rnnlower.opset.view import Session, View, describe
+from rnnlower.graph.versions import version_at
+from rnnlower.opset.schema import misfit
+from rnnlower.opset.view import View, describe
 
 # Constant-1 holds floating point only; anything else must be an initializer below opset 9.
 CONSTANT_1_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
@@ -25,19 +26,6 @@ class Step(View):
 
     New nodes are put before the node, or after one of its outputs by `wrap_output`.
     """
-
-    def __init__(
-        self,
-        session: Session,
-        graph: ir.Graph,
-        node: ir.Node,
-        versions: tuple[Version, Version | None],
-        opsets: tuple[int, int],
-        path: str,
-    ) -> None:
-        super().__init__(session, graph, node, versions, opsets, path)
-        self.emitted: list[ir.Node] = []
-        self._after: ir.Node | None = None
 
     def set(self, name: str, value: Any) -> None:
         """Set the attribute `name`."""

@@ -6,47 +6,18 @@ reviewed is refused, never guessed.
 
 from __future__ import annotations
 
-from rnnlower.opset.families import (
-    broadcasting,
-    casting,
-    composing,
-    control,
-    einsum,
-    elementwise,
-    indexing,
-    newer,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reductions,
-    resizing,
-    shaping,
-    softmax,
-)
+import importlib
+
 from rnnlower.opset.step import Row
 
 # The last opset whose steps have all been compared with the previous opset.
 REVIEWED = 28
 
-FAMILIES = (
-    broadcasting,
-    casting,
-    composing,
-    control,
-    einsum,
-    elementwise,
-    indexing,
-    newer,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reductions,
-    resizing,
-    shaping,
-    softmax,
-)
+_NAMES = """
+    broadcasting casting composing control einsum elementwise indexing newer
+    normalization pooling quantization recurrent reductions resizing shaping softmax
+"""
+FAMILIES = tuple(importlib.import_module(f"rnnlower.opset.families.{name}") for name in _NAMES.split())
 
 
 def _gather() -> dict[tuple[str, int, int], Row]:

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.versions import Version
 from rnnlower.opset import schema
 from rnnlower.opset.report import OpsetReport
-from rnnlower.opset.schema import Version
 from rnnlower.opset.types import ValueTypes
 
 NodePredicate = Callable[[ir.Node], bool]
@@ -107,6 +107,9 @@ class View:
         if self.new is None:
             self.opset = self.source_opset
         self.target = session.target
+        # Edits put new nodes before the node, or after another one.
+        self.emitted: list[ir.Node] = []
+        self._after: ir.Node | None = None
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the attribute, else `default`, else the old version's default; refuse a parameter."""

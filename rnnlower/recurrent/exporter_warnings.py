@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.walk import Located, walk
+from rnnlower.graph.walk import Located, walk_all
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
@@ -51,21 +51,17 @@ def find_suspicions(model: ir.Model) -> list[Suspicion]:
 
 def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
     """Yield operators with the name of a recurrence that are left as they are."""
-    graphs: list[tuple[ir.Graph | ir.Function, str]] = [(model.graph, "")]
-    for function in model.functions.values():
-        graphs.append((function, f"function:{function.domain}::{function.name}"))
-    for graph, start in graphs:
-        for node, path in walk(graph, start):
-            known = is_recurrent(node) or node.op_identifier() in model.functions
-            if known or not _RECURRENT_NAME.search(node.op_type):
-                continue
-            name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
-            yield Suspicion(
-                f"{node.op_type} node {'/'.join(filter(None, (path, name)))!r}",
-                f"operator {node.domain or 'ai.onnx'}.{node.op_type} has the name of a recurrence",
-                "it is not a known operator and stays as it is",
-                "export the model with LSTM, GRU or RNN if its target lacks the operator",
-            )
+    for node, path in walk_all(model):
+        known = is_recurrent(node) or node.op_identifier() in model.functions
+        if known or not _RECURRENT_NAME.search(node.op_type):
+            continue
+        name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
+        yield Suspicion(
+            f"{node.op_type} node {'/'.join(filter(None, (path, name)))!r}",
+            f"operator {node.domain or 'ai.onnx'}.{node.op_type} has the name of a recurrence",
+            "it is not a known operator and stays as it is",
+            "export the model with LSTM, GRU or RNN if its target lacks the operator",
+        )
 
 
 def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspicion]:

@@ -7,7 +7,7 @@ import fnmatch
 import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import Located, default_opset, walk
+from rnnlower.graph.walk import Located, default_opset, walk_all
 from rnnlower.recurrent.operators import SIGNATURES
 
 
@@ -24,17 +24,14 @@ def matches(located: Located, pattern: str) -> bool:
 def find_recurrent(model: ir.Model) -> list[Located]:
     """List every recurrent node of the model, functions included."""
     opset = default_opset(model)
-    found = [(node, path, opset) for node, path in walk(model.graph) if is_recurrent(node)]
-    for function in model.functions.values():
-        path = f"function:{function.domain}::{function.name}"
-        found += [
-            (node, inner, function.opset_imports.get("", opset))
-            for node, inner in walk(function, path)
-            if is_recurrent(node)
-        ]
-    names = NameSource(node.name for node, _, _ in found if node.name)
-    located = []
-    for index, (node, path, node_opset) in enumerate(found):
-        name = node.name or names.fresh(f"{node.op_type}_{index}")
-        located.append(Located(node, name, path, node_opset))
-    return located
+    opsets = {
+        node: function.opset_imports.get("", opset)
+        for function in model.functions.values()
+        for node in function.all_nodes()
+    }
+    found = [(node, path) for node, path in walk_all(model) if is_recurrent(node)]
+    names = NameSource(node.name for node, _ in found if node.name)
+    return [
+        Located(node, node.name or names.fresh(f"{node.op_type}_{index}"), path, opsets.get(node, opset))
+        for index, (node, path) in enumerate(found)
+    ]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.walk import Located, subgraphs_of, walk
+from rnnlower.graph.walk import Located, captured, subgraphs_of, walk, walk_all
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 
@@ -25,15 +25,11 @@ _STATES = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 def other_recurrences(model: ir.Model) -> list[Suspicion]:
     """List the model's Loop and Scan nodes that are hand-written cells: a state goes through a product."""
-    graphs: list[tuple[ir.Graph | ir.Function, str]] = [(model.graph, "")]
-    graphs += [(f, f"function:{f.domain}::{f.name}") for f in model.functions.values()]
     found = []
-    for graph, path in graphs:
-        for node, where in walk(graph, path):
-            states = list(_multiplied_states(node))
-            if states:
-                name = node.name or next((out.name for out in node.outputs if out.name), "") or node.op_type
-                found.append(_written_out(node, f"{where}/{name}" if where else name, states))
+    for node, path in walk_all(model):
+        if states := list(_multiplied_states(node)):
+            name = node.name or next((out.name for out in node.outputs if out.name), "") or node.op_type
+            found.append(_written_out(node, f"{path}/{name}" if path else name, states))
     return found
 
 
@@ -68,21 +64,13 @@ def _behind_products(body: ir.Graph, state: ir.Value) -> set[ir.Value]:
     """Return the values of a body that depend on a product with the state."""
     touched, behind = {state}, set[ir.Value]()
     for node in body:
-        reads = {value for value in node.inputs if value is not None} | _captured(node)
-        products = {
-            node.op_type,
-            *(inner.op_type for graph in subgraphs_of(node) for inner, _ in walk(graph)),
-        }
+        reads = {value for value in node.inputs if value is not None} | captured(node)
+        inside = {inner.op_type for graph in subgraphs_of(node) for inner, _ in walk(graph)}
         if reads & touched:
             touched |= {*node.outputs}
-            if reads & behind or products & _PRODUCTS:
+            if reads & behind or {node.op_type, *inside} & _PRODUCTS:
                 behind |= {*node.outputs}
     return behind
-
-
-def _captured(node: ir.Node) -> set[ir.Value]:
-    inner = (each for graph in subgraphs_of(node) for each, _ in walk(graph))
-    return {value for each in inner for value in each.inputs if value is not None}
 
 
 def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspicion]:
@@ -126,5 +114,5 @@ def _holds_data(value: ir.Value | None) -> bool:
             return True
         if producer.op_type not in _SHAPE_READERS:
             pending += [each for each in producer.inputs if each is not None]
-            pending += _captured(producer)
+            pending += captured(producer)
     return False

@@ -11,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from rnnlower.errors import OpsetError
+from rnnlower.graph.versions import operators, version_at, versions
 from rnnlower.opset import convert, convert_opset
-from rnnlower.opset.schema import MAX_OPSET, operators, version_at, versions
+from rnnlower.opset.schema import MAX_OPSET
 from rnnlower.opset.table import REVIEWED, ROWS
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "docs" / "opset_table.py"

@@ -1,0 +1,140 @@
+"""The installed onnx's schemas of every version of every operator of the default domain.
+
+`onnx_ir.schemas.OpSignature` would do for names and types, but not for numbers of inputs, deprecation and
+history, and it calls a variadic input required.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import onnx.defs
+import onnx.helper
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+    """An attribute of an operator version; `default` is ``None`` if the version has none."""
+
+    type: int
+    required: bool
+    default: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A formal input or output; `variable` is the type variable or the type it is declared with."""
+
+    name: str
+    required: bool
+    variadic: bool
+    homogeneous: bool
+    variable: str
+    types: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Version:
+    """One version of an operator."""
+
+    op_type: str
+    since: int
+    deprecated: bool
+    attributes: dict[str, Attribute]
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    input_range: tuple[int, int]
+    output_range: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.op_type}-{self.since}"
+
+
+@functools.cache
+def _schemas() -> dict[str, tuple[onnx.defs.OpSchema, ...]]:
+    found: dict[str, list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found.setdefault(schema.name, []).append(schema)
+    return {name: tuple(sorted(each, key=lambda s: s.since_version)) for name, each in sorted(found.items())}
+
+
+def _default(attribute: onnx.defs.OpSchema.Attribute) -> Any:
+    if not attribute.default_value.type:
+        return None
+    value = onnx.helper.get_attribute_value(attribute.default_value)
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _attribute_type(attribute: onnx.defs.OpSchema.Attribute) -> int:
+    # The stubs do not know that the type is an enumeration.
+    kind: Any = attribute.type
+    return int(kind.value)
+
+
+def _parameter(formal: onnx.defs.OpSchema.FormalParameter) -> Parameter:
+    options = onnx.defs.OpSchema.FormalParameterOption
+    return Parameter(
+        name=formal.name,
+        required=formal.option == options.Single,
+        variadic=formal.option == options.Variadic,
+        homogeneous=formal.is_homogeneous,
+        variable=formal.type_str,
+        types=frozenset(formal.types),
+    )
+
+
+@functools.cache
+def history(op_type: str) -> tuple[Version, ...]:
+    """Return the versions of `op_type`, ascending; none for an unknown operator."""
+    return tuple(
+        Version(
+            op_type=schema.name,
+            since=schema.since_version,
+            deprecated=schema.deprecated,
+            attributes={
+                name: Attribute(_attribute_type(each), each.required, _default(each))
+                for name, each in schema.attributes.items()
+            },
+            inputs=tuple(map(_parameter, schema.inputs)),
+            outputs=tuple(map(_parameter, schema.outputs)),
+            input_range=(schema.min_input, schema.max_input),
+            output_range=(schema.min_output, schema.max_output),
+        )
+        for schema in _schemas().get(op_type, ())
+    )
+
+
+def operators() -> tuple[str, ...]:
+    """Return the names of all operators that the default domain ever had, sorted."""
+    return tuple(_schemas())
+
+
+@functools.cache
+def changed_in(opset: int) -> frozenset[str]:
+    """Return the operators with a new version in `opset`."""
+    return frozenset(op_type for op_type in operators() if opset in versions(op_type))
+
+
+def versions(op_type: str) -> tuple[int, ...]:
+    """Return the opsets that changed `op_type`, ascending; empty for an unknown operator."""
+    return tuple(version.since for version in history(op_type))
+
+
+@functools.cache
+def version_at(op_type: str, opset: int) -> Version | None:
+    """Return the version of `op_type` in force at `opset`, or ``None`` if there was no such operator."""
+    found = None
+    for version in history(op_type):
+        if version.since <= opset:
+            found = version
+    return found
+
+
+def first_version(op_type: str) -> Version | None:
+    """Return the first version of `op_type`, or ``None`` if there never was such an operator."""
+    return next(iter(history(op_type)), None)
