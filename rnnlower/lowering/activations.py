@@ -44,30 +44,7 @@ def emit_activation(e: Emitter, activation: Activation, x: ir.Value, semantics: 
 
 
 def _unary(op_type: str) -> Emit:
-    def emit(e: Emitter, x: ir.Value, _alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
-        return e.op(op_type, x)
-
-    return emit
-
-
-def _affine(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
-    return e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta))
-
-
-def _scaled_tanh(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
-    return e.op("Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha))
-
-
-def _hard_sigmoid(e: Emitter, x: ir.Value, alpha: float, beta: float, _semantics: Semantics) -> ir.Value:
-    return e.op("HardSigmoid", x, alpha=alpha, beta=beta)
-
-
-def _leaky_relu(e: Emitter, x: ir.Value, alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
-    return e.op("LeakyRelu", x, alpha=alpha)
-
-
-def _elu(e: Emitter, x: ir.Value, alpha: float, _beta: float, _semantics: Semantics) -> ir.Value:
-    return e.op("Elu", x, alpha=alpha)
+    return lambda e, x, *_: e.op(op_type, x)
 
 
 def _softplus(e: Emitter, x: ir.Value, _alpha: float, _beta: float, semantics: Semantics) -> ir.Value:
@@ -105,12 +82,20 @@ def _stepped_relu(e: Emitter, x: ir.Value, alpha: float, semantics: Semantics) -
 
 
 ACTIVATIONS: Mapping[str, ActivationRow] = {
-    "Affine": ActivationRow(_affine),
-    "Elu": ActivationRow(_elu),
-    "HardSigmoid": ActivationRow(_hard_sigmoid, bounded=True),
-    "LeakyRelu": ActivationRow(_leaky_relu),
+    "Affine": ActivationRow(
+        lambda e, x, alpha, beta, _: e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta))
+    ),
+    "Elu": ActivationRow(lambda e, x, alpha, *_: e.op("Elu", x, alpha=alpha)),
+    "HardSigmoid": ActivationRow(
+        lambda e, x, alpha, beta, _: e.op("HardSigmoid", x, alpha=alpha, beta=beta), bounded=True
+    ),
+    "LeakyRelu": ActivationRow(lambda e, x, alpha, *_: e.op("LeakyRelu", x, alpha=alpha)),
     "Relu": ActivationRow(_unary("Relu")),
-    "ScaledTanh": ActivationRow(_scaled_tanh),
+    "ScaledTanh": ActivationRow(
+        lambda e, x, alpha, beta, _: e.op(
+            "Mul", e.op("Tanh", e.op("Mul", x, e.scalar(beta))), e.scalar(alpha)
+        )
+    ),
     "Sigmoid": ActivationRow(_unary("Sigmoid"), bounded=True),
     "Softplus": ActivationRow(_softplus),
     "Softsign": ActivationRow(_unary("Softsign"), bounded=True),

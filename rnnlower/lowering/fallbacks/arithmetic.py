@@ -19,10 +19,6 @@ Form = Callable[..., Result]
 """A function from an `Emitter` and the inputs and attributes of an operator to its outputs."""
 
 
-def _abs(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Add", e.op("Relu", x), e.op("Relu", e.op("Neg", x)))
-
-
 def _clip(
     e: Emitter, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None, **bounds: float
 ) -> ir.Value | None:
@@ -34,10 +30,6 @@ def _clip(
     )
     above = x if low is None else e.op("Max", x, low, since=8)
     return above if high is None else e.op("Min", above, high, since=8)
-
-
-def _div(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    return e.op("Mul", a, e.op("Reciprocal", b))
 
 
 def _elu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
@@ -73,14 +65,6 @@ def _gemm(
     return product if c is None else e.op("Add", product, scaled(e, c, beta))
 
 
-def _hard_sigmoid(e: Emitter, x: ir.Value, *, alpha: float, beta: float) -> ir.Value:
-    return e.clip(e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)), 0.0, 1.0)
-
-
-def _identity(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Mul", x, e.scalar(1.0))
-
-
 def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float) -> ir.Value:
     negative = e.op("Neg", e.op("Relu", e.op("Neg", x)))
     return e.op("Add", e.op("Relu", x), e.op("Mul", negative, e.scalar(alpha)))
@@ -91,26 +75,6 @@ def _prelu(e: Emitter, x: ir.Value, slope: ir.Value) -> ir.Value:
     return e.op("Sub", e.op("Relu", x), e.op("Mul", slope, e.op("Relu", e.op("Neg", x))))
 
 
-def _less(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    return e.op("Greater", b, a, since=9)
-
-
-def _greater(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    return e.op("Less", b, a, since=9)
-
-
-def _neg(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Mul", x, e.scalar(-1.0))
-
-
-def _reciprocal(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Div", e.scalar(1.0), x)
-
-
-def _relu(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Max", x, e.scalar(0.0), since=8)
-
-
 def _sigmoid(e: Emitter, x: ir.Value) -> ir.Value:
     half = e.scalar(0.5)
     return e.op("Add", e.op("Mul", e.op("Tanh", e.op("Mul", x, half)), half), half)
@@ -119,21 +83,6 @@ def _sigmoid(e: Emitter, x: ir.Value) -> ir.Value:
 def _softplus(e: Emitter, x: ir.Value) -> ir.Value:
     magnitude = e.op("Exp", e.op("Neg", e.op("Abs", x)))
     return e.op("Add", e.op("Relu", x), e.op("Log", e.op("Add", magnitude, e.scalar(1.0))))
-
-
-def _softsign(e: Emitter, x: ir.Value) -> ir.Value:
-    return e.op("Div", x, e.op("Add", e.op("Abs", x), e.scalar(1.0)))
-
-
-def _sub(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
-    # By a product, not by Neg: a compiler for ST's STM32N6 computes 1 + Neg(x) wrong.
-    return e.op("Add", e.op("Mul", b, e.scalar(-1.0)), a)
-
-
-def _sum(e: Emitter, first: ir.Value, *others: ir.Value) -> ir.Value:
-    for each in others:
-        first = e.op("Add", first, each)
-    return first
 
 
 def _tanh(e: Emitter, x: ir.Value) -> ir.Value:
@@ -167,25 +116,30 @@ def _of_floats(form: Form) -> Form:
 
 
 ARITHMETIC: Mapping[str, Sequence[Form]] = {
-    "Abs": [_of_floats(_abs)],
+    "Abs": [_of_floats(lambda e, x: e.op("Add", e.op("Relu", x), e.op("Relu", e.op("Neg", x))))],
     "Clip": [_clip],
-    "Div": [_of_floats(_div)],
+    "Div": [_of_floats(lambda e, a, b: e.op("Mul", a, e.op("Reciprocal", b)))],
     "Elu": [_elu],
     "Gelu": [_gelu],
     "Gemm": [_gemm],
-    "Greater": [_greater],
-    "HardSigmoid": [_hard_sigmoid],
-    "Identity": [_identity],
+    "Greater": [lambda e, a, b: e.op("Less", b, a, since=9)],
+    "HardSigmoid": [
+        lambda e, x, *, alpha, beta: e.clip(
+            e.op("Add", e.op("Mul", x, e.scalar(alpha)), e.scalar(beta)), 0.0, 1.0
+        )
+    ],
+    "Identity": [lambda e, x: e.op("Mul", x, e.scalar(1.0))],
     "LeakyRelu": [_leaky_relu],
-    "Less": [_less],
-    "Neg": [_neg],
+    "Less": [lambda e, a, b: e.op("Greater", b, a, since=9)],
+    "Neg": [lambda e, x: e.op("Mul", x, e.scalar(-1.0))],
     "PRelu": [_prelu],
-    "Reciprocal": [_reciprocal],
-    "Relu": [_relu],
+    "Reciprocal": [lambda e, x: e.op("Div", e.scalar(1.0), x)],
+    "Relu": [lambda e, x: e.op("Max", x, e.scalar(0.0), since=8)],
     "Sigmoid": [_sigmoid],
     "Softplus": [_softplus],
-    "Softsign": [_softsign],
-    "Sub": [_sub],
-    "Sum": [_sum],
+    "Softsign": [lambda e, x: e.op("Div", x, e.op("Add", e.op("Abs", x), e.scalar(1.0)))],
+    # By a product, not by Neg: a compiler for ST's STM32N6 computes 1 + Neg(x) wrong.
+    "Sub": [lambda e, a, b: e.op("Add", e.op("Mul", b, e.scalar(-1.0)), a)],
+    "Sum": [lambda e, *addends: functools.reduce(lambda a, b: e.op("Add", a, b), addends)],
     "Tanh": [_tanh],
 }

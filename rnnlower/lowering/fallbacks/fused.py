@@ -104,20 +104,8 @@ def _turned(e: Emitter, x: ir.Value, transposed: int, batch_last: int) -> ir.Val
     return e.transpose(x, perm)
 
 
-def _gelu(e: Emitter, x: ir.Value) -> ir.Value:
-    return gelu(e, x)
-
-
-def _bias_gelu(e: Emitter, x: ir.Value, bias: ir.Value) -> ir.Value:
-    return gelu(e, e.op("Add", x, bias))
-
-
 def _fast_gelu(e: Emitter, x: ir.Value, bias: ir.Value | None = None) -> ir.Value:
     return gelu(e, x if bias is None else e.op("Add", x, bias), approximate="tanh")
-
-
-def _quick_gelu(e: Emitter, x: ir.Value, *, alpha: float = 1.702) -> ir.Value:
-    return e.op("Mul", x, e.op("Sigmoid", scaled(e, x, alpha)))
 
 
 def _layer_normalization(
@@ -195,13 +183,15 @@ def _skip(norm: str) -> Form:
 FUSED: Mapping[str, Sequence[Form]] = {
     "LayerNormalization": [_layer_normalization],
     "SimplifiedLayerNormalization": [_rms_normalization],
-    "com.microsoft.BiasGelu": [_bias_gelu],
+    "com.microsoft.BiasGelu": [lambda e, x, bias: gelu(e, e.op("Add", x, bias))],
     "com.microsoft.FastGelu": [_fast_gelu],
     "com.microsoft.FusedConv": [_fused_conv],
     "com.microsoft.FusedGemm": [_fused_gemm],
     "com.microsoft.FusedMatMul": [_fused_matmul],
-    "com.microsoft.Gelu": [_gelu],
-    "com.microsoft.QuickGelu": [_quick_gelu],
+    "com.microsoft.Gelu": [lambda e, x: gelu(e, x)],
+    "com.microsoft.QuickGelu": [
+        lambda e, x, *, alpha=1.702: e.op("Mul", x, e.op("Sigmoid", scaled(e, x, alpha)))
+    ],
     "com.microsoft.SkipLayerNormalization": [_skip("LayerNormalization")],
     "com.microsoft.SkipSimplifiedLayerNormalization": [_skip("SimplifiedLayerNormalization")],
     "com.microsoft.TransposeMatMul": [_fused_matmul],

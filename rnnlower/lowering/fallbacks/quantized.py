@@ -154,10 +154,6 @@ def _plain(op_type: str) -> Form:
     return _between(lambda e, *values: e.op(op_type, *values))
 
 
-def _leaky_relu(e: Emitter, x: ir.Value, *, alpha: float = 0.01) -> ir.Value:
-    return e.op("LeakyRelu", x, alpha=alpha)
-
-
 def _softmax(e: Emitter, x: ir.Value, *, opset: int, axis: int = -1) -> ir.Value | None:
     # Before opset 13 Softmax joins the axes from this one on.
     if (opset < 13) != (e.opset < 13):
@@ -262,7 +258,9 @@ QUANTIZED: Mapping[str, Sequence[Form]] = {
     "com.microsoft.QLinearAveragePool": [_pool("AveragePool")],
     "com.microsoft.QLinearConcat": [_concat],
     "com.microsoft.QLinearGlobalAveragePool": [_pool("GlobalAveragePool")],
-    "com.microsoft.QLinearLeakyRelu": [_between(_leaky_relu)],
+    "com.microsoft.QLinearLeakyRelu": [
+        _between(lambda e, x, *, alpha=0.01: e.op("LeakyRelu", x, alpha=alpha))
+    ],
     "com.microsoft.QLinearMul": [_plain("Mul")],
     "com.microsoft.QLinearSigmoid": [_plain("Sigmoid")],
     "com.microsoft.QLinearSoftmax": [_between(_softmax)],
