@@ -10,9 +10,9 @@ import pathlib
 import sys
 
 from rnnlower.graph.versions import Parameter, Version, operators, version_at, versions
-from rnnlower.opset.schema import MAX_OPSET
 from rnnlower.opset.step import Adapter, said
 from rnnlower.opset.table import REVIEWED, ROWS
+from rnnlower.opset.version_fit import MAX_OPSET
 
 PAGE = pathlib.Path(__file__).with_name("opsets.md")
 INTRODUCTION = """\

@@ -33,7 +33,7 @@ from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
-from rnnlower.lowering.nodes import AttributeValue, make_node
+from rnnlower.lowering.node_emitter import AttributeValue, make_node
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import has_node
 from rnnlower.passes.expand_definitions import ExpandDefinitionsPass

@@ -20,7 +20,7 @@ from rnnlower.graph.cleanup import detach
 from rnnlower.graph.constants import constant_of
 from rnnlower.lowering.dialect import ANY
 from rnnlower.lowering.fallbacks import FALLBACKS, Form
-from rnnlower.lowering.nodes import AttributeValue, NodeEmitter
+from rnnlower.lowering.node_emitter import AttributeValue, NodeEmitter
 
 _FEW_PARTS = 4
 _BFLOAT16 = 13

@@ -20,7 +20,7 @@ from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
 from rnnlower.lowering.masks import Mask, is_never, mask_of, where
 from rnnlower.lowering.outputs import output_shape, outputs_of, outputs_without_steps
-from rnnlower.lowering.quantized import quantized_lanes, restore_order
+from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, size_of_step
 from rnnlower.lowering.strategies import FAN_OUT, STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries

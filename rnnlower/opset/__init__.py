@@ -1,6 +1,6 @@
 """Opset conversion: `convert_opset` moves a model to any opset of the default domain, or raises an error.
 
-`schema` reads onnx's operator history, `types` holds the facts about values, `convert`
+`version_fit` compares nodes with operator versions, `value_types` holds the facts about values, `conversion`
 walks the model, `view` and `step` represent one node at one version step for the adapters. The adapters
 are in one module per operator family (`broadcasting`, `shaping`, ...), each with its table `ROWS`;
 `table` gathers them.
@@ -8,9 +8,9 @@ are in one module per operator family (`broadcasting`, `shaping`, ...), each wit
 
 from __future__ import annotations
 
-from rnnlower.opset.convert import convert_opset, needed_opset
+from rnnlower.opset.conversion import convert_opset, needed_opset
 from rnnlower.opset.report import Adaptation, OpsetReport
-from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET
+from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET
 from rnnlower.opset.view import NodePredicate
 
 __all__ = ["OPSETS", "Adaptation", "NodePredicate", "OpsetReport", "convert_opset", "needed_opset"]

@@ -8,7 +8,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from rnnlower.errors import InvalidModelError, OpsetError
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import values_of
-from rnnlower.opset.types import ValueTypes
+from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.view import Session
 
 

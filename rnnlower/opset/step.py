@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.graph.versions import version_at
-from rnnlower.opset.schema import misfit
+from rnnlower.opset.version_fit import misfit
 from rnnlower.opset.view import View, describe
 
 # Constant-1 holds floating point only; anything else must be an initializer below opset 9.

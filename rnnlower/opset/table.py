@@ -14,8 +14,8 @@ from rnnlower.opset.step import Row
 REVIEWED = 28
 
 _NAMES = """
-    broadcasting casting composing control einsum elementwise indexing newer
-    normalization pooling quantization recurrent reductions resizing shaping softmax
+    broadcasting casting composing control elementwise indexing newer
+    normalization pooling quantization recurrent_layers reductions resizing shaping softmax
 """
 FAMILIES = tuple(importlib.import_module(f"rnnlower.opset.families.{name}") for name in _NAMES.split())
 

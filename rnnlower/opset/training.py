@@ -9,7 +9,7 @@ from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import values_of
-from rnnlower.opset.types import ValueTypes
+from rnnlower.opset.value_types import ValueTypes
 
 
 def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[onnx.TrainingInfoProto] | None:
@@ -37,7 +37,7 @@ def _convert(
     graph: onnx.GraphProto, model: ir.Model, known: dict[str, ir.Value], types: ValueTypes, target: int
 ) -> None:
     # The training graphs read values of the model; here those become inputs.
-    from rnnlower.opset.convert import convert_opset
+    from rnnlower.opset.conversion import convert_opset
 
     proto = onnx.ModelProto(ir_version=max(model.ir_version, FREE_INITIALIZERS_IR))
     proto.opset_import.extend(

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.versions import Version
-from rnnlower.opset import schema
 from rnnlower.opset.report import OpsetReport
-from rnnlower.opset.types import ValueTypes
+from rnnlower.opset.value_types import ValueTypes
+from rnnlower.opset.version_fit import present
 
 NodePredicate = Callable[[ir.Node], bool]
 
@@ -126,7 +126,7 @@ class View:
 
     def input(self, position: int) -> ir.Value | None:
         """Return the input at `position`, or ``None`` if it is omitted."""
-        values = schema.present(self.node.inputs)
+        values = present(self.node.inputs)
         return values[position] if position < len(values) else None
 
     def x(self, position: int = 0) -> ir.Value:
@@ -138,7 +138,7 @@ class View:
 
     def output(self, position: int) -> ir.Value | None:
         """Return the output at `position`, or ``None`` if it is omitted."""
-        values = schema.present(self.node.outputs)
+        values = present(self.node.outputs)
         return values[position] if position < len(values) else None
 
     def used(self, position: int) -> bool:

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 from rnnlower.errors import OpsetError
 from rnnlower.graph.versions import operators, version_at, versions
-from rnnlower.opset import convert, convert_opset
-from rnnlower.opset.schema import MAX_OPSET
+from rnnlower.opset import conversion, convert_opset
 from rnnlower.opset.table import REVIEWED, ROWS
+from rnnlower.opset.version_fit import MAX_OPSET
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "docs" / "opset_table.py"
 
@@ -83,7 +83,7 @@ def test_a_step_without_a_row_only_adds(operator: str) -> None:
 
 
 def test_a_step_that_nobody_has_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "REVIEWED", 12)
+    monkeypatch.setattr(conversion, "REVIEWED", 12)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="r")], "g", [x], [y])
     model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7))

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from rnnlower.lowering.fallbacks.arithmetic import ARITHMETIC, Form
 from rnnlower.lowering.fallbacks.fused import FUSED
-from rnnlower.lowering.fallbacks.quantized import QUANTIZED
-from rnnlower.lowering.fallbacks.shaping import SHAPING
-from rnnlower.lowering.fallbacks.windows import WINDOWS
+from rnnlower.lowering.fallbacks.moving import SHAPING
+from rnnlower.lowering.fallbacks.pooling_windows import WINDOWS
+from rnnlower.lowering.fallbacks.quantized_operators import QUANTIZED
 
 __all__ = ["FALLBACKS", "Form"]
 

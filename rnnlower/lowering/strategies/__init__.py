@@ -2,7 +2,7 @@
 
 A strategy is one file and one row in `STRATEGIES`. Each turns a `Recurrence` into `Results` and knows nothing
 of directions, masks and cells. All of them repeat the same step, and unrolling K steps inside a
-loop body (`chunks.py`) reuses the straight-line strategy.
+loop body (`chunked_steps.py`) reuses the straight-line strategy.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rnnlower.lowering.forms import BODY_FORMS, STRAIGHT_FORMS
-from rnnlower.lowering.strategies.base import Recurrence, Results, State, Step, Strategy
-from rnnlower.lowering.strategies.chunks import run_in_chunks
+from rnnlower.lowering.strategies.chunked_steps import run_in_chunks
 from rnnlower.lowering.strategies.loop import run_loop
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, State, Step, Strategy
 from rnnlower.lowering.strategies.scan import run_scan
 from rnnlower.lowering.strategies.unroll import FAN_OUT, run_unrolled
 

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.strategies.base import Recurrence, Results
-from rnnlower.lowering.strategies.body import body_graph, body_value
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, body_graph, body_value
 from rnnlower.lowering.timeseries import TimeSeries
 
 

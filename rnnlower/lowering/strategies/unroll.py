@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import Scope
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.base import Recurrence, Results
+from rnnlower.lowering.strategies.repeating import Recurrence, Results
 from rnnlower.lowering.timeseries import TimeSeries
 
 FAN_OUT = 128

@@ -8,9 +8,9 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower.graph.walk import resolve_references, values_of
-from rnnlower.opset import schema
 from rnnlower.opset.step import Step
-from rnnlower.opset.types import ValueTypes
+from rnnlower.opset.value_types import ValueTypes
+from rnnlower.opset.version_fit import present
 
 
 def expand(step: Step) -> None:
@@ -22,7 +22,7 @@ def expand(step: Step) -> None:
     for node in list(function.graph.all_nodes()):
         resolve_references(node, _attributes(step))
     outputs = list(function.outputs)
-    inputs = [*schema.present(step.node.inputs), *[None] * len(function.inputs)]
+    inputs = [*present(step.node.inputs), *[None] * len(function.inputs)]
     for formal, actual in zip(function.inputs, inputs, strict=False):
         if actual is not None:
             formal.type, formal.shape = _type(step, actual), step.shape(actual)
@@ -83,7 +83,7 @@ def _body(step: Step) -> onnx.FunctionProto:
     if version not in defined.context_dependent_function_opset_versions:
         step.refuse("onnx has no definition of it in older operators")
     types = []
-    for value in schema.present(step.node.inputs):
+    for value in present(step.node.inputs):
         type_ = onnx.TypeProto()
         if value is not None:
             type_.CopyFrom(ir.serde.serialize_type(_type(step, value)))

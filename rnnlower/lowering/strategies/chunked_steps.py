@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.base import Recurrence, Results, Run, State
+from rnnlower.lowering.strategies.repeating import Recurrence, Results, Run, State
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 
 

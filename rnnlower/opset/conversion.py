@@ -19,11 +19,11 @@ from rnnlower.graph.versions import Version, changed_in, first_version, version_
 from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.opset import functions
 from rnnlower.opset.report import Adaptation, OpsetReport
-from rnnlower.opset.schema import MAX_OPSET, MIN_OPSET, TypesOf, form_misfit, misfit, type_misfit
 from rnnlower.opset.step import Row, Step
 from rnnlower.opset.table import REVIEWED, ROWS
 from rnnlower.opset.training import convert_training
-from rnnlower.opset.types import ValueTypes
+from rnnlower.opset.value_types import ValueTypes
+from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET, TypesOf, form_misfit, misfit, type_misfit
 from rnnlower.opset.view import NodePredicate, Session, Subject, describe
 
 # Models below this opset have no functions.

@@ -11,7 +11,7 @@ from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import values_of
-from rnnlower.opset import schema
+from rnnlower.opset.version_fit import type_string
 
 # Larger computed tensors are not axes, shapes or scales, and even larger constants are weights.
 SMALL_ELEMENTS = 1024
@@ -62,7 +62,7 @@ class ValueTypes:
         """Return the types of `value` as the schemas write them: none if unknown, several in a function."""
         found = self._strings.get(value)
         if found is None:
-            names = (schema.type_string(each.type) for each in self._all(value))
+            names = (type_string(each.type) for each in self._all(value))
             found = self._strings[value] = frozenset(each for each in names if each is not None)
         return found
 
