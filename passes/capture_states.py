@@ -34,6 +34,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.splicing import take_place
 from rnnlower.graph.walk import walk
 from rnnlower.passes.base import Pass
 
@@ -99,10 +100,7 @@ def _leave_out(node: ir.Node, same: Sequence[int]) -> None:
     fewer.doc_string = node.doc_string
     graph.insert_before(node, fewer)
     for new, old in zip(fewer.outputs, kept, strict=True):
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.type, new.shape = old.type, old.shape
-        name, old.name = old.name, None
-        new.name = name
+        take_place(new, old)
     graph.remove(node, safe=True)
 
 

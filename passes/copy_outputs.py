@@ -23,14 +23,13 @@ After ``CopyOutputsPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import nothing_is_found
 
@@ -61,7 +60,7 @@ class CopyOutputsPass(Pass):
         """Return the outputs that need a copy: the graph and the number of each."""
         return [
             (graph, index)
-            for graph in _graphs(model)
+            for graph in model.graphs()
             for index, value in enumerate(graph.outputs)
             if (self._read and _is_read(value)) or _is_made_by(value, self._op_types)
         ]
@@ -73,12 +72,6 @@ class CopyOutputsPass(Pass):
             for graph, index in found:
                 _copy(graph, index, names, self.facts)
         return ir.passes.PassResult(model, modified=bool(found))
-
-
-def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    yield model.graph
-    for node, _ in walk(model.graph):
-        yield from subgraphs_of(node)
 
 
 def _is_read(value: ir.Value) -> bool:

@@ -26,6 +26,7 @@ from rnnlower.graph.constants import constant_of
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.splicing import take_place
 from rnnlower.graph.walk import default_opset, subgraphs_of, value_names, walk
 from rnnlower.passes.base import Pass
 
@@ -138,10 +139,7 @@ def _replace(out: ir.Value, tensor: ir.TensorProtocol, pool: InitializerPool, op
             return False
         constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}/Constant")
         node.graph.insert_before(node, constant)
-        new = constant.outputs[0]
-        new.type, new.shape = out.type, out.shape
-        out.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.name, out.name = name, None
+        take_place(constant.outputs[0], out)
     else:
         out.replace_all_uses_with(pool.of(tensor, name))
     remove_orphans([out])

@@ -19,12 +19,12 @@ After ``FreezeDimsPass({"T": 16})``::
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.errors import OptionError
-from rnnlower.graph.walk import dim_name, forget_negative_sizes
+from rnnlower.graph.walk import dim_name, forget_negative_sizes, roots, values_of
 from rnnlower.passes.base import Pass
 
 _END = 2**63
@@ -68,7 +68,7 @@ class FreezeDimsPass(Pass):
         Raises:
             OptionError: A name that the model does not have, or a size that contradicts it or another option.
         """
-        values = [value for value in _values(model) if value.shape is not None]
+        values = [value for root in roots(model) for value in values_of(root) if value.shape is not None]
         self._check_dims(values)
         sizes = dict(self._dims)
         given = [(self._bind(model, name, shape, sizes), shape) for name, shape in self._input_shapes.items()]
@@ -139,16 +139,3 @@ def _size(size: int, whose: str) -> int:
         return operator.index(size)
     except TypeError as error:
         raise OptionError(f"{whose} cannot have the size {size!r}: it must be an integer") from error
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every value of the model, including outputs and values of functions."""
-    for graph in (model.graph, *model.graph.subgraphs()):
-        yield from graph.inputs
-        yield from graph.initializers.values()
-        for node in graph:
-            yield from node.outputs
-        yield from graph.outputs
-    for function in model.functions.values():
-        for node in function.all_nodes():
-            yield from node.outputs

@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.splicing import take_place
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import initializers_suit_ir_version
 
@@ -58,8 +59,5 @@ def _replace(value: ir.Value, opset: int) -> list[ir.Node]:
     if through_cast:
         nodes[0].outputs[0].name = f"{value.name}.float64"
         nodes.append(ir.node("Cast", nodes[0].outputs, {"to": value.const_value.dtype.value}, name=""))
-    new = nodes[-1].outputs[0]
-    new.type, new.shape = value.type, value.shape
-    value.replace_all_uses_with(new, replace_graph_outputs=True)
-    new.name, value.name = value.name, None
+    take_place(nodes[-1].outputs[0], value)
     return nodes

@@ -29,7 +29,7 @@ import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
 from rnnlower.files import beyond_ir
-from rnnlower.graph.cleanup import detach, remove_orphans
+from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.dependence import branch_decided_by
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, InitializerPool, move_next_to_readers
 from rnnlower.graph.names import NameSource, Scope, names_in
@@ -150,36 +150,28 @@ class LowerRecurrentPass(Pass):
     def _lower(
         self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
     ) -> None:
-        """Emit everything before any node is replaced: a failure changes nothing."""
+        """Emit everything before any node is replaced, and with it values that others read."""
         opset = default_opset(model)
         plans = {located.node: self._plan(located, private, opset) for located in found}
         initializers = InitializerPool(model, names)
         emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
         reports = []
-        try:
-            for number, located in enumerate(found, 1):
-                node = self._parse(located)
-                steps = f", {node.seq_length} steps" if node.seq_length else ""
-                self._tell(f"lowering {located.name}{steps}: node", number, len(found))
-                dtype = dtype_of(node, located)
-                computed = arithmetic(dtype, self._compute_type)
-                e = Emitter(opset, _scope(names, located), computed, initializers, self._dialect)
-                plan = plans[located.node]
-                emitted.append((located, e, {}))
-                emitted[-1][2].update(self._emit(e, located, node, Weights(private, dtype), plan))
-                reports.append(self._report(located, e, plan, node.direction, node.seq_length))
-            for located in self._impossible:
-                e = Emitter(opset, _scope(names, located), ir.DataType.FLOAT, initializers, self._dialect)
-                emitted.append((located, e, {}))
-                emitted[-1][2].update(self._emit_failure(model, e, located))
-                direction = located.node.attributes.get_string("direction", "forward")
-                plan = Plan("unroll", reason="it cannot run")
-                reports.append(self._report(located, e, plan, direction or "forward"))
-        except Exception:
-            for _, e, _ in emitted:
-                detach(e.everything)
-            remove_orphans(initializers.values())
-            raise
+        for number, located in enumerate(found, 1):
+            node = self._parse(located)
+            steps = f", {node.seq_length} steps" if node.seq_length else ""
+            self._tell(f"lowering {located.name}{steps}: node", number, len(found))
+            dtype = dtype_of(node, located)
+            computed = arithmetic(dtype, self._compute_type)
+            e = Emitter(opset, _scope(names, located), computed, initializers, self._dialect)
+            plan = plans[located.node]
+            emitted.append((located, e, self._emit(e, located, node, Weights(private, dtype), plan)))
+            reports.append(self._report(located, e, plan, node.direction, node.seq_length))
+        for located in self._impossible:
+            e = Emitter(opset, _scope(names, located), ir.DataType.FLOAT, initializers, self._dialect)
+            emitted.append((located, e, self._emit_failure(model, e, located)))
+            direction = located.node.attributes.get_string("direction", "forward")
+            plan = Plan("unroll", reason="it cannot run")
+            reports.append(self._report(located, e, plan, direction or "forward"))
         for located, e, outputs in emitted:
             self.notes |= e.notes
             replace_node(located.node, outputs, e.nodes, mark=self._marks)

@@ -15,11 +15,9 @@ After ``StripPass()``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
 import onnx_ir as ir
 
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import all_graphs, roots, values_of, walk, walk_all
 from rnnlower.passes.base import Pass
 
 
@@ -38,22 +36,13 @@ class StripPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         model.doc_string = None
         lasting = {*model.graph.inputs, *model.graph.outputs}
-        owners: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-        for owner in owners:
-            for graph in (owner, *owner.subgraphs()):
-                graph.doc_string = None
-                _strip_values([*graph.inputs, *graph.outputs], lasting)
-                if isinstance(graph, ir.Graph):
-                    _strip_values([*graph.initializers.values()], lasting)
-                for node in graph:
-                    node.name = node.doc_string = None
-                    node.metadata_props.clear()
-                    _strip_values(node.outputs, lasting)
+        for graph in (*all_graphs(model), *roots(model)):
+            graph.doc_string = None
+        for value in (value for root in roots(model) for value in values_of(root)):
+            value.doc_string = None
+            if value not in lasting:
+                value.metadata_props.clear()
+        for node, _ in walk_all(model):
+            node.name = node.doc_string = None
+            node.metadata_props.clear()
         return ir.passes.PassResult(model, modified=True)
-
-
-def _strip_values(values: Sequence[ir.Value], lasting: Collection[ir.Value]) -> None:
-    for value in values:
-        value.doc_string = None
-        if value not in lasting:
-            value.metadata_props.clear()

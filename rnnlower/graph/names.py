@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import all_graphs, walk_all
+from rnnlower.graph.walk import all_graphs, roots, walk_all
 
 _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
@@ -105,7 +105,7 @@ class Scope:
 def names_in(model: ir.Model) -> set[str]:
     """Return the names of all nodes and values of a model, its subgraphs and its functions."""
     names: set[str | None] = set()
-    for graph in (*all_graphs(model), *(function.graph for function in model.functions.values())):
+    for graph in (*all_graphs(model), *roots(model)[1:]):
         names.update(value.name for value in graph.inputs)
         names.update(graph.initializers)
     for node, _ in walk_all(model):

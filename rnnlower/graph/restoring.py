@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import subgraphs_of
+from rnnlower.graph.walk import roots, subgraphs_of
 
 _OF_MODEL = (
     "graph",
@@ -61,7 +61,7 @@ class _Snapshot:
         self._nodes: dict[ir.Node, _Node] = {}
         self._values: dict[ir.Value, _Value] = {}
         self._keep(model.functions, model.metadata_props, model.meta)
-        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for graph in roots(model):
             self._add(graph)
 
     def _keep(self, *dictionaries: Any) -> None:

@@ -53,6 +53,13 @@ def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
     remove_orphans(inputs)
 
 
+def take_place(new: ir.Value, old: ir.Value) -> None:
+    """Put a new value in the place of an old one, with its name, type, shape and readers."""
+    new.type, new.shape = old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    new.name, old.name = old.name, None
+
+
 def _is_made_in(graph: ir.Graph, value: ir.Value) -> bool:
     producer = value.producer()
     return producer is not None and producer.graph is graph

@@ -64,6 +64,11 @@ def walk_all(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
         yield from walk(function, f"function:{function.domain}::{function.name}")
 
 
+def roots(model: ir.Model) -> list[ir.Graph]:
+    """Return the main graph and those of the functions."""
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph and its subgraphs, and those of functions; not the functions' own graphs."""
     yield from model.graphs()
@@ -124,11 +129,10 @@ def forget_negative_sizes(model: ir.Model) -> None:
 
     onnx's shape inference takes it for a size: at a Slice or a GatherND it aborts the process.
     """
-    for graph in (*all_graphs(model), *(function.graph for function in model.functions.values())):
-        for value in (*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)):
-            dims = () if value.shape is None else tuple(value.shape)
-            if any(isinstance(dim, int) and dim < 0 for dim in dims):
-                value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
+    for value in (value for root in roots(model) for value in values_of(root)):
+        dims = () if value.shape is None else tuple(value.shape)
+        if any(isinstance(dim, int) and dim < 0 for dim in dims):
+            value.shape = ir.Shape([None if isinstance(dim, int) and dim < 0 else dim for dim in dims])
 
 
 def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
@@ -138,15 +142,7 @@ def dim_name(dim: int | ir.SymbolicDim | None) -> str | None:
 
 def value_names(model: ir.Model) -> collections.Counter[str]:
     """Count the values of the main graph and its subgraphs with each name: branches may share one."""
-    names: collections.Counter[str] = collections.Counter()
-    for graph in model.graphs():
-        values = {
-            *graph.inputs,
-            *graph.initializers.values(),
-            *(out for node in graph for out in node.outputs),
-        }
-        names.update(value.name for value in values if value.name)
-    return names
+    return collections.Counter(value.name for value in values_of(model.graph) if value.name)
 
 
 _RANDOM = frozenset(
@@ -192,15 +188,14 @@ def sources(value: ir.Value) -> set[ir.Value]:
 
 
 def captured(node: ir.Node) -> set[ir.Value]:
-    """Return the values of outer graphs that the bodies and branches of a node read."""
+    """Return the values of outer graphs that the bodies and branches of a node read.
+
+    `onnx_ir.analysis.analyze_implicit_usage` leaves out those that a body only returns.
+    """
     made: set[ir.Value] = set()
     read: set[ir.Value] = set()
     for graph in subgraphs_of(node):
+        made |= {*values_of(graph)}
         for inner in (graph, *graph.subgraphs()):
-            made |= {
-                *inner.inputs,
-                *inner.initializers.values(),
-                *(out for each in inner for out in each.outputs),
-            }
             read |= {used for each in inner for used in each.inputs if used is not None} | {*inner.outputs}
     return read - made

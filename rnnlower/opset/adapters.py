@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rnnlower.opset.step import Adapter, Step
+from rnnlower.opset.step import Adapter, Row, Step
 
 
 def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
@@ -19,6 +19,13 @@ def refuse_unless(name: str, allowed: Iterable[Any], reason: str) -> Adapter:
     known = ", ".join(str(value) for value in values if value is not None) or "left out"
     adapter.__doc__ = f"only with `{name}` {known}: {reason}"
     return adapter
+
+
+def only(
+    operators: str, low: int, high: int, why: str, name: str, allowed: Iterable[Any], reason: str
+) -> Row:
+    """Return a row that lets a node step down if its attribute `name` has one of the values `allowed`."""
+    return Row(operators, low, high, why, down=refuse_unless(name, allowed, reason))
 
 
 def drop_if(name: str, neutral: Any, reason: str) -> Adapter:

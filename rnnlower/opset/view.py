@@ -12,6 +12,7 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.versions import Version
+from rnnlower.graph.walk import roots
 from rnnlower.opset.report import OpsetReport
 from rnnlower.opset.value_types import ValueTypes
 from rnnlower.opset.version_fit import present
@@ -46,7 +47,7 @@ class Session:
     def collect_names(self) -> None:
         """Collect the names of all values and nodes, for `fresh` to avoid, and labels for paths."""
         self.names = NameSource(names_in(self.model))
-        for graph in [self.model.graph, *(function.graph for function in self.model.functions.values())]:
+        for graph in roots(self.model):
             for each in (graph, *graph.subgraphs()):
                 for index, node in enumerate(each):
                     self.labels.setdefault(node, node.name or f"{node.op_type}_{index}")

@@ -12,6 +12,7 @@ from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.splicing import take_place
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow.edits import (
@@ -231,10 +232,8 @@ class StreamRewriter:
         assert value is not None
         others = [each for each in edit.node.inputs if each is not None and each is not value]
         identity = ir.node("Identity", [value])
-        new = identity.outputs[0]
         self._graph.insert_before(edit.node, identity)
-        out.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.type, new.shape, new.name, out.name = out.type, out.shape, out.name, None
+        take_place(identity.outputs[0], out)
         self._graph.remove(edit.node, safe=True)
         remove_orphans(others)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import nonnegative_axis, positive_axis, refuse_unless
+from rnnlower.opset.adapters import nonnegative_axis, only, positive_axis
 from rnnlower.opset.families.shaping import OLD_TEXT
 from rnnlower.opset.step import Row, Step
 
@@ -85,27 +85,17 @@ ROWS = (
     Row("Gather", 1, 11, "indices may count from the back", down=gather_down),
     Row("Scatter", 9, 11, "renamed to ScatterElements", up=scatter_up),
     Row("ScatterElements", 0, 11, "was called Scatter", down=scatter_down),
-    Row(
-        "ScatterElements ScatterND",
-        13,
-        16,
-        "reductions are new",
-        down=refuse_unless("reduction", ("none",), NO_REDUCTION),
-    ),
-    Row(
+    only("ScatterElements ScatterND", 13, 16, "reductions are new", "reduction", ("none",), NO_REDUCTION),
+    only(
         "ScatterElements ScatterND",
         16,
         18,
         "max and min are new",
-        down=refuse_unless("reduction", ("none", "add", "mul"), "max and min are new"),
+        "reduction",
+        ("none", "add", "mul"),
+        "max and min are new",
     ),
-    Row(
-        "GatherND",
-        11,
-        12,
-        "batch_dims are new",
-        down=refuse_unless("batch_dims", (0,), "the older version has no batch"),
-    ),
+    only("GatherND", 11, 12, "batch_dims are new", "batch_dims", (0,), "the older version has no batch"),
     Row("Compress", 9, 11, OLD_TEXT, down=nonnegative_axis()),
     Row("OneHot", 9, 11, "negative indices count from the back", one_hot_up, one_hot_down),
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
-from rnnlower.opset.adapters import positive_axis, refuse_unless
+from rnnlower.opset.adapters import only, positive_axis, refuse_unless
 from rnnlower.opset.families import bodies
 from rnnlower.opset.step import Row, Step
 
@@ -152,13 +152,7 @@ ROWS = (
         "RoiAlign", 10, 16, "coordinates are shifted by half a pixel by default", roi_align_up, roi_align_down
     ),
     Row("DFT", 17, 20, "the axis became an input with another default", dft_up, dft_down),
-    Row(
-        "SpaceToDepth",
-        13,
-        28,
-        "modes are new",
-        down=refuse_unless("mode", ("DCR",), "the older version is DCR"),
-    ),
+    only("SpaceToDepth", 13, 28, "modes are new", "mode", ("DCR",), "the older version is DCR"),
     Row("Attention", 23, 24, "nonpad_kv_seqlen is new", down=attention_24_down),
     Row("Attention", 24, 25, "windows are new", down=attention_25_down),
     Row("OptionalGetElement", 15, 18, "accepts values that are not optional, too", down=get_element_down),

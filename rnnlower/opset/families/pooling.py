@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnnlower.opset.adapters import both, drop_if, refuse_unless
+from rnnlower.opset.adapters import both, drop_if, only, refuse_unless
 from rnnlower.opset.step import Row, Step
 
 NO_DILATIONS = drop_if("dilations", 1, "the older version has no dilation")
@@ -66,12 +66,14 @@ ROWS = (
     Row("LpPool", 11, 18, "ceil_mode and dilations are new", down=both(NO_CEIL, NO_DILATIONS)),
     Row("MaxPool", 1, 8, "storage_order and the indices are new", down=column_major_unused),
     Row("MaxPool", 8, 10, "ceil_mode and dilations are new", down=both(NO_CEIL, NO_DILATIONS)),
-    Row(
+    only(
         "AveragePool",
         1,
         7,
         "count_include_pad is new",
-        down=refuse_unless("count_include_pad", (0,), "the older version leaves pads out of the average"),
+        "count_include_pad",
+        (0,),
+        "the older version leaves pads out of the average",
     ),
     Row("AveragePool", 7, 10, "ceil_mode is new", down=NO_CEIL),
     Row("AveragePool", 11, 19, "dilations are new", down=NO_DILATIONS),

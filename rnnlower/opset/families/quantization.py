@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import both, refuse_unless
+from rnnlower.opset.adapters import both, only, refuse_unless
 from rnnlower.opset.step import Row, Step
 
 NO_BLOCKS = refuse_unless("block_size", (0,), "the older version has no blocks")
@@ -42,21 +42,9 @@ def dequantized_type(step: Step) -> None:
 
 ROWS = (
     Row("QuantizeLinear", 10, 13, "a scale for each channel is new", down=one_scale),
-    Row(
-        "QuantizeLinear",
-        13,
-        19,
-        "saturate is new",
-        down=refuse_unless("saturate", (1,), "only float 8 types depend on it"),
-    ),
+    only("QuantizeLinear", 13, 19, "saturate is new", "saturate", (1,), "only float 8 types depend on it"),
     Row("QuantizeLinear", 19, 21, "blocks and output_dtype are new", down=both(NO_BLOCKS, quantized_type)),
     Row("DequantizeLinear", 19, 21, "blocks are new", down=NO_BLOCKS),
-    Row(
-        "QuantizeLinear",
-        21,
-        23,
-        "precision is new",
-        down=refuse_unless("precision", (0,), "before, it follows the scale"),
-    ),
+    only("QuantizeLinear", 21, 23, "precision is new", "precision", (0,), "before, it follows the scale"),
     Row("DequantizeLinear", 21, 23, "output_dtype is new", down=dequantized_type),
 )

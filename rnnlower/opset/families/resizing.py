@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import both, refuse_unless
+from rnnlower.opset.adapters import both, only, refuse_unless
 from rnnlower.opset.step import Row, Step
 
 # Set on a Resize-10 that was an Upsample, whose scales are at least 1. Never written to a file.
@@ -249,15 +249,13 @@ ROWS = (
             resize_18_axes_down,
         ),
     ),
-    Row(
+    only(
         "Resize",
         18,
         19,
         "half_pixel_symmetric is new",
-        down=refuse_unless(
-            "coordinate_transformation_mode",
-            (*HALF_PIXEL, ASYMMETRIC, "align_corners", "tf_crop_and_resize"),
-            "the older version does not have it",
-        ),
+        "coordinate_transformation_mode",
+        (*HALF_PIXEL, ASYMMETRIC, "align_corners", "tf_crop_and_resize"),
+        "the older version does not have it",
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, positive_axis, refuse_unless
+from rnnlower.opset.adapters import nonnegative_axes, nonnegative_axis, only, positive_axis
 from rnnlower.opset.step import Adapter, Row, Step
 
 OLD_TEXT = "the older spec has no negative axes"
@@ -336,13 +336,7 @@ ROWS = (
     Row("Pad", 1, 2, "paddings was renamed", pad_2_up, pad_2_down),
     Row("Pad", 2, 11, "pads and value became inputs", pad_11_up, pad_11_down),
     Row("Pad", 13, 18, "axes are new", down=pad_18_down),
-    Row(
-        "Pad",
-        18,
-        19,
-        "the mode wrap is new",
-        down=refuse_unless("mode", ("constant", "reflect", "edge"), "a new mode"),
-    ),
+    only("Pad", 18, 19, "the mode wrap is new", "mode", ("constant", "reflect", "edge"), "a new mode"),
     Row("Shape", 13, 15, "start and end are new", down=shape_down),
     Row("TopK", 1, 10, "k became an input", top_k_10_up, top_k_10_down),
     Row("TopK", 10, 11, "largest and sorted are new", down=top_k_11_down),
