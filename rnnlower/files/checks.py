@@ -12,10 +12,10 @@ import pathlib
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
 import onnx
 import onnx.parser
 import onnx.serialization
+import onnx_ir as ir
 from google.protobuf import json_format, text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -28,27 +28,9 @@ from rnnlower.files.sparse import check_sparse
 
 _Nodes = Sequence[onnx.NodeProto]
 
-_BITS_OF_PACKED = {
-    TensorProto.INT4: 4,
-    TensorProto.UINT4: 4,
-    **{getattr(TensorProto, name): 4 for name in ("FLOAT4E2M1",) if hasattr(TensorProto, name)},
-    **{getattr(TensorProto, name): 2 for name in ("INT2", "UINT2") if hasattr(TensorProto, name)},
-}
+_SHORT = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "TYPE_PROTO": "tp"}
 _FIELDS = {
-    AttributeProto.FLOAT: "f",
-    AttributeProto.INT: "i",
-    AttributeProto.STRING: "s",
-    AttributeProto.TENSOR: "t",
-    AttributeProto.GRAPH: "g",
-    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
-    AttributeProto.TYPE_PROTO: "tp",
-    AttributeProto.FLOATS: "floats",
-    AttributeProto.INTS: "ints",
-    AttributeProto.STRINGS: "strings",
-    AttributeProto.TENSORS: "tensors",
-    AttributeProto.GRAPHS: "graphs",
-    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
-    AttributeProto.TYPE_PROTOS: "type_protos",
+    kind: _SHORT.get(name, name.lower()) for name, kind in AttributeProto.AttributeType.items() if kind
 }
 _VALUE_FIELDS = frozenset(_FIELDS.values())
 _NESTING_FIELDS = frozenset(["t", "g", "tensors", "graphs", "sparse_tensor", "sparse_tensors"])
@@ -326,19 +308,19 @@ def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) 
 
 
 def _bits(data_type: int) -> int:
-    packed = _BITS_OF_PACKED.get(data_type)
-    return packed or 8 * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type)).itemsize
+    return ir.DataType(data_type).bitwidth
 
 
 def _expected(tensor: TensorProto, count: int) -> tuple[int, int, str]:
     """Return how much data the tensor needs, how much it has, and the unit."""
     if tensor.data_type == TensorProto.STRING:
         return count, len(tensor.string_data), "strings"
-    packed = _BITS_OF_PACKED.get(tensor.data_type)
     if tensor.HasField("raw_data"):
         return -(-count * _bits(tensor.data_type) // 8), len(tensor.raw_data), "bytes"
     field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
     given = len(getattr(tensor, field))
     if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
         return 2 * count, given, "numbers"
-    return -(-count * (packed or 8) // 8), given, "numbers"
+    # Floats of 6 bits are packed in `raw_data` alone.
+    bits = _bits(tensor.data_type)
+    return -(-count * bits // 8) if bits < 6 else count, given, "numbers"

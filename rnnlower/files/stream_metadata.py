@@ -34,14 +34,8 @@ class StreamMetadata:
 
     def write(self, properties: MutableMapping[str, str]) -> None:
         """Write the entries into the metadata of a model."""
-        stream = {
-            "chunk": self.chunk,
-            "inputs": dict(self.inputs),
-            "outputs": dict(self.outputs),
-            "delay": self.delay,
-            "start": dict(self.start),
-        }
-        properties[STATE_KEY] = json.dumps(dict(self.states))
+        stream = dataclasses.asdict(self)
+        properties[STATE_KEY] = json.dumps(stream.pop("states"))
         properties[STREAM_KEY] = json.dumps(stream)
 
     @classmethod
@@ -50,11 +44,5 @@ class StreamMetadata:
         if STATE_KEY not in properties or STREAM_KEY not in properties:
             return None
         stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])
-        return cls(
-            stream["chunk"],
-            stream["inputs"],
-            stream["outputs"],
-            stream["delay"],
-            states,
-            stream.get("start", {}),
-        )
+        chunk, inputs, outputs, delay = (stream[key] for key in ("chunk", "inputs", "outputs", "delay"))
+        return cls(chunk, inputs, outputs, delay, states, stream.get("start", {}))

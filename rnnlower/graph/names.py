@@ -34,7 +34,7 @@ class NameSource:
         self._counts: dict[str, int] = {}
         self._lanes: Iterator[str] | None = None
 
-    def lane(self) -> str:
+    def step_prefix(self) -> str:
         """Yield the beginnings of thousands of short names: nothing, then letters.
 
         At most a few names consist of it, a letter, a digit and more of both.

@@ -180,7 +180,7 @@ def initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, directi
 def step_names(e: Emitter, axes: Axes, *, reverse: bool) -> StepNames:
     """The names of the steps of a direction of the node that is emitted."""
     steps = axes.time if isinstance(axes.time, int) else 0
-    return StepNames(e.names.source.lane(), e.names.prefix.rstrip("/"), steps, reverse=reverse)
+    return StepNames(e.names.source.step_prefix(), e.names.prefix.rstrip("/"), steps, reverse=reverse)
 
 
 def direction_scope(names: Scope, reverse: bool) -> Scope:

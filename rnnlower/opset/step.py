@@ -314,7 +314,7 @@ def _replace_graph_output(old: ir.Value, new: ir.Value) -> None:
 Adapter = Callable[[Step], None]
 
 
-def said(adapter: Adapter) -> str:
+def description_of(adapter: Adapter) -> str:
     """Return an adapter's description of itself, in one line."""
     return " ".join(str(adapter.__doc__).split("\n\n")[0].split()).rstrip(".")
 
@@ -336,4 +336,4 @@ class Row:
 
     def change(self, *, up: bool) -> str:
         """Return how a report describes a node that was rewritten at this step."""
-        return self.why if up or self.down is None else said(self.down)
+        return self.why if up or self.down is None else description_of(self.down)

@@ -13,7 +13,7 @@ from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.walk import Located, walk_all
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
-from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 
 _RECURRENT_NAME = re.compile(r"LSTM|GRU|RNN|Lstm|Gru|Rnn|(^|_)(lstm|gru|rnn)(_|$)")
@@ -44,8 +44,9 @@ def find_suspicions(model: ir.Model) -> list[Suspicion]:
     """List everything suspicious, in the order of the nodes."""
     found = [*_unknown_operators(model)]
     for located in find_recurrent(model):
+        node = parse_recurrent(located, lenient=True)
         for check in _CHECKS:
-            found += check(model, located)
+            found += check(model, located, node)
     return found
 
 
@@ -64,7 +65,7 @@ def _unknown_operators(model: ir.Model) -> Iterator[Suspicion]:
         )
 
 
-def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+def _reset_before_product(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a GRU whose reset gate is applied before the product, against its framework."""
     linear = located.node.attributes.get("linear_before_reset")
     if located.node.op_type != "GRU" or (linear is not None and (linear.is_ref() or linear.as_int() != 0)):
@@ -74,7 +75,7 @@ def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspici
             "PyTorch's GRU is the form with 1, but some exporters left the attribute out (torch with "
             "dynamo=True and onnxscript before 0.7.1: pytorch/pytorch#189225, microsoft/onnxscript#2852)"
         )
-    elif _is_of_keras(model) and _has_recurrent_bias(located.node):
+    elif _is_of_keras(model) and _has_recurrent_bias(node):
         why = (
             "its recurrent bias is not zero: Keras has one in the form with 1 alone (reset_after, CuDNNGRU), "
             "and exporters wrote it without (onnx/keras-onnx#33, onnx/tensorflow-onnx#939)"
@@ -90,34 +91,34 @@ def _reset_before_product(model: ir.Model, located: Located) -> Iterator[Suspici
     )
 
 
-def _has_recurrent_bias(node: ir.Node) -> bool:
-    tensor = _constant(node, "B")
+def _has_recurrent_bias(node: ResolvedNode) -> bool:
+    tensor = constant_of(node.inputs.get("B"))
     if tensor is None:
         return False
     return bool(np.any(np.split(tensor.numpy(), 2, axis=-1)[1]))
 
 
-def _directions_mixed(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a bidirectional node whose directions are merged with the units outside."""
-    for node in _readers(located.node, "Y"):
-        perm = node.attributes.get("perm")
-        is_mixed = node.op_type == "Transpose" and perm is not None and [*perm.as_ints()] == [0, 2, 3, 1]
-        if is_mixed and _is_by(model, "pytorch") and _direction(located) == "bidirectional":
+    for reader in _readers(node, "Y"):
+        perm = reader.attributes.get("perm")
+        is_mixed = reader.op_type == "Transpose" and perm is not None and [*perm.as_ints()] == [0, 2, 3, 1]
+        if is_mixed and _is_by(model, "pytorch") and node.direction == "bidirectional":
             yield Suspicion(
                 located.label,
-                f"Transpose node {node.name or '(unnamed)'!r} puts the directions of Y behind its units",
+                f"Transpose node {reader.name or '(unnamed)'!r} puts the directions of Y behind its units",
                 "PyTorch has the forward units first and the reverse ones behind, and its exporter mixed "
                 "them (torch up to 0.4.1: pytorch/pytorch#10838), so what follows reads other features",
                 "export it again with a newer torch",
             )
 
 
-def _not_turned_back(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+def _not_turned_back(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a reverse layer of Keras whose sequence stays in processing order."""
-    if not _is_by(model, "keras2onnx") or _direction(located) != "reverse":
+    if not _is_by(model, "keras2onnx") or node.direction != "reverse":
         return
-    behind = _behind(located.node, "Y")
-    if behind and not any(node.op_type in ("ReverseSequence", "Slice", "Gather") for node in behind):
+    behind = _behind(node, "Y")
+    if behind and not any(each.op_type in ("ReverseSequence", "Slice", "Gather") for each in behind):
         yield Suspicion(
             located.label,
             "it is reverse, and its sequence is not reversed",
@@ -127,10 +128,9 @@ def _not_turned_back(model: ir.Model, located: Located) -> Iterator[Suspicion]:
         )
 
 
-def _masked_tail(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+def _masked_tail(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a masked layer of Keras whose Y is used: past the end Keras repeats, ONNX has zeros."""
-    node = located.node
-    if _is_of_keras(model) and _input(node, "sequence_lens") is not None and _is_used(node, "Y"):
+    if _is_of_keras(model) and "sequence_lens" in node.inputs and node.used("Y"):
         yield Suspicion(
             located.label,
             "it has sequence_lens, and its sequence Y is used",
@@ -141,9 +141,9 @@ def _masked_tail(model: ir.Model, located: Located) -> Iterator[Suspicion]:
         )
 
 
-def _activations_left_out(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+def _activations_left_out(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a bidirectional layer of Keras, whose activations tf2onnx drops."""
-    is_both = _direction(located) == "bidirectional"
+    is_both = node.direction == "bidirectional"
     if is_both and _is_by(model, "tf2onnx") and "activations" not in located.node.attributes:
         yield Suspicion(
             located.label,
@@ -154,16 +154,15 @@ def _activations_left_out(model: ir.Model, located: Located) -> Iterator[Suspici
         )
 
 
-def _baked_batch(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+def _baked_batch(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield a constant initial state of several rows where the batch of X is dynamic."""
-    layout = parse_recurrent(located, lenient=True).layout
-    if isinstance(_size_of_x(located.node, 1 - layout), int):
+    if isinstance(_size_of_x(node, 1 - node.layout), int):
         return
     for name in ("initial_h", "initial_c"):
-        tensor = _constant(located.node, name)
+        tensor = constant_of(node.inputs.get(name))
         if tensor is None or len(tensor.shape) != 3:
             continue
-        rows = tensor.shape[1 - layout]
+        rows = tensor.shape[1 - node.layout]
         yield Suspicion(
             located.label,
             f"{name} is a constant of {rows} row(s), but the batch of X is dynamic",
@@ -177,10 +176,10 @@ def _sizes() -> str:
     return f"{wording.option('dim')}, {wording.option('input-shape')}"
 
 
-def _baked_lengths(model: ir.Model, located: Located) -> Iterator[Suspicion]:
+def _baked_lengths(model: ir.Model, located: Located, node: ResolvedNode) -> Iterator[Suspicion]:
     """Yield constant sequence_lens where the batch or the length of X is dynamic."""
-    tensor = _constant(located.node, "sequence_lens")
-    if tensor is None or all(isinstance(_size_of_x(located.node, axis), int) for axis in (0, 1)):
+    tensor = constant_of(node.inputs.get("sequence_lens"))
+    if tensor is None or all(isinstance(_size_of_x(node, axis), int) for axis in (0, 1)):
         return
     lengths = [*map(int, tensor.numpy().ravel())]
     brief = ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
@@ -201,40 +200,17 @@ def _is_of_keras(model: ir.Model) -> bool:
     return any(_is_by(model, exporter) for exporter in ("keras2onnx", "tf2onnx"))
 
 
-def _direction(located: Located) -> str:
-    return parse_recurrent(located, lenient=True).direction
-
-
-def _input(node: ir.Node, name: str) -> ir.Value | None:
-    return dict(zip(INPUT_NAMES, node.inputs, strict=False)).get(name)
-
-
-def _constant(node: ir.Node, name: str) -> ir.TensorProtocol | None:
-    """Return the tensor of an input that is no graph input."""
-    return constant_of(_input(node, name))
-
-
-def _size_of_x(node: ir.Node, axis: int) -> int | ir.SymbolicDim | None:
+def _size_of_x(node: ResolvedNode, axis: int) -> int | ir.SymbolicDim | None:
     """Return a size of X, or 0 if its rank is unknown."""
-    X = node.inputs[0]
-    return X.shape[axis] if X is not None and X.shape is not None and len(X.shape) == 3 else 0
+    shape = node.inputs["X"].shape
+    return 0 if shape is None else shape[axis]
 
 
-def _output(node: ir.Node, name: str) -> ir.Value | None:
-    return dict(zip(OUTPUT_NAMES, node.outputs, strict=False)).get(name)
+def _readers(node: ResolvedNode, name: str) -> list[ir.Node]:
+    return [use.node for use in node.outputs[name].uses()] if name in node.outputs else []
 
 
-def _is_used(node: ir.Node, name: str) -> bool:
-    value = _output(node, name)
-    return value is not None and (value.is_graph_output() or bool(value.uses()))
-
-
-def _readers(node: ir.Node, name: str) -> list[ir.Node]:
-    value = _output(node, name)
-    return [] if value is None else [use.node for use in value.uses()]
-
-
-def _behind(node: ir.Node, name: str) -> list[ir.Node]:
+def _behind(node: ResolvedNode, name: str) -> list[ir.Node]:
     """List the readers of an output, also through nodes that only move its elements."""
     found: list[ir.Node] = []
     pending = _readers(node, name)
@@ -248,7 +224,7 @@ def _behind(node: ir.Node, name: str) -> list[ir.Node]:
     return found
 
 
-_CHECKS: tuple[Callable[[ir.Model, Located], Iterator[Suspicion]], ...] = (
+_CHECKS: tuple[Callable[[ir.Model, Located, ResolvedNode], Iterator[Suspicion]], ...] = (
     _reset_before_product,
     _directions_mixed,
     _not_turned_back,

@@ -91,7 +91,7 @@ class StreamRewriter:
         self._graph.inputs.append(value)
         out = self._names.fresh(f"{base}_out")
         self._states[out] = str(value.name)
-        self._starts[str(value.name)] = _told(start)
+        self._starts[str(value.name)] = _as_json(start)
         return value, out
 
     def _hand_out(self, value: ir.Value, name: str, old: ir.Value, calls: int) -> None:
@@ -153,7 +153,7 @@ class StreamRewriter:
         assert value.name is not None
         default = value.const_value
         self._starts[value.name] = (
-            self._former_starts.get(value.name, 0.0) if default is None else _told(default.numpy())
+            self._former_starts.get(value.name, 0.0) if default is None else _as_json(default.numpy())
         )
         if output is not None:
             assert output.name is not None
@@ -266,7 +266,7 @@ class StreamRewriter:
                 value.shape = _with_size(value.shape, track.axis, track.chunk_size)
 
 
-def _told(start: Start) -> object:
+def _as_json(start: Start) -> object:
     """Return a start as JSON data."""
     return start.tolist() if isinstance(start, np.ndarray) else start
 

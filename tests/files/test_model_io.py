@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from support.judge import recurrent_left
 from support.small_models import recurrent_model
 
 import rnnlower
+from rnnlower.files.checks import check_proto
 from rnnlower.files.model_io import staged
 
 
@@ -223,3 +225,14 @@ def test_bools_are_written_as_bytes() -> None:
         nodes = [node for node in written.graph.node if node.op_type == "Constant"]
         held = [*written.graph.initializer, *(node.attribute[0].t for node in nodes)]
         assert [tensor.raw_data for tensor in held] == [b"\x01\x00", b"\x00\x01"]
+
+
+@pytest.mark.parametrize("name", ["FLOAT6E2M3", "FLOAT6E3M2", "INT2", "UINT4"])
+def test_numbers_of_fewer_than_8_bits_are_packed(name: str) -> None:
+    dtype = TensorProto.DataType.Value(name)
+    for raw in (True, False):
+        values: Any = onnx.numpy_helper.from_array(np.zeros(5, ir.DataType(dtype).numpy())).raw_data
+        tensor = helper.make_tensor("w", dtype, [5], values if raw else [0] * 5, raw=raw)
+        out = helper.make_tensor_value_info("y", dtype, [5])
+        graph = helper.make_graph([helper.make_node("Identity", ["w"], ["y"])], "g", [], [out], [tensor])
+        check_proto(helper.make_model(graph), "the model")

@@ -191,8 +191,8 @@ def test_a_larger_step_of_an_lstm_takes_less_than_40_bytes_a_node(more: dict[str
 
 
 def test_a_few_names_that_look_like_those_of_steps_make_no_other_longer() -> None:
-    assert NameSource(["h0", "c0"]).lane() == ""
-    assert NameSource(f"h{number}" for number in range(50)).lane() == "a"
+    assert NameSource(["h0", "c0"]).step_prefix() == ""
+    assert NameSource(f"h{number}" for number in range(50)).step_prefix() == "a"
 
 
 def test_long_names_are_shortened_to_what_tells_the_node() -> None:

@@ -26,7 +26,7 @@ def drop_output_sequence(step: Step) -> None:
     y = step.output(0)
     if y is not None and not wanted:
         y.name = ""
-    mend_direction(step)
+    correct_direction(step)
 
 
 def set_output_sequence(step: Step) -> None:
@@ -38,7 +38,7 @@ def set_output_sequence(step: Step) -> None:
         y.name = ""
 
 
-def mend_direction(step: Step) -> None:
+def correct_direction(step: Step) -> None:
     """GRU-1 misspells its default direction as "foward"; it means forward, the default from GRU-3 on."""
     if step.attr("direction") == "foward":
         step.set("direction", "forward")
@@ -82,7 +82,7 @@ ROWS = (
         1,
         3,
         "linear_before_reset is new, Y_h was required, the default direction was misspelt",
-        up=mend_direction,
+        up=correct_direction,
         down=gru_1_down,
     ),
     Row("GRU", 3, 7, "output_sequence was removed", up=drop_output_sequence, down=set_output_sequence),
