@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.restoring import changes_may_stay
-from rnnlower.graph.walk import count_ops, default_opset
-from rnnlower.passes.lowering_options import LoweringOptions, Report
-from rnnlower.passes.steps import choosing, emitting, preparing
-from rnnlower.passes.steps.work import Tell, Work, forget_marks
+from rnnlower.graph.walk import count_ops, default_opset, walk
+from rnnlower.lowering.replacing import EMITTED
+from rnnlower.passes.options import LoweringOptions
+from rnnlower.passes.reports import Report
+from rnnlower.passes.steps import choosing, emitting, preparing, settling
+from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run
 from rnnlower.targets import Target
 
 
-@changes_may_stay()
-def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *_: None) -> Report:
-    """Lower the recurrent nodes of the model in place; ``tell`` is called with the phase and its progress.
-
-    A failure leaves the model half lowered: it is to be a copy.
+def lower_model(model: ir.Model, options: LoweringOptions) -> Report:
+    """Lower the recurrent nodes of the model in place. A failure leaves it half lowered: it is to be a copy.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -28,24 +25,21 @@ def lower_model(model: ir.Model, options: LoweringOptions, tell: Tell = lambda *
         UnsupportedModelError: A node uses an unsupported feature, or an unrolled one has no static length.
         OpsetError: The model cannot be converted to the opset that is requested or needed.
     """
-    work = Work(model, options, tell)
-    ops_before = count_ops(model)
+    ops_before, target = count_ops(model), options.runtime
     try:
-        for step in PIPELINE:
-            if step.is_needed(options):
-                step.run(work)
+        work = run(PIPELINE, LoweringWork(model, options))
     except OpsetError as error:
-        _advise_on_target(error, options.target)
+        _advise_on_target(error, target)
         raise
     finally:
-        forget_marks(model)
+        _forget_marks(model)
     return Report(
         [*work.adapted, *work.lowered],
         default_opset(model),
         ops_before,
         count_ops(model),
         work.notes,
-        None if options.target is None else options.target.name,
+        None if target is None else target.name,
         work.kept,
         work.sets,
         work.warnings,
@@ -66,40 +60,32 @@ def _advise_on_target(error: OpsetError, target: Target | None) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """An entry of the pipeline. The contract of what it does stands with the function.
-
-    Attributes:
-        run: The function of the step.
-        reason: The reason for its position.
-        when: The properties of the options that must all hold, or the step is left out.
-    """
-
-    run: Callable[[Work], None]
-    reason: str
-    when: Sequence[str] = ()
-
-    def is_needed(self, options: LoweringOptions) -> bool:
-        """Return whether lowering with these options includes the step."""
-        return all(getattr(options, name) for name in self.when)
+def _forget_marks(model: ir.Model) -> None:
+    """Remove the marks of the steps, which another lowering would take for its own."""
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node, _ in walk(graph):
+            node.meta.pop(EMITTED, None)
+            if is_selected(node):
+                leave_out(node)
 
 
-PIPELINE: Sequence[Step] = (
+PIPELINE: Sequence[Step[LoweringWork]] = (
+    Step(preparing.find_opset, "A model whose opset is too new is refused first."),
     Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
-    Step(preparing.freeze_dims, "Later steps know more if sizes are static."),
+    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
     Step(
-        preparing.assume_linear_before_reset,
+        settling.assume_linear_before_reset,
         "Later steps read the attribute.",
         when=("assume_linear_before_reset",),
     ),
     Step(
-        preparing.warn_of_suspicions,
+        settling.warn_of_suspicions,
         "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",
     ),
-    Step(preparing.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
     Step(
-        preparing.freeze_initializers,
+        settling.freeze_initializers,
         "Later steps know constants. At a higher IR version these initializers would be defaults.",
         when=("may_freeze",),
     ),
@@ -108,6 +94,7 @@ PIPELINE: Sequence[Step] = (
         "A model that the target accepts in no form is refused first.",
         when=("target",),
     ),
+    Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
     Step(
         preparing.raise_opset,
         "A model too old for the emitted ops is converted to the first opset that suffices.",
@@ -131,7 +118,9 @@ PIPELINE: Sequence[Step] = (
         "The elements of a sequence are known once no loop inserts them.",
         when=("target", "folds"),
     ),
-    Step(preparing.simplify_model, "Nodes that never run need not be lowered, nor fit.", when=("folds",)),
+    Step(
+        preparing.simplify_around_nodes, "Nodes that never run need not be lowered, nor fit.", when=("folds",)
+    ),
     Step(preparing.dequantize_recurrent, "A target may run the float operator.", when=("dequantize",)),
     Step(
         preparing.adapt_nodes,
@@ -154,7 +143,7 @@ PIPELINE: Sequence[Step] = (
         when=("target", "emits", "may_adapt"),
     ),
     Step(
-        choosing.warn_of_other_recurrences,
+        settling.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",
     ),
     Step(choosing.read_nodes, "A node that breaks the ONNX spec is refused before work is spent on it."),
@@ -181,7 +170,7 @@ PIPELINE: Sequence[Step] = (
         when=("emits",),
     ),
     Step(emitting.lower_nodes, "All previous steps prepare this one.", when=("emits",)),
-    Step(emitting.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
+    Step(settling.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
     Step(
         emitting.return_to_asked,
         "The ops were emitted at the opset that they need; many can be expressed at a lower one.",
@@ -213,6 +202,6 @@ PIPELINE: Sequence[Step] = (
     Step(emitting.declare_outputs, "The nodes that produce the outputs are final.", when=("target", "folds")),
     Step(emitting.tell_unused_factor, "An option without effect is reported.", when=("target", "has_factor")),
     Step(emitting.tell_misfits, "The remaining nodes are checked in their final form.", when=("target",)),
-    Step(emitting.strip, "Messages name nodes.", when=("strip",)),
+    Step(settling.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of a lowering, in order."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -13,34 +12,9 @@ from rnnlower.graph.walk import walk
 from rnnlower.passes.capture_states import CaptureStatesPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.fold_constants import FoldConstantsPass
-from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.remove_noops import RemoveNoopsPass
 from rnnlower.passes.remove_unused import RemoveUnusedPass
-from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.take_branches import TakeBranchesPass
-
-
-def settle(
-    model: ir.Model,
-    dims: Mapping[str, int] | None,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    sets: Mapping[str, Any] | None,
-    freeze: bool | None = None,
-    unwanted: Callable[[ir.Node], bool] = lambda node: False,
-) -> list[str]:
-    """Fix sizes, set and freeze inputs, and simplify if any were fixed or set; return notes.
-
-    Raises:
-        OptionError: A size or value does not fit the model.
-    """
-    FreezeDimsPass(dims, input_shapes)(model)
-    if sets:
-        SetInputsPass(sets)(model)
-    freezing = FreezeInitializersPass()
-    if freeze:
-        freezing(model)
-    return [*freezing.notes, *(simplify(model, unwanted) if dims or input_shapes or sets else ())]
 
 
 def simplify(

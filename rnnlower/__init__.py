@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from rnnlower.inspection import RecurrentNode
-    from rnnlower.passes.lowering_options import Report
+    from rnnlower.passes.reports import Report
     from rnnlower.probing import probe
     from rnnlower.targets.misfits import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult, verify
@@ -81,7 +81,7 @@ _HOMES = {
     "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),
-    "rnnlower.passes.lowering_options": ("Report",),
+    "rnnlower.passes.reports": ("Report",),
     "rnnlower.probing": ("probe",),
     "rnnlower.targets.fit": ("Misfit",),
     "rnnlower.verification": ("OutputComparison", "VerificationResult", "verify"),

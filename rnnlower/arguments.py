@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rnnlower.errors import OptionError
@@ -46,3 +46,13 @@ def model_path(model: Any, role: str = "the model") -> str:
             return path
     kind = type(model).__name__
     raise OptionError(f"{role} is of type {kind}; it must be a path, an onnx.ModelProto or an onnx_ir.Model")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str], pronoun: str = "it") -> None:
+    """Refuse a value that is not one of the choices; ``name`` begins the message, as in ``native is``.
+
+    Raises:
+        OptionError: It is another one.
+    """
+    if value not in choices:
+        raise OptionError(f"{name} {value!r}; {pronoun} must be one of {', '.join(choices)}")

@@ -1,25 +1,26 @@
-"""Types of the public functions: each works on a copy and returns the kind of model it was given."""
+"""Public functions made of an options class and a function that changes a model in place.
+
+Each works on a copy and returns the kind of model it was given.
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 import onnx
 import onnx_ir as ir
 
 from rnnlower.files.model_io import ModelLike, load_model, to_proto
 from rnnlower.graph.suppression import paused_collection
+from rnnlower.passes.options import HELP, Options
 from rnnlower.recurrent.exporter_warnings import Suspicion
 
-logger = logging.getLogger("rnnlower.api")
-
-Progress = Callable[[str, int, int], None]
-"""Called with a description of the phase, the work done and the work in total; 0 of 0 if uncounted."""
+_logger = logging.getLogger("rnnlower.api")
 
 
 class Told(Protocol):
@@ -29,74 +30,92 @@ class Told(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-_Options = ParamSpec("_Options")
+_Arguments = ParamSpec("_Arguments")
+_Options = TypeVar("_Options", bound=Options)
 _Report = TypeVar("_Report", bound=Told, covariant=True)
 _Proto = str | os.PathLike[str] | onnx.ModelProto
 
 
-class ModelFunction(Protocol[_Options, _Report]):
+class ModelFunction(Protocol[_Arguments, _Report]):
     """A function from a model to another one of the same kind; a path counts as a ModelProto.
 
     `with_report` returns a pair: the model and the report on what was done.
+
+    Attributes:
+        run: What it does to a model in place, given an object of its options class.
     """
+
+    run: Callable[[ir.Model, Any], Any]
 
     # Paths and protobufs first: without stubs for protobuf, a type checker accepts a ModelProto as any type.
     @overload
     def __call__(
-        self, model: _Proto, *args: _Options.args, **options: _Options.kwargs
+        self, model: _Proto, *args: _Arguments.args, **options: _Arguments.kwargs
     ) -> onnx.ModelProto: ...
 
     @overload
-    def __call__(self, model: ir.Model, *args: _Options.args, **options: _Options.kwargs) -> ir.Model: ...
+    def __call__(self, model: ir.Model, *args: _Arguments.args, **options: _Arguments.kwargs) -> ir.Model: ...
 
     @overload
     def with_report(
-        self, model: _Proto, *args: _Options.args, **options: _Options.kwargs
+        self, model: _Proto, *args: _Arguments.args, **options: _Arguments.kwargs
     ) -> tuple[onnx.ModelProto, _Report]: ...
 
     @overload
     def with_report(
-        self, model: ir.Model, *args: _Options.args, **options: _Options.kwargs
+        self, model: ir.Model, *args: _Arguments.args, **options: _Arguments.kwargs
     ) -> tuple[ir.Model, _Report]: ...
 
 
 def model_function(
-    function: Callable[Concatenate[ir.Model, _Options], _Report],
-) -> ModelFunction[_Options, _Report]:
-    """Make a public function out of one that changes a model in place and returns a report."""
+    kind: Callable[_Arguments, _Options],
+) -> Callable[[Callable[[ir.Model, _Options], _Report]], ModelFunction[_Arguments, _Report]]:
+    """Make a public function, with the arguments of an options class, of one that works in place."""
 
-    def with_report(model: ModelLike, *args: Any, **options: Any) -> tuple[Any, _Report]:
-        tell = options.get("progress")
-        if tell is not None:
-            tell("reading", 0, 0)
-        own = load_model(model)
-        with paused_collection():
-            report = function(own, *args, **options)
-            log(report.notes, getattr(report, "warnings", ()))
-            return own if isinstance(model, ir.Model) else to_proto(own), report
+    def decorate(run: Callable[[ir.Model, _Options], _Report]) -> ModelFunction[_Arguments, _Report]:
+        def with_report(
+            model: ModelLike, *args: _Arguments.args, **given: _Arguments.kwargs
+        ) -> tuple[Any, _Report]:
+            options = kind(*args, **given)
+            options.tell("reading")
+            own = load_model(model)
+            with paused_collection():
+                report = run(own, options)
+                log(report.notes, getattr(report, "warnings", ()))
+                return own if isinstance(model, ir.Model) else to_proto(own), report
 
-    @functools.wraps(function)
-    def call(model: ModelLike, *args: Any, **options: Any) -> Any:
-        return with_report(model, *args, **options)[0]
+        def call(model: ModelLike, *args: _Arguments.args, **given: _Arguments.kwargs) -> Any:
+            return with_report(model, *args, **given)[0]
 
-    public: Any = call
-    public.__signature__ = _signature(function)
-    public.with_report = with_report
-    with_report.__doc__ = f"Like `{function.__name__}`, but returns a pair: the model and the report."
-    return cast(ModelFunction[_Options, _Report], public)
+        public: Any = call
+        for name in ("__module__", "__name__", "__qualname__"):
+            setattr(public, name, getattr(run, name))
+        arguments = inspect.signature(kind).parameters
+        model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="ModelLike")
+        public.__signature__ = inspect.Signature(
+            [model, *arguments.values()], return_annotation="onnx.ModelProto | ir.Model"
+        )
+        public.__doc__ = f"{inspect.getdoc(run)}\n\nArgs:\n" + _described(kind, arguments)
+        public.run, public.with_report = run, with_report
+        with_report.__doc__ = f"Like `{run.__name__}`, but returns a pair: the model and the report."
+        return cast(ModelFunction[_Arguments, _Report], public)
+
+    return decorate
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature that `help` shows: the model in any form, and no report."""
-    signature = inspect.signature(function)
-    first, *rest = signature.parameters.values()
-    model = first.replace(annotation="ModelLike")
-    return signature.replace(parameters=[model, *rest], return_annotation="onnx.ModelProto | ir.Model")
+def _described(kind: Callable[..., Options], names: Iterable[str]) -> str:
+    """Return the lines on the arguments in the docstring of a public function."""
+    words = {"model": "A path, an `onnx.ModelProto` or an `onnx_ir.Model`."}
+    words |= {name: HELP.get(f"{kind.__name__}.{name}") or HELP[name] for name in names}
+    return "\n".join(
+        textwrap.fill(f"{name}: {text}", 100, initial_indent="    ", subsequent_indent=" " * 8)
+        for name, text in words.items()
+    )
 
 
 def log(notes: Sequence[str], warnings: Sequence[Suspicion] = ()) -> None:
     """Log what the commands print as notes and warnings."""
     for note in notes:
-        logger.info("%s", note)
+        _logger.info("%s", note)
     for warning in warnings:
-        logger.warning("%s", warning)
+        _logger.warning("%s", warning)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import cast
 
 import onnx_ir as ir
 
@@ -11,7 +12,8 @@ from rnnlower import wording
 from rnnlower.errors import MissingOperatorError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.walk import default_opset
-from rnnlower.lowering.replacing import Plan
+from rnnlower.lowering.replacing import Gates, Plan
+from rnnlower.lowering.sketching import Preferences
 from rnnlower.lowering.weights import Weights, private_weights
 from rnnlower.passes.adapt_recurrent import AdaptRecurrentPass
 from rnnlower.passes.fold_weights import FoldWeightsPass
@@ -28,19 +30,23 @@ from rnnlower.passes.steps.contracts import (
 )
 from rnnlower.passes.steps.lengths import with_static_lengths
 from rnnlower.passes.steps.profile import conform
-from rnnlower.passes.steps.work import Work, leave_out
+from rnnlower.passes.steps.work import LoweringWork, leave_out
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import STATE_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
+from rnnlower.recurrent.state_warnings import forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.requirements import cautions, require_known
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
-def settle_native(work: Work) -> None:
+def settle_native(work: LoweringWork) -> None:
+    """Decide on each node whether the target's own operator runs it.
+
+    Before: marked nodes. After: those that stay as they are lose the mark; the others have a `Choice`.
+    """
     InferTypesPass()(work.model, work.facts)
     chooser = _chooser(work)
     for located in work.nodes:
@@ -54,7 +60,11 @@ def settle_native(work: Work) -> None:
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate, nodes_are_there])
-def adapt_recurrent(work: Work) -> None:
+def adapt_recurrent(work: LoweringWork) -> None:
+    """Adapt nodes to the target's own operator.
+
+    Before: nodes that run there in another form. After: that form, with ops around it.
+    """
     options = work.options
     native = [each for each in work.nodes if work.choices[each.node].kind == "adapt"]
     # Afterward a state of zeros stands where there was none.
@@ -70,18 +80,19 @@ def adapt_recurrent(work: Work) -> None:
     work.nodes = [each for each in work.nodes if each not in adapting.gone]
 
 
-def warn_of_other_recurrences(work: Work) -> None:
-    work.warnings += other_recurrences(work.model)
-
-
 @contract(ensures=[nodes_can_be_read])
-def read_nodes(work: Work) -> None:
+def read_nodes(work: LoweringWork) -> None:
+    """Refuse nodes that break the ONNX spec. The graph stays as it is."""
     for located in work.nodes:
         parse_recurrent(located, work.options.semantics, lenient=True)
 
 
 @contract(requires=[nodes_can_be_read])
-def conform_to_profile(work: Work) -> None:
+def conform_to_profile(work: LoweringWork) -> None:
+    """Make nodes conform to a profile.
+
+    Before: nodes of any form. After: the form that the profile prescribes.
+    """
     work.lowered, notes = conform(work.model, work.nodes, work.facts)
     work.notes += notes
     conformed = {(node.path, node.name) for node in work.lowered}
@@ -89,23 +100,32 @@ def conform_to_profile(work: Work) -> None:
 
 
 @contract(requires=[nodes_can_be_read], ensures=[nodes_are_there])
-def fold_weights(work: Work) -> None:
+def fold_weights(work: LoweringWork) -> None:
+    """Fold what nodes read.
+
+    Before: weights and states that follow from constants. After: constants.
+    """
     nodes = [located.node for located in work.nodes]
-    FoldWeightsPass(nodes)(work.model)
-    FoldWeightsPass(nodes, positions=STATE_INPUTS)(work.model)
+    FoldWeightsPass(nodes)(work.model, work.facts)
+    FoldWeightsPass(nodes, positions=STATE_INPUTS)(work.model, work.facts)
     InferTypesPass()(work.model, work.facts)
 
 
 @contract(requires=[nodes_can_be_read], ensures=[lengths_are_numbers])
-def fix_lengths(work: Work) -> None:
+def fix_lengths(work: LoweringWork) -> None:
+    """Make the sequence lengths numbers.
+
+    Before: lengths may follow from shapes. After: every node to be unrolled has a known one.
+    """
     work.nodes, unreachable, impossible = with_static_lengths(
-        work.model, work.nodes, work.options.target, work.options.semantics, work.facts
+        work.model, work.nodes, work.options.runtime, work.options.semantics, work.facts
     )
     work.unreachable += unreachable
     work.impossible += impossible
 
 
-def warn_of_forgotten_states(work: Work) -> None:
+def warn_of_forgotten_states(work: LoweringWork) -> None:
+    """Warn of nodes of a single step that lose their state. The graph stays as it is."""
     kept = {(node.path, node.name) for node in work.kept}
     found = [each for each in find_recurrent(work.model) if (each.path, each.name) in kept]
     nodes = [*work.nodes, *found]
@@ -113,27 +133,38 @@ def warn_of_forgotten_states(work: Work) -> None:
     work.warnings += forgotten_states(lengths)
 
 
-def _chooser(work: Work) -> Chooser:
+def preferences(work: LoweringWork) -> Preferences:
+    """Return the preferences of the user, or else of the target."""
+    options, arithmetic = work.options, None if work.options.runtime is None else work.target.arithmetic
+    gates, compute_type = options.gates, options.compute_type
+    if arithmetic is not None:
+        gates = cast(Gates, arithmetic.gates) if gates == "auto" else gates
+        compute_type = "float32" if arithmetic.accumulates == "float16" else compute_type
+    return Preferences(options.unroll_factor, gates, None if compute_type is None else ir.DataType.FLOAT)
+
+
+def _chooser(work: LoweringWork) -> Chooser:
     trained = beyond_ir.names_in_training(work.model)
     return Chooser(
-        work.options.target or find_target("onnxruntime"),
+        work.options.runtime or find_target("onnxruntime"),
         private_weights([located.node for located in work.nodes], trained),
         work.options.semantics,
         work.options.native,
-        work.preferences,
+        preferences(work),
         work.sketches,
     )
 
 
 @contract(requires=[nodes_can_be_read, nodes_are_outside_functions], ensures=[nodes_are_planned])
-def plan_nodes(work: Work) -> None:
+def plan_nodes(work: LoweringWork) -> None:
+    """Choose strategy, form and opset of each node. The graph stays as it is."""
     options, nodes = work.options, []
     opset = work.opset or default_opset(work.model)
     chooser, strategy = _chooser(work), None if options.strategy == "target" else options.strategy
     for located in work.nodes:
         node = parse_recurrent(located, options.semantics)
-        if options.target is not None:
-            require_known(options.target, node, located)
+        if options.runtime is not None:
+            require_known(options.runtime, node, located)
         weights = Weights(chooser.private, dtype_of(node, located))
         native = work.choices[located.node].prices if located.node in work.choices else {}
         try:
@@ -143,17 +174,17 @@ def plan_nodes(work: Work) -> None:
         nodes.append(node)
         work.plans[located.node] = plan
         work.needs[located] = dict(plan.needs)
-    if options.target is not None:
-        work.notes += cautions(options.target, nodes)
-    _look_at_types(work, nodes)
+    if options.runtime is not None:
+        work.notes += cautions(options.runtime, nodes)
+    _note_types(work, nodes)
     for located in work.impossible:
         work.plans[located.node] = Plan("unroll", reason="it cannot run")
         work.needs[located] = {"NonZero-9": 9}
 
 
-def _look_at_types(work: Work, nodes: Sequence[ResolvedNode]) -> None:
+def _note_types(work: LoweringWork, nodes: Sequence[ResolvedNode]) -> None:
     narrow = [node for node in nodes if node.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
-    work.rounds = bool(narrow) and work.preferences.compute_type is None
+    work.rounds = bool(narrow) and preferences(work).compute_type is None
     if narrow and work.options.compute_type is None and not work.rounds:
         work.notes.append(
             f"target {work.target.name} sums products of float16 in float16: "

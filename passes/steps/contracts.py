@@ -1,20 +1,21 @@
-"""Conditions that steps of the pipeline ensure for the later ones, on a `Work`."""
+"""Conditions that steps of the pipeline ensure for the later ones, on a `LoweringWork`."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from rnnlower.graph.walk import default_opset, walk
 from rnnlower.lowering import FIRST_OPSET
 from rnnlower.passes.contracts import Condition
-from rnnlower.passes.steps.work import Work, is_selected
+from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.fit import find_misfits
 
-_Function = Callable[[Work], None]
+_Function = Callable[[Any], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,33 +42,33 @@ def contract(
     return note
 
 
-def nodes_are_there(model: ir.Model, work: Work) -> bool:
+def nodes_are_there(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered is in the model, and is marked."""
     return all(located.node.graph is not None and is_selected(located.node) for located in work.nodes)
 
 
-def nodes_are_outside_functions(model: ir.Model, work: Work) -> bool:
+def nodes_are_outside_functions(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered is in the main graph or in one of its subgraphs."""
     there = {node for node, _ in walk(model.graph)}
     return all(located.node in there for located in work.nodes)
 
 
-def opset_can_be_written(model: ir.Model, work: Work) -> bool:
+def opset_can_be_written(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the replacements of recurrent nodes exist in the model's opset, in some form."""
     return default_opset(model) >= FIRST_OPSET
 
 
-def nodes_are_floats(model: ir.Model, work: Work) -> bool:
+def nodes_are_floats(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether no node to be lowered is quantized."""
     return not any(located.node.domain for located in work.nodes)
 
 
-def nodes_can_be_read(model: ir.Model, work: Work) -> bool:
+def nodes_can_be_read(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered follows the ONNX spec."""
     return all(parse_recurrent(each, work.options.semantics, lenient=True) for each in work.nodes)
 
 
-def nodes_have_one_fate(model: ir.Model, work: Work) -> bool:
+def nodes_have_one_fate(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether no node to be lowered is also kept, adapted, unreachable or impossible."""
     others = {(node.path, node.name) for node in work.kept} | {
         (node.path, node.name) for node in work.adapted
@@ -76,34 +77,34 @@ def nodes_have_one_fate(model: ir.Model, work: Work) -> bool:
     return others.isdisjoint((each.path, each.name) for each in work.nodes)
 
 
-def lengths_are_numbers(model: ir.Model, work: Work) -> bool:
+def lengths_are_numbers(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered has a known number of steps."""
     return all(parse_recurrent(each).seq_length is not None for each in work.nodes)
 
 
-def nodes_are_planned(model: ir.Model, work: Work) -> bool:
+def nodes_are_planned(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be replaced has a plan, and the opsets that the plan needs."""
     nodes = (*work.nodes, *work.impossible)
     return all(each.node in work.plans and each in work.needs for each in nodes)
 
 
-def forms_exist(model: ir.Model, work: Work) -> bool:
+def forms_exist(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the model's opset has every operator of the plans."""
     needed = [opset for needs in work.needs.values() for opset in needs.values()]
     return default_opset(model) >= max(needed, default=0)
 
 
-def nodes_are_replaced(model: ir.Model, work: Work) -> bool:
+def nodes_are_replaced(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered is replaced, and reported."""
     there = any(located.node.graph is not None for located in work.nodes)
     return not there and len(work.lowered) == len(work.nodes) + len(work.impossible)
 
 
-def opset_is_asked(model: ir.Model, work: Work) -> bool:
+def opset_is_asked(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the model has the opset that the user or the target requests, if one does."""
     return work.opset in (None, default_opset(model))
 
 
-def emitted_nodes_fit(model: ir.Model, work: Work) -> bool:
+def emitted_nodes_fit(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether the target runs everything that was emitted."""
     return not find_misfits(model, work.target, work.options.semantics, emitted=True)

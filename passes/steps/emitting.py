@@ -13,9 +13,9 @@ from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.keep_nan import KeepNaNPass
-from rnnlower.passes.legacy_constants import LegacyConstantsPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
 from rnnlower.passes.separate_sums import SeparateSumsPass
+from rnnlower.passes.steps.choosing import preferences
 from rnnlower.passes.steps.contracts import (
     contract,
     emitted_nodes_fit,
@@ -27,8 +27,7 @@ from rnnlower.passes.steps.contracts import (
     opset_is_asked,
 )
 from rnnlower.passes.steps.opset_moves import move, reach
-from rnnlower.passes.steps.work import Work, is_selected
-from rnnlower.passes.strip import StripPass
+from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.targets.choosing import KeptNode
 from rnnlower.targets.fit import find_misfits
 from rnnlower.targets.misfits import grouped
@@ -37,33 +36,41 @@ from rnnlower.targets.requirements import require_emitted_fit
 
 
 @contract(requires=[nodes_are_planned], ensures=[forms_exist, nodes_are_there])
-def reach_forms(work: Work) -> None:
+def reach_forms(work: LoweringWork) -> None:
+    """Raise the opset for the replacements.
+
+    Before: the opset may lack operators of the plans. After: it has them.
+    """
     model, asked = work.model, work.opset or default_opset(work.model)
     written = max([asked, *(opset for each in work.needs.values() for opset in each.values())])
     if asked < written and work.opset is not None:
         # The rest of the model must be convertible back: refused here, it has the names that the user knows.
         ConvertOpsetPass(asked, keep=is_selected)(model.clone())
     if written != default_opset(model):
-        work.notes += move(model, [written], keep=is_selected)
-        work.facts.forget()
+        work.notes += move(model, [written], work.facts, keep=is_selected)
 
 
 @contract(
     requires=[nodes_are_planned, forms_exist, nodes_are_there, opset_can_be_written],
     ensures=[nodes_are_replaced],
 )
-def lower_nodes(work: Work) -> None:
+def lower_nodes(work: LoweringWork) -> None:
+    """Replace the nodes.
+
+    Before: recurrent nodes with a plan. After: the ops of their plans.
+    """
+    wanted = preferences(work)
     lowering = LowerRecurrentPass(
         work.plans,
         work.nodes,
         semantics=work.options.semantics,
         impossible=work.impossible,
-        dialect=work.options.target,
-        compute_type=work.preferences.compute_type,
-        gates=work.preferences.gates,
-        tell=work.tell,
+        dialect=work.options.runtime,
+        compute_type=wanted.compute_type,
+        gates=wanted.gates,
+        tell=work.options.tell,
     )
-    lowering(work.model)
+    lowering(work.model, work.facts)
     work.lowered = lowering.lowered
     work.notes += [
         f"{located.label} never runs with these inputs, and was removed with its branch"
@@ -76,24 +83,27 @@ def lower_nodes(work: Work) -> None:
     work.notes += lowering.notes
 
 
-def legacy_constants(work: Work) -> None:
-    LegacyConstantsPass()(work.model)
-
-
 @contract(requires=[nodes_are_replaced], ensures=[opset_is_asked])
-def return_to_asked(work: Work) -> None:
+def return_to_asked(work: LoweringWork) -> None:
+    """Lower the opset again.
+
+    Before: the opset that the emitted ops need. After: the requested one.
+    """
     if work.opset is not None and work.opset < default_opset(work.model):
-        work.notes += reach(work.model, work.opset, work.needs)
-        work.facts.forget()
+        work.notes += reach(work.model, work.opset, work.needs, work.facts)
 
 
 @contract(requires=[nodes_are_replaced, opset_is_asked], ensures=[emitted_nodes_fit])
-def require_fit(work: Work) -> None:
+def require_fit(work: LoweringWork) -> None:
+    """Refuse emitted ops that the target does not run. The graph stays as it is."""
     require_emitted_fit(work.model, work.target, work.facts)
 
 
-def share_constants(work: Work) -> None:
-    """Let products that read the same constant read it through one Identity."""
+def share_constants(work: LoweringWork) -> None:
+    """Share the constants of products.
+
+    Before: products read the same constant, of which the target makes copies. After: one Identity of it.
+    """
     graph, names = work.model.graph, NameSource(names_in(work.model))
     for value in list(graph.initializers.values()):
         uses = [(node, index) for node, index in value.uses() if node.op_type in ("Gemm", "MatMul")]
@@ -108,7 +118,12 @@ def share_constants(work: Work) -> None:
             node.replace_input_with(index, identity.outputs[0])
 
 
-def separate_sums(work: Work) -> None:
+def separate_sums(work: LoweringWork) -> None:
+    """Separate sums from what reads them.
+
+    Before: activations that the target computes inexactly behind a sum. After: a Max of equals in between.
+    """
+
     def reads_repetition(node: ir.Node) -> bool:
         return any(
             node.op_type in limit.ops and repeated_by(node.inputs[0], limit.alone_behind, alone=True)
@@ -116,34 +131,43 @@ def separate_sums(work: Work) -> None:
             if limit.alone_behind
         )
 
-    SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition)(work.model)
+    SeparateSumsPass(work.target.ops.inexact_behind_sum, also=reads_repetition)(work.model, work.facts)
 
 
-def keep_nan(work: Work) -> None:
+def keep_nan(work: LoweringWork) -> None:
+    """Keep NaN.
+
+    Before: operators that make numbers of NaN on the target. After: ops after them that restore it.
+    """
     keeping = KeepNaNPass(work.target.ops.loses_nan)
-    keeping(work.model)
+    keeping(work.model, work.facts)
     work.notes += [
         f"target {work.target.name} makes numbers of NaN in {op_type}: {len(names)} get ops that keep it"
         for op_type, names in keeping.kept.items()
     ]
 
 
-def copy_outputs(work: Work) -> None:
+def copy_outputs(work: LoweringWork) -> None:
+    """Copy outputs.
+
+    Before: outputs that the target overwrites. After: copies of them are the outputs.
+    """
     ops = work.target.ops
     CopyOutputsPass(ops.copied_outputs, read=ops.overwrites_outputs)(work.model, work.facts)
 
 
-def strip(work: Work) -> None:
-    StripPass()(work.model)
+def declare_outputs(work: LoweringWork) -> None:
+    """Declare the outputs as they are.
 
-
-def declare_outputs(work: Work) -> None:
+    Before: declared shapes that are known to be wrong. After: correct ones.
+    """
     correcting = CorrectShapesPass(outputs=True)
     correcting(work.model, work.facts)
     work.notes += correcting.notes
 
 
-def tell_unused_factor(work: Work) -> None:
+def tell_unused_factor(work: LoweringWork) -> None:
+    """Report nodes on which the unroll factor has no effect. The graph stays as it is."""
     factor = wording.option("unroll-factor", work.options.unroll_factor)
     done: list[tuple[LoweredNode | KeptNode, str]] = [(node, "is kept") for node in work.kept]
     for node in (*work.adapted, *work.lowered):
@@ -156,8 +180,8 @@ def tell_unused_factor(work: Work) -> None:
     ]
 
 
-def tell_misfits(work: Work) -> None:
-    """Report what the target does not run apart from recurrent nodes."""
+def tell_misfits(work: LoweringWork) -> None:
+    """Report what the target does not run apart from recurrent nodes. The graph stays as it is."""
     misfits = find_misfits(work.model, work.target, work.options.semantics, emitted=False, facts=work.facts)
     if misfits and work.options.strict:
         raise UnsupportedModelError(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering import LAST_OPSET
@@ -15,7 +16,9 @@ from rnnlower.opset import NodePredicate, needed_opset
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 
 
-def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = None) -> list[str]:
+def move(
+    model: ir.Model, opsets: Iterable[int], facts: Facts, keep: NodePredicate | None = None
+) -> list[str]:
     """Convert the model to the first of the opsets that can express it; return the conversion's notes.
 
     Raises:
@@ -25,7 +28,7 @@ def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = No
     for opset in opsets:
         conversion = ConvertOpsetPass(opset, keep)
         try:
-            conversion(model)
+            conversion(model, facts)
         except OpsetError as error:
             refusals.append(error)
         else:
@@ -33,7 +36,7 @@ def move(model: ir.Model, opsets: Iterable[int], keep: NodePredicate | None = No
     raise refusals[0]
 
 
-def raise_to_operators(model: ir.Model, asked: int | None = None) -> list[str]:
+def raise_to_operators(model: ir.Model, facts: Facts, asked: int | None = None) -> list[str]:
     """Convert a model whose opset lacks one of its operators to the first that has them all; return notes.
 
     From there to the opset that is asked for, if that lacks it, too.
@@ -44,11 +47,11 @@ def raise_to_operators(model: ir.Model, asked: int | None = None) -> list[str]:
     needed = needed_opset(model)
     if needed == default_opset(model):
         return []
-    notes = move(model, [needed])
-    return notes if asked is None or asked >= needed else notes + move(model, [asked])
+    notes = move(model, [needed], facts)
+    return notes if asked is None or asked >= needed else notes + move(model, [asked], facts)
 
 
-def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]]) -> list[str]:
+def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]], facts: Facts) -> list[str]:
     """Convert the lowered model to a lower opset than that of its new nodes; return notes.
 
     Raises:
@@ -57,7 +60,7 @@ def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]
     lowest = default_opset(model)
     for opset in range(asked, lowest):
         with contextlib.suppress(OpsetError):
-            notes = move(model, [opset])
+            notes = move(model, [opset], facts)
             if opset == asked:
                 return notes
             lowest = opset
@@ -73,15 +76,16 @@ def reach(model: ir.Model, asked: int, needs: Mapping[Located, Mapping[str, int]
     )
 
 
-def inline(model: ir.Model, wanted: NodePredicate) -> list[str]:
+def inline(model: ir.Model, wanted: NodePredicate, facts: Facts) -> list[str]:
     """Inline the functions that hold a wanted node, at one opset for all; return notes."""
     opset = default_opset(model)
     functions = functions_with(model, wanted)
     versions = {opset, *(function.opset_imports.get("", opset) for function in functions)}
     # An unknown version is refused at once.
     highest = min(max(versions), max(LAST_OPSET, opset))
-    notes = move(model, range(opset, highest + 1)) if len(versions) > 1 else []
+    notes = move(model, range(opset, highest + 1), facts) if len(versions) > 1 else []
     uncalled = inline_functions(model, functions_with(model, wanted))
+    facts.forget()
     return notes + [
         f"function {function.domain}::{function.name} is never called; it and its recurrent nodes are removed"
         for function in uncalled

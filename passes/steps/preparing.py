@@ -7,20 +7,16 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from rnnlower import wording
-from rnnlower.errors import OptionError
+from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import default_opset, op_types, subgraphs_of, walk
 from rnnlower.lowering import FIRST_OPSET, LAST_OPSET
 from rnnlower.passes.adapt_nodes import AdaptNodesPass, has_fallback
-from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.dequantize_recurrent import DequantizeRecurrentPass
-from rnnlower.passes.freeze_dims import FreezeDimsPass
-from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.resolve_sequences import SEQUENCE_OPS, ResolveSequencesPass
-from rnnlower.passes.set_inputs import SetInputsPass
-from rnnlower.passes.simplify import simplify
 from rnnlower.passes.static_shapes import StaticShapesPass
+from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.contracts import (
     contract,
     nodes_are_floats,
@@ -29,20 +25,35 @@ from rnnlower.passes.steps.contracts import (
     nodes_have_one_fate,
     opset_can_be_written,
 )
-from rnnlower.passes.steps.opset_moves import inline, move, raise_to_operators
-from rnnlower.passes.steps.work import Work, is_selected, select
+from rnnlower.passes.steps.opset_moves import inline, move
+from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
-from rnnlower.recurrent.exporter_warnings import find_suspicions
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent, matches
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
-from rnnlower.targets.fit import refuses, runs_op
+from rnnlower.targets.fit import refuses
 from rnnlower.targets.requirements import require_static_inputs
-from rnnlower.wording import counted
+
+
+def find_opset(work: LoweringWork) -> None:
+    """Find out which opset the result is to have. The graph stays as it is."""
+    opset, target = default_opset(work.model), work.options.runtime
+    work.opset = work.options.opset
+    if work.opset is None and target is not None and opset > target.opset.range[1]:
+        work.opset = target.opset.range[1]
+    elif work.opset is None and opset > LAST_OPSET:
+        raise UnsupportedModelError(
+            f"the model has opset {opset}, and the last supported one is {LAST_OPSET}",
+            remedy=f"ask for a lower one ({wording.option('opset', LAST_OPSET)})",
+        )
 
 
 @contract(ensures=[nodes_are_there])
-def select_nodes(work: Work) -> None:
-    work.tell("preparing", 0, 0)
+def select_nodes(work: LoweringWork) -> None:
+    """Mark the nodes to be lowered.
+
+    Before: recurrent nodes as `inspect` shows them. After: those that the user asks for are marked.
+    """
+    work.options.tell("preparing")
     found, patterns = find_recurrent(work.model), work.options.nodes
     for pattern in patterns or ():
         if not any(matches(located, pattern) for located in found):
@@ -54,77 +65,59 @@ def select_nodes(work: Work) -> None:
             work.nodes.append(located)
 
 
-def freeze_dims(work: Work) -> None:
-    FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model, work.facts)
+def open_to_target(work: LoweringWork) -> None:
+    """Make the model one that the target can read.
 
-
-def assume_linear_before_reset(work: Work) -> None:
-    reading = AssumeLinearBeforeResetPass()
-    reading(work.model)
-    work.notes.append(
-        f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.mended} had another form"
-    )
-
-
-def warn_of_suspicions(work: Work) -> None:
-    work.warnings += find_suspicions(work.model)
-
-
-def set_inputs(work: Work) -> None:
-    setting = SetInputsPass(work.options.sets)
-    setting(work.model, work.facts)
-    work.sets = setting.values
-
-
-def freeze_initializers(work: Work) -> None:
-    freezing = FreezeInitializersPass()
-    # Without being asked, nothing is taken away that a caller can feed.
-    if work.options.freeze or work.model.ir_version < FREE_INITIALIZERS_IR:
-        freezing(work.model)
-        work.notes += freezing.notes
-    elif defaults := sum(value.is_initializer() for value in work.model.graph.inputs):
-        work.notes.append(
-            f"{counted(defaults, 'graph input')} with an initializer stay, as callers can override them; "
-            f"{wording.option('freeze', True)} takes them as constants"
-        )
-
-
-def open_to_target(work: Work) -> None:
+    Before: any IR version. After: one in which initializers need not be inputs; static inputs if required.
+    """
     # In older versions, integer constants need ops that a target may lack.
     work.model.ir_version = max(work.model.ir_version, FREE_INITIALIZERS_IR)
     require_static_inputs(work.model, work.target)
 
 
 @contract(ensures=[opset_can_be_written])
-def raise_opset(work: Work) -> None:
-    target, last = work.options.target, work.opset or LAST_OPSET
+def raise_opset(work: LoweringWork) -> None:
+    """Make the model one in which replacements can be written.
+
+    Before: any opset. After: one of 7 or more, and one that the target takes.
+    """
+    target, last = work.options.runtime, work.opset or LAST_OPSET
     lowest = FIRST_OPSET if target is None else max(FIRST_OPSET, target.opset.range[0])
     first = max(lowest, work.opset or 0)
-    work.notes += raise_to_operators(work.model, work.opset)
     if first > default_opset(work.model):
-        work.notes += move(work.model, range(first, last + 1))
-        work.facts.forget()
+        work.notes += move(work.model, range(first, last + 1), work.facts)
 
 
 @contract(requires=[nodes_are_there], ensures=[nodes_are_there, nodes_are_outside_functions])
-def inline_functions(work: Work) -> None:
-    target = work.options.target
+def inline_functions(work: LoweringWork) -> None:
+    """Inline functions.
+
+    Before: nodes to be lowered may be in functions. After: they are in the main graph or its subgraphs.
+    """
+    target = work.options.runtime
     in_the_way = work.options.folds and target is not None and not target.ops.functions
-    work.notes += inline(work.model, (lambda node: True) if in_the_way else is_selected)
-    work.facts.forget()
+    work.notes += inline(work.model, (lambda node: True) if in_the_way else is_selected, work.facts)
     work.find_nodes()
 
 
-def expand_definitions(work: Work) -> None:
+def expand_definitions(work: LoweringWork) -> None:
+    """Express operators by their definitions.
+
+    Before: operators of other domains and composite ones that the target lacks. After: those they consist of.
+    """
     _adapt(
         work,
-        lambda node: not runs_op(work.target, node) and (bool(node.domain) or not has_fallback(node)),
+        lambda node: work.refuses(node) and (bool(node.domain) or not has_fallback(node)),
         "has no {op_type}",
     )
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
-def unroll_control_flow(work: Work) -> None:
+def unroll_control_flow(work: LoweringWork) -> None:
+    """Unroll the model's own control flow.
+
+    Before: Loops and Scans that the target lacks. After: straight lines, where the iterations can be counted.
+    """
     options = work.options
     unrolling = UnrollControlFlowPass(
         options.unrolls,
@@ -138,22 +131,20 @@ def unroll_control_flow(work: Work) -> None:
     work.find_nodes()
 
 
-def _does_not_run_there(work: Work, node: ir.Node) -> bool:
+def _does_not_run_there(work: LoweringWork, node: ir.Node) -> bool:
     """Return whether a Loop or Scan does not run as it is.
 
     Its body may have ops that the target lacks, such as those of sequences: in a straight line sequences
     become tensors, and constants can be folded. Or it gathers by the iteration's number, which has an axis
     there.
     """
-    target = work.options.target
+    target = work.options.runtime
     if target is None:
         return False
     if target.control_flow.keeps_gathered_axis and node.op_type == "Loop" and _gathers_by_number(node):
         return True
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
-    return any(
-        not is_recurrent(each) and not runs_op(target, each) and not has_fallback(each) for each in inner
-    )
+    return any(not is_recurrent(each) and work.refuses(each) and not has_fallback(each) for each in inner)
 
 
 def _gathers_by_number(loop: ir.Node) -> bool:
@@ -167,18 +158,23 @@ def _gathers_by_number(loop: ir.Node) -> bool:
     return False
 
 
-def resolve_sequences(work: Work) -> None:
+def resolve_sequences(work: LoweringWork) -> None:
+    """Resolve sequences.
+
+    Before: operators of sequences that the target lacks. After: their tensors, where they can be followed.
+    """
     used = op_types(work.model) & SEQUENCE_OPS
     if not used <= work.target.op_types:
         ResolveSequencesPass()(work.model, work.facts)
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_there])
-def simplify_model(work: Work) -> None:
-    target = work.options.target
-    work.notes += simplify(
-        work.model, lambda node: target is not None and not runs_op(target, node), work.facts
-    )
+def simplify_around_nodes(work: LoweringWork) -> None:
+    """Simplify the model as `settling.simplify_model` does.
+
+    Before: nodes may be in branches that never run. After: those nodes are gone, and known as unreachable.
+    """
+    settling.simplify_model(work)
     before = work.nodes
     work.find_nodes()
     here = {located.name for located in work.nodes}
@@ -187,7 +183,11 @@ def simplify_model(work: Work) -> None:
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_are_floats])
 def dequantize_recurrent(work: Work) -> None:
-    target = work.options.target
+    """Make quantized recurrent nodes float ones.
+
+    Before: DynamicQuantizeLSTM. After: LSTM with dequantized weights.
+    """
+    target = work.options.runtime
     keep_integers = target is None or "DequantizeLinear" in target.op_types
     InferTypesPass()(work.model, work.facts)
     quantized = [located.node for located in work.nodes if located.node.op_type == QUANTIZED_LSTM]
@@ -195,7 +195,11 @@ def dequantize_recurrent(work: Work) -> None:
     DequantizeRecurrentPass(work.nodes, keep_integers=keep_integers)(work.model, work.facts)
 
 
-def adapt_nodes(work: Work) -> None:
+def adapt_nodes(work: LoweringWork) -> None:
+    """Express the rest of the model in the target's operators.
+
+    Before: nodes that the target refuses. After: other operators, where there is a form of them.
+    """
     opset = default_opset(work.model)
     _adapt(
         work,
@@ -204,7 +208,7 @@ def adapt_nodes(work: Work) -> None:
     )
 
 
-def _adapt(work: Work, refused: Callable[[ir.Node], bool], problem: str) -> None:
+def _adapt(work: LoweringWork, refused: Callable[[ir.Node], bool], problem: str) -> None:
     adapting = AdaptNodesPass(refused)
     adapting(work.model, work.facts)
     work.notes += [
@@ -215,7 +219,11 @@ def _adapt(work: Work, refused: Callable[[ir.Node], bool], problem: str) -> None
 
 
 @contract(requires=[nodes_are_outside_functions], ensures=[nodes_have_one_fate])
-def set_impossible_aside(work: Work) -> None:
+def set_impossible_aside(work: LoweringWork) -> None:
+    """Set nodes aside that cannot run.
+
+    Before: branches that inputs of the given shapes never take. After: the same; their nodes need no plan.
+    """
     if not work.nodes:
         return
     analysis = StaticShapesPass(work.nodes)

@@ -26,7 +26,7 @@ def conform(model: ir.Model, nodes: Sequence[Located], facts: Facts) -> tuple[li
         UnsupportedModelError: A node departs from the profile in a way that cannot be corrected.
     """
     folding = FoldWeightsPass([located.node for located in nodes], positions=_BEHIND_X, may_grow=True)
-    folding(model)
+    folding(model, facts)
     InferTypesPass()(model, facts)
     found = [departure for located in nodes for departure in departures(located)]
     if any(departure.subject == "batch_size" and departure.level == "error" for departure in found):

@@ -14,7 +14,7 @@ from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.graph.walk import count_ops
 from rnnlower.lowering.replacing import Gates
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.recurrent.node import Semantics
 from rnnlower.targets import Target

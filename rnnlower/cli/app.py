@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import signal
-from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -13,24 +12,15 @@ from typer.core import TyperGroup
 
 from rnnlower.cli.commands.bench import bench
 from rnnlower.cli.commands.check import check
-from rnnlower.cli.commands.convert import convert
 from rnnlower.cli.commands.engines import engines
 from rnnlower.cli.commands.inspect import inspect
-from rnnlower.cli.commands.lower import LOWERINGS
 from rnnlower.cli.commands.probe import probe
-from rnnlower.cli.commands.stream import stream
+from rnnlower.cli.commands.rewrite import REWRITINGS
 from rnnlower.cli.commands.targets import targets
 from rnnlower.cli.commands.verify import verify
 from rnnlower.cli.help import Command, epilog, without_types
 from rnnlower.cli.running import emit_result
 from rnnlower.errors import OptionError
-
-_LOWERING_HELP = {
-    "unroll": "Rewrite every recurrent node into straight-line primitive ops.",
-    "scan": "Rewrite every recurrent node into a Scan over primitive ops; the length may be dynamic.",
-    "loop": "Rewrite every recurrent node into a Loop over primitive ops; the length may be dynamic.",
-    "lower": "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has.",
-}
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """The exception of click, which typer includes under another name."""
@@ -90,16 +80,11 @@ def _root(
         raise typer.Exit
 
 
-def _add(panel: str, name: str, function: Callable[..., None], help_: str | None = None) -> None:
-    app.command(name, cls=Command, help=help_, epilog=epilog(name), rich_help_panel=panel)(function)
-
-
-for _name, _help in _LOWERING_HELP.items():
-    _add("Rewrite a model", _name, LOWERINGS["target" if _name == "lower" else _name], _help)
 for _panel, _functions in {
-    "Rewrite a model": (stream, convert),
+    "Rewrite a model": REWRITINGS,
     "Look at a model": (inspect, check, verify, bench),
     "Runtimes": (targets, engines, probe),
 }.items():
     for _function in _functions:
-        _add(_panel, _function.__name__, _function)
+        _name = _function.__name__
+        app.command(_name, cls=Command, epilog=epilog(_name), rich_help_panel=_panel)(_function)

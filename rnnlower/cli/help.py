@@ -37,13 +37,6 @@ _OWN_PANELS = {
     "bench": {VERIFICATION: MEASURING},
 }
 """Shared options that are in another panel for some commands."""
-_ENGINE = "one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} {outputs}'"
-_OWN_HELP = {
-    "verify": {"on": f"Run the candidate on this runtime: {_ENGINE}."},
-    "check": {"verbose": "List every node that does not fit, and the sources of guesses."},
-    "bench": {"on": f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime."},
-}
-"""Shared options that mean something else for some commands."""
 _OWN_CODES: dict[str, dict[int, str]] = {
     "verify": {0: "the models are equal", 1: "they differ"},
     "inspect": {0: "done", 1: "", 4: ""},
@@ -65,14 +58,12 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         parameters = without_types(super().get_params(ctx))
-        command = str(ctx.info_name)
-        panels, words = _OWN_PANELS.get(command, {}), _OWN_HELP.get(command, {})
+        panels = _OWN_PANELS.get(str(ctx.info_name), {})
         for parameter in parameters:
             if parameter.name == "help":
                 parameter.rich_help_panel = OUTPUT
             panel = getattr(parameter, "rich_help_panel", None)
             parameter.rich_help_panel = panels.get(panel or "", panel)
-            parameter.help = words.get(parameter.name, parameter.help)
         return sorted(parameters, key=_panel)
 
 

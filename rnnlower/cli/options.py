@@ -1,307 +1,374 @@
-"""The options that several commands share."""
+"""The options of the command line, and the commands made of them.
+
+A command is a function whose parameters name options. A parameter that is a dataclass, such as the options of
+a public function, stands for its fields. So names and defaults agree with those of Python.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import pathlib
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
+
+from rnnlower.cli.running import exit_codes
+from rnnlower.cli.values import parse_axes, parse_chunk, parse_dims, parse_sets, parse_shapes, parse_states
+from rnnlower.errors import OptionError
 
 PANELS = ("Model", "Target", "Streaming", "Conversion", "Lowering", "Measuring", "Verification", "Output")
 """The panels of --help, in their order."""
 MODEL, TARGET, STREAMING, CONVERSION, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS
 
-Model = Annotated[
-    pathlib.Path,
-    typer.Argument(metavar="MODEL", help="The ONNX file to read; -: standard input.", show_default=False),
-]
-Output = Annotated[
-    pathlib.Path,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="PATH",
-        help="The file for the result; MODEL itself is allowed. -: standard output; all else goes to stderr.",
-        show_default=False,
-        rich_help_panel=OUTPUT,
+_ENGINE = "one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} {outputs}'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """An option as the command line has it.
+
+    Attributes:
+        panel: The panel of --help.
+        help: Its description.
+        metavar: Its value in --help; ``""``: it is a switch.
+        kind: The type of the value.
+        names: Its names; left out: the parameter's.
+        least: Its least value.
+        read: Makes of its text what the parameter takes.
+    """
+
+    panel: str
+    help: str
+    metavar: str = ""
+    kind: Any = str
+    names: Sequence[str] = ()
+    least: float | None = None
+    read: Callable[[Any], Any] = lambda value: value
+
+    def parameter(self, name: str, default: Any) -> inspect.Parameter:
+        """Return the parameter from which typer makes the option."""
+        names = self.names or ["--" + name.strip("_").replace("_", "-")]
+        optional = default in (None, inspect.Parameter.empty)
+        option = typer.Option(
+            *names,
+            metavar=self.metavar or None,
+            help=self.help,
+            min=self.least,
+            show_default=not optional,
+            rich_help_panel=self.panel,
+        )
+        kind = self.kind if self.metavar else bool
+        return _keyword(name, default, Annotated[kind | None if default is None else kind, option])
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+ARGUMENTS: dict[str, tuple[type[Any], str]] = {
+    "model": (pathlib.Path, "The ONNX file to read; -: standard input."),
+    "reference": (pathlib.Path, "The correct model; -: standard input."),
+    "candidate": (pathlib.Path, "The model to check; -: standard input."),
+    "probe.engine": (str, "A name of `rnnlower engines`, or cmd:..."),
+}
+"""What stands behind a command without a name."""
+
+OPTIONS = {
+    "dims": Flag(
+        MODEL, "Fix a symbolic dimension; repeatable.", "NAME=N", list[str], names=["--dim"], read=parse_dims
     ),
-]
-Opset = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Default-domain opset of the result. Default: the source's, raised as far as needed.",
-        show_default=False,
-        rich_help_panel=LOWERING,
+    "input_shapes": Flag(
+        MODEL,
+        "Fix a graph input's shape; repeatable.",
+        "NAME:2,3,4",
+        list[str],
+        names=["--input-shape"],
+        read=parse_shapes,
     ),
-]
-Dims = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=N",
-        help="Fix a symbolic dimension; repeatable.",
-        show_default=False,
-        rich_help_panel=MODEL,
-    ),
-]
-InputShapes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input-shape",
-        metavar="NAME:2,3,4",
-        help="Fix a graph input's shape; repeatable.",
-        show_default=False,
-        rich_help_panel=MODEL,
-    ),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
+    "sets": Flag(
+        MODEL,
+        "Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
         "repeatable.",
-        show_default=False,
-        rich_help_panel=MODEL,
+        "NAME=VALUE",
+        list[str],
+        names=["--set"],
+        read=parse_sets,
     ),
-]
-Fold = Annotated[
-    bool | None,
-    typer.Option(
-        "--fold/--no-fold",
-        help="Fold constants and replace If nodes of known condition. Default: done by `lower`, "
-        "and where --set, --dim or --input-shape is given. What recurrent nodes read is always folded.",
-        show_default=False,
-        rich_help_panel=MODEL,
+    "verify.sets": Flag(
+        VERIFICATION,
+        "Feed a value to an input of the reference, which the candidate may lack: a number, true, "
+        "false, a list as [1,2], or @FILE.npz:KEY; repeatable.",
+        "NAME=VALUE",
+        list[str],
+        names=["--set"],
+        read=parse_sets,
     ),
-]
-Freeze = Annotated[
-    bool | None,
-    typer.Option(
-        "--freeze/--no-freeze",
-        help="Take initializers that are graph inputs, too, as constants. Default: done by `lower` below IR "
-        "version 4, where every initializer is an input that no caller can feed.",
-        show_default=False,
-        rich_help_panel=MODEL,
+    "freeze": Flag(
+        MODEL,
+        "Take initializers that are graph inputs, too, as constants. Default: done by `lower` below "
+        "IR version 4, where every initializer is an input that no caller can feed.",
+        names=["--freeze/--no-freeze"],
     ),
-]
-ControlFlow = Annotated[
-    str | None,
-    typer.Option(
-        "--control-flow",
-        metavar="keep|unroll",
-        help="Whether the model's own Loop and Scan nodes with a known number of iterations become straight "
-        "lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
-        show_default=False,
-        rich_help_panel=LOWERING,
+    "fold": Flag(
+        MODEL,
+        "Fold constants and replace If nodes of known condition. Default: done by `lower`, and where "
+        "--set, --dim or --input-shape is given. What recurrent nodes read is always folded.",
+        names=["--fold/--no-fold"],
     ),
-]
-Nodes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node",
-        metavar="PATTERN",
-        help="Only nodes whose name matches (shell wildcards); repeatable.",
-        show_default=False,
-        rich_help_panel=LOWERING,
+    "target": Flag(
+        TARGET, "The runtime: one of `rnnlower targets`, or a .toml file that describes one.", "NAME|FILE"
     ),
-]
-UnrollFactor = Annotated[
-    int, typer.Option(min=1, metavar="K", help="Time steps per iteration.", rich_help_panel=LOWERING)
-]
-Semantics = Annotated[
-    str,
-    typer.Option(
-        metavar="ort|spec",
-        help="Which to follow where onnxruntime and the ONNX spec differ.",
-        rich_help_panel=LOWERING,
-    ),
-]
-TargetName = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        metavar="NAME|FILE",
-        help="The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
-        show_default=False,
-        rich_help_panel=TARGET,
-    ),
-]
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Fail if ops of the rest of the model do not fit the target.",
-        rich_help_panel=TARGET,
-    ),
-]
-Dequantize = Annotated[
-    bool,
-    typer.Option(
-        "--dequantize",
-        help="Turn quantized recurrent operators into float ones, with dequantized weights.",
-        rich_help_panel=LOWERING,
-    ),
-]
-AssumeLinear = Annotated[
-    bool,
-    typer.Option(
-        "--assume-linear-before-reset",
-        help="Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
-        rich_help_panel=LOWERING,
-    ),
-]
-ComputeType = Annotated[
-    str | None,
-    typer.Option(
-        metavar="float32",
-        help="Compute float16 and bfloat16 recurrences in float32, between Casts.",
-        show_default=False,
-        rich_help_panel=LOWERING,
-    ),
-]
-Gates = Annotated[
-    str,
-    typer.Option(
-        metavar="MODE",
-        help="auto, fused (one product for several gates) or separate (one for each gate).",
-        rich_help_panel=LOWERING,
-    ),
-]
-Native = Annotated[
-    str,
-    typer.Option(
-        metavar="MODE",
-        help="Whether the runtime's own recurrent operators stay, as they are or adapted: where that is "
+    "strict": Flag(TARGET, "Fail if ops of the rest of the model do not fit the target."),
+    "native": Flag(
+        TARGET,
+        "Whether the runtime's own recurrent operators stay, as they are or adapted: where that is "
         "fastest (auto), wherever they are right (keep), or never (lower).",
-        rich_help_panel=TARGET,
+        "MODE",
     ),
-]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify/--no-verify",
-        help="Run source and result and compare before writing.",
-        rich_help_panel=VERIFICATION,
+    "chunk": Flag(STREAMING, "Time steps a call; any: another number in each.", "K|any", read=parse_chunk),
+    "time_axes": Flag(
+        STREAMING,
+        "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
+        "INPUT:AXIS",
+        list[str],
+        names=["--time-axis"],
+        read=parse_axes,
     ),
-]
-Trials = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="N", help="Sets of generated inputs.", show_default=False, rich_help_panel=VERIFICATION
+    "allow_delay": Flag(STREAMING, "Accept convolutions that look ahead, at the price of a delay."),
+    "convert.opset": Flag(CONVERSION, "Default-domain opset of the result.", "N", int),
+    "strategies": Flag(
+        LOWERING,
+        "Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a "
+        "target describes.",
+        "FORM",
+        list[str],
+        names=["--strategy"],
     ),
-]
-# ``None`` if it is not given: a default would look like a choice.
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Seed of the generated inputs. Default: 0.",
-        show_default=False,
-        rich_help_panel=VERIFICATION,
+    "unroll_factors": Flag(
+        LOWERING,
+        "Also K time steps per iteration; repeatable.",
+        "K",
+        list[int],
+        names=["--unroll-factor"],
+        least=1,
     ),
-]
-Atol = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        metavar="A",
-        help="Absolute tolerance. Default: by type, or 0 with --rtol.",
-        show_default=False,
-        rich_help_panel=VERIFICATION,
+    "stream.strategy": Flag(
+        LOWERING, "unroll, scan or loop: recurrent nodes are lowered as well; none: they stay.", "FORM"
     ),
-]
-Rtol = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        metavar="R",
-        help="Relative tolerance. Default: by type, or 0 with --atol.",
-        show_default=False,
-        rich_help_panel=VERIFICATION,
+    "stream.target": Flag(LOWERING, "Lower the recurrent nodes for this runtime.", "NAME|FILE"),
+    "opset": Flag(
+        LOWERING,
+        "Default-domain opset of the result. Default: the source's, raised as far as needed.",
+        "N",
+        int,
     ),
-]
-Tolerance = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TYPE",
-        help="Allow for a result that computes in float16, bfloat16, int8 or int16.",
-        show_default=False,
-        rich_help_panel=VERIFICATION,
+    "control_flow": Flag(
+        LOWERING,
+        "Whether the model's own Loop and Scan nodes with a known number of iterations become "
+        "straight lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
+        "keep|unroll",
     ),
-]
-Inputs = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Compare on these inputs: an .npz file or a test-data folder.",
-        show_default=False,
-        rich_help_panel=VERIFICATION,
+    "nodes": Flag(
+        LOWERING,
+        "Only nodes whose name matches (shell wildcards); repeatable.",
+        "PATTERN",
+        list[str],
+        names=["--node"],
     ),
-]
-States = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--state",
-        metavar="OUT=IN",
-        help="Feed this output into that input in the next call; repeatable. Default: by name and shape.",
-        show_default=False,
-        rich_help_panel=VERIFICATION,
+    "unroll_factor": Flag(LOWERING, "Time steps per iteration.", "K", int, least=1),
+    "semantics": Flag(LOWERING, "Which to follow where onnxruntime and the ONNX spec differ.", "ort|spec"),
+    "dequantize": Flag(
+        LOWERING, "Turn quantized recurrent operators into float ones, with dequantized weights."
     ),
-]
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="ENGINE",
-        help="Also run the result on this runtime: one of `rnnlower engines`, or "
-        "'cmd:PROGRAM {model} {inputs} {outputs}'. Default: with --target, the target's own where it is "
-        "installed; `none`: on no other.",
-        show_default=False,
-        rich_help_panel=VERIFICATION,
+    "assume_linear_before_reset": Flag(
+        LOWERING, "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters."
     ),
-]
-ExternalData = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|always|never|share",
-        help="Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they "
-        "stay in the source's.",
-        rich_help_panel=OUTPUT,
+    "compute_type": Flag(
+        LOWERING, "Compute float16 and bfloat16 recurrences in float32, between Casts.", "float32"
     ),
-]
-Strip = Annotated[
-    bool,
-    typer.Option(
-        "--strip",
-        help="Remove metadata and names of nodes, and all doc strings, for the smallest file.",
-        rich_help_panel=OUTPUT,
+    "gates": Flag(
+        LOWERING, "auto, fused (one product for several gates) or separate (one for each gate).", "MODE"
     ),
-]
-Report = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE.html",
-        help="Write an HTML page about what was done and how it was verified.",
-        show_default=False,
-        rich_help_panel=OUTPUT,
+    "threads": Flag(
+        MEASURING, "Threads of onnxruntime within an operator; 0: its default.", "N", int, least=0
     ),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="One JSON object on stdout instead of the tables.", rich_help_panel=OUTPUT),
-]
-Quiet = Annotated[
-    bool, typer.Option("-q", "--quiet", help="Print nothing but warnings and errors.", rich_help_panel=OUTPUT)
-]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "-v",
-        "--verbose",
-        help="Print more: all ops, the errors in all measures, the time of each phase.",
-        rich_help_panel=OUTPUT,
+    "runs": Flag(MEASURING, "Timed runs of each form.", "N", int, least=1),
+    "warmup": Flag(MEASURING, "Runs before those, in each session.", "N", int, least=0),
+    "engine": Flag(
+        VERIFICATION, "Run both models on this engine: onnxruntime or rnnlower-reference.", "NAME"
     ),
-]
+    "verify": Flag(
+        VERIFICATION, "Run source and result and compare before writing.", names=["--verify/--no-verify"]
+    ),
+    "trials": Flag(VERIFICATION, "Sets of generated inputs.", "N", int, least=1),
+    "seed": Flag(VERIFICATION, "Seed of the generated inputs. Default: 0.", "N", int),
+    "atol": Flag(
+        VERIFICATION, "Absolute tolerance. Default: by type, or 0 with --rtol.", "A", float, least=0.0
+    ),
+    "rtol": Flag(
+        VERIFICATION, "Relative tolerance. Default: by type, or 0 with --atol.", "R", float, least=0.0
+    ),
+    "tolerance": Flag(
+        VERIFICATION, "Allow for a result that computes in float16, bfloat16, int8 or int16.", "TYPE"
+    ),
+    "inputs": Flag(
+        VERIFICATION, "Compare on these inputs: an .npz file or a test-data folder.", "PATH", pathlib.Path
+    ),
+    "states": Flag(
+        VERIFICATION,
+        "Feed this output into that input in the next call; repeatable. Default: by name and shape.",
+        "OUT=IN",
+        list[str],
+        names=["--state"],
+        read=parse_states,
+    ),
+    "on": Flag(
+        VERIFICATION,
+        "Also run the result on this runtime: one of `rnnlower engines`, or 'cmd:PROGRAM {model} "
+        "{inputs} {outputs}'. Default: with --target, the target's own where it is installed; `none`:"
+        " on no other.",
+        "ENGINE",
+    ),
+    "verify.on": Flag(VERIFICATION, f"Run the candidate on this runtime: {_ENGINE}.", "ENGINE"),
+    "bench.on": Flag(
+        MEASURING, f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime.", "ENGINE"
+    ),
+    "probe.output": Flag(
+        OUTPUT, "The target file to write.", "TARGET.toml", pathlib.Path, names=["-o", "--output"]
+    ),
+    "probe.check": Flag(
+        OUTPUT, "Report what differs from this target; exit code 1 if something does.", "NAME|FILE"
+    ),
+    "schema": Flag(OUTPUT, "Print a JSON Schema of target files instead, for editors."),
+    "new": Flag(
+        OUTPUT, "Write a target file to begin with instead, with comments.", "TARGET.toml", pathlib.Path
+    ),
+    "output": Flag(
+        OUTPUT,
+        "The file for the result; MODEL itself is allowed. -: standard output; all else goes to stderr.",
+        "PATH",
+        pathlib.Path,
+        names=["-o", "--output"],
+    ),
+    "external_data": Flag(
+        OUTPUT,
+        "Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they"
+        " stay in the source's.",
+        "auto|always|never|share",
+    ),
+    "strip": Flag(OUTPUT, "Remove metadata and names of nodes, and all doc strings, for the smallest file."),
+    "plot": Flag(OUTPUT, "Draw a chart: a .png or an .svg.", "FILE", pathlib.Path),
+    "report": Flag(
+        OUTPUT, "Write an HTML page about what was done and how it was verified.", "FILE.html", pathlib.Path
+    ),
+    "json_": Flag(OUTPUT, "One JSON object on stdout instead of the tables.", names=["--json"]),
+    "quiet": Flag(OUTPUT, "Print nothing but warnings and errors.", names=["-q", "--quiet"]),
+    "verbose": Flag(
+        OUTPUT,
+        "Print more: all ops, the errors in all measures, the time of each phase.",
+        names=["-v", "--verbose"],
+    ),
+    "check.verbose": Flag(
+        OUTPUT, "List every node that does not fit, and the sources of guesses.", names=["-v", "--verbose"]
+    ),
+}
+"""Every option by the name of its parameter, and of its command where it is another one there.
+
+Within a panel, --help shows them in this order.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparing:
+    """The options of the comparison of source and result."""
+
+    verify: bool = True
+    trials: int | None = None
+    seed: int | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    tolerance: str | None = None
+    inputs: pathlib.Path | None = None
+    states: dict[str, str] | None = None
+    on: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the given options as arguments of `rnnlower.verify`; they require a verification."""
+        names = [each.name for each in dataclasses.fields(self) if each.name != "verify"]
+        given = {name: value for name in names if (value := getattr(self, name)) not in (None, {})}
+        if given.get("on") == "none":
+            del given["on"]
+        if given and not self.verify:
+            option = next(iter(given)).replace("states", "state")
+            raise OptionError(
+                f"--{option} says how to verify, --no-verify turns that off: leave out one of the two"
+            )
+        return given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Showing:
+    """The options for the output of a command."""
+
+    report: pathlib.Path | None = None
+    json_: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function, with an option for each parameter and each field of a dataclass.
+
+    Args:
+        absent: Fields that the command does not offer; they keep their defaults.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+        defaults: dict[str, Any] = {}
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+            kind: Any = parameter.annotation
+            if not dataclasses.is_dataclass(parameter.annotation):
+                defaults[name] = parameter.default
+                continue
+            fields = inspect.signature(kind).parameters
+            own = {each: fields[each].default for each in fields if each not in (*absent, "progress")}
+            groups[name] = (kind, [*own])
+            defaults |= own
+        places = {each: _place(function.__name__, each) for each in defaults}
+        flags = {each: OPTIONS[place] for each, place in places.items() if place in OPTIONS}
+
+        @functools.wraps(function)
+        def run(**texts: Any) -> None:
+            given = {
+                each: flags[each].read(value) if each in flags else value for each, value in texts.items()
+            }
+            for group, (kind, own) in groups.items():
+                given[group] = kind(**{each: given.pop(each) for each in own})
+            function(**given)
+
+        parameters = [
+            _argument(each, *ARGUMENTS[place]) for each, place in places.items() if each not in flags
+        ]
+        order = [*OPTIONS]
+        for each in sorted(flags, key=lambda each: order.index(places[each])):
+            parameters.append(flags[each].parameter(each, defaults[each]))
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return exit_codes(run)
+
+    return decorate
+
+
+def _place(command: str, name: str) -> str:
+    """Return the key of an argument or option of a command."""
+    own = f"{command}.{name}"
+    return own if own in OPTIONS or own in ARGUMENTS else name
+
+
+def _argument(name: str, kind: type[Any], words: str) -> inspect.Parameter:
+    argument = typer.Argument(metavar=name.upper(), help=words, show_default=False)
+    return _keyword(name, inspect.Parameter.empty, Annotated[kind, argument])

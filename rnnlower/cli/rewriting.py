@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rnnlower.cli.groups import Comparing, Showing
+from rnnlower.cli.options import Comparing, Showing
 from rnnlower.cli.progress import Phases, Tell, progress
 from rnnlower.cli.running import (
     emit_result,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rnnlower.cli.progress import Phases, Tell
     from rnnlower.engines.known import Engine
-    from rnnlower.passes.lowering_options import Report as LoweringReport
+    from rnnlower.passes.reports import Report as LoweringReport
     from rnnlower.recurrent.exporter_warnings import Suspicion
     from rnnlower.reporting import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,24 +18,15 @@ if TYPE_CHECKING:
 
     from rnnlower.benchmarking import BenchResult, Timing
     from rnnlower.engines.known import Engine
-    from rnnlower.graph.walk import Located
     from rnnlower.inspection import ModelSummary, Port, RecurrentNode
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.lowering_options import Report
-    from rnnlower.passes.streaming import StreamReport
+    from rnnlower.passes.checking import CheckReport
+    from rnnlower.passes.reports import Report, StreamReport
     from rnnlower.targets import Target
     from rnnlower.targets.misfits import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult
 
 _STATUS = {"not made": "is not made", "does not run": "does not run", "different": "is DIFFERENT, not timed"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Checked:
-    """The nodes that were checked: the recurrent ones, and the number of all nodes."""
-
-    recurrent: Sequence[Located]
-    nodes: int
 
 
 def print_lowering(report: Report, verification: VerificationResult | None, *, verbose: bool) -> None:
@@ -274,8 +264,9 @@ def print_targets(targets: Sequence[Target]) -> None:
     write(table)
 
 
-def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, verbose: bool) -> None:
+def print_check(target: Target, report: CheckReport, *, verbose: bool) -> None:
     """Print the recurrent nodes, then other misfits by operator and reason; all of them if verbose."""
+    misfits, checked = report.misfits, report
     recurrent = [misfit for misfit in misfits if misfit.op_type in RECURRENT_OPS]
     others = [misfit for misfit in misfits if misfit.op_type not in RECURRENT_OPS]
     _print_recurrent(checked, recurrent, verbose=verbose)
@@ -299,7 +290,7 @@ def print_check(target: Target, misfits: Sequence[Misfit], checked: Checked, *, 
     write(_summary(target, recurrent, others, checked))
 
 
-def _print_recurrent(checked: Checked, misfits: Sequence[Misfit], *, verbose: bool) -> None:
+def _print_recurrent(checked: CheckReport, misfits: Sequence[Misfit], *, verbose: bool) -> None:
     if not checked.recurrent:
         return
     found: dict[tuple[str, str], list[Misfit]] = {}
@@ -329,7 +320,9 @@ def _misfits(misfits: Sequence[Misfit]) -> Table:
     return table
 
 
-def _summary(target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfit], checked: Checked) -> str:
+def _summary(
+    target: Target, recurrent: Sequence[Misfit], others: Sequence[Misfit], checked: CheckReport
+) -> str:
     if not recurrent and not others:
         return f"every node fits target {target.name}"
     nodes = len({(misfit.path, misfit.name) for misfit in recurrent})

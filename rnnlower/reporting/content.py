@@ -20,8 +20,7 @@ from rnnlower.wording import counted, steps_of_call
 if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult, Timing
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.lowering_options import Report
-    from rnnlower.passes.streaming import StreamReport
+    from rnnlower.passes.reports import Report, StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult
 
 _MOST_DRAWN = 4
@@ -193,7 +192,7 @@ def _op_counts(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     return f"{shown}<details>{summary}{table(header, same)}</details>"
 
 
-def conversion_sections(report: OpsetReport) -> Iterator[Section]:
+def conversion_sections(source: ModelFacts, converted: ir.Model, report: OpsetReport) -> Iterator[Section]:
     """Yield the section on the nodes that had to change for the opset."""
     header = ("node", "op", "place", "opset", "change")
     rows = [

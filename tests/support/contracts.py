@@ -107,7 +107,7 @@ def contracts_hold() -> Iterator[list[str]]:
             _check(contract.requires, work.model, work, f"{name} requires")
             step.run(work)
             _check(contract.ensures, work.model, work, f"{name} ensures")
-            before.check(work.model, name, work.options.sets)
+            before.check(work.model, name, work.options.sets or ())
             assert not was_sound or _is_sound(work.model), f"{name} leaves a model that is not sound"
             ran.append(name)
 

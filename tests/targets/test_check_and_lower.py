@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from support.configs import Config, configs
 from support.target_files import MINIMAL, write
 
 import rnnlower
-from rnnlower.passes.forecast import forecast
-from rnnlower.passes.lowering_options import LoweringOptions
+from rnnlower.passes.checking import forecast
+from rnnlower.passes.options import CheckOptions, LoweringOptions
 from rnnlower.passes.pipeline import lower_model
 from rnnlower.targets import find_target, target_names
 from rnnlower.targets.fit import Misfit, find_misfits
@@ -154,10 +155,10 @@ def counted(first: str, second: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("target", ["tract", "primitive", "onnxruntime"])
 def test_what_is_left_is_foretold(counts: tuple[str, str], target: str) -> None:
     options = LoweringOptions("target", target=find_target(target))
-    told = forecast(ir.from_proto(counted(*counts)), options).misfits
+    told = forecast(ir.from_proto(counted(*counts)), CheckOptions(target=target))["misfits"]
     own = ir.from_proto(counted(*counts))
     lower_model(own, options)
-    assert [str(each) for each in told] == [str(each) for each in find_misfits(own, find_target(target))]
+    assert told == [dataclasses.asdict(each) for each in find_misfits(own, find_target(target))]
 
 
 def test_what_is_left_is_grouped_with_what_would_settle_it() -> None:

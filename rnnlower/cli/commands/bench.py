@@ -5,24 +5,12 @@ from __future__ import annotations
 import pathlib
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from rnnlower.cli.groups import Comparing, Fixing, Showing, flattened
-from rnnlower.cli.options import (
-    LOWERING,
-    MEASURING,
-    OUTPUT,
-    AssumeLinear,
-    ComputeType,
-    Dequantize,
-    Gates,
-    Model,
-    Nodes,
-    Semantics,
-)
-from rnnlower.cli.running import emit_result, exit_code, exit_codes, installed_runtime, say, to_stderr
+from rnnlower.cli.options import Comparing, Showing, command
+from rnnlower.cli.running import emit_result, exit_code, installed_runtime, say, to_stderr
 from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
 from rnnlower.wording import counted
 
@@ -30,65 +18,26 @@ if TYPE_CHECKING:
     from rnnlower.benchmarking import BenchResult
 
 
-@exit_codes
-@flattened("verify", "trials", "atol", "rtol", "tolerance", "state", "verbose")
+@command("verify", "trials", "atol", "rtol", "tolerance", "states", "verbose")
 def bench(
     *,
-    model: Model,
-    fixing: Fixing,
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FORM",
-            help="Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a "
-            "target describes.",
-            show_default=False,
-            rich_help_panel=LOWERING,
-        ),
-    ] = None,
-    unroll_factor: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            metavar="K",
-            help="Also K time steps per iteration; repeatable.",
-            show_default=False,
-            rich_help_panel=LOWERING,
-        ),
-    ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            rich_help_panel=MEASURING,
-            help="Threads of onnxruntime within an operator; 0: its default.",
-        ),
-    ] = 1,
-    runs: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=MEASURING, help="Timed runs of each form.")
-    ] = 50,
-    warmup: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", rich_help_panel=MEASURING, help="Runs before those, in each session."
-        ),
-    ] = 3,
-    plot: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw a chart: a .png or an .svg.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    node: Nodes = None,
-    semantics: Semantics = "ort",
-    dequantize: Dequantize = False,
-    assume_linear_before_reset: AssumeLinear = False,
-    compute_type: ComputeType = None,
-    gates: Gates = "auto",
+    model: pathlib.Path,
+    dims: dict[str, int] | None = None,
+    input_shapes: dict[str, list[int]] | None = None,
+    sets: dict[str, Any] | None = None,
+    freeze: bool | None = None,
+    strategies: list[str] | None = None,
+    unroll_factors: list[int] | None = None,
+    threads: int = 1,
+    runs: int = 50,
+    warmup: int = 3,
+    plot: pathlib.Path | None = None,
+    nodes: list[str] | None = None,
+    semantics: Literal["ort", "spec"] = "ort",
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    compute_type: str | None = None,
+    gates: Literal["auto", "fused", "separate"] = "auto",
     comparing: Comparing,
     showing: Showing,
 ) -> None:
@@ -109,20 +58,23 @@ def bench(
     with progress("reading", showing.quiet) as tell:
         result = measure(
             model,
-            strategies=strategy,
-            unroll_factors=unroll_factor or (),
-            nodes=node,
-            semantics=semantics,  # type: ignore[arg-type]  # bench checks it
+            dims=dims,
+            input_shapes=input_shapes,
+            sets=sets,
+            freeze=freeze,
+            strategies=strategies,
+            unroll_factors=unroll_factors or (),
+            nodes=nodes,
+            semantics=semantics,
             threads=threads,
             runs=runs,
             warmup=warmup,
             dequantize=dequantize,
             assume_linear_before_reset=assume_linear_before_reset,
             compute_type=compute_type,
-            gates=gates,  # type: ignore[arg-type]  # LoweringOptions checks it
+            gates=gates,
             progress=tell,
             **settings,
-            **fixing.values(),
         )
     for note in result.notes:
         say(f"rnnlower: note: {note}", showing.quiet)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rnnlower.cli.options import Json
-from rnnlower.cli.running import emit_json, exit_codes
+from rnnlower.cli.options import command
+from rnnlower.cli.running import emit_json
 
 
-@exit_codes
-def engines(json_: Json = False) -> None:
+@command()
+def engines(*, json_: bool = False) -> None:
     """List the engines that can run models here, and how to install the others."""
     from rnnlower.cli import tables
     from rnnlower.engines.known import engines as known

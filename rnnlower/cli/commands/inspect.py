@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
-from rnnlower.cli.options import Json, Model
-from rnnlower.cli.running import emit_json, exit_codes, size_on_disk, warn
+from rnnlower.cli.options import command
+from rnnlower.cli.running import emit_json, size_on_disk, warn
 
 
-@exit_codes
-def inspect(model: Model, json_: Json = False) -> None:
+@command()
+def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     """List the inputs, outputs, operators and recurrent nodes."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model

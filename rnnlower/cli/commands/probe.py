@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
 
 import typer
 
-from rnnlower.cli.options import OUTPUT, Json, Quiet
-from rnnlower.cli.running import DIFFERENT, emit, emit_result, exit_codes, say
+from rnnlower.cli.options import command
+from rnnlower.cli.running import DIFFERENT, emit, emit_result, say
 from rnnlower.errors import OptionError, VerificationError
 
 
-@exit_codes
+@command()
 def probe(
-    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="A name of `rnnlower engines`, or cmd:...")],
-    output: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="TARGET.toml",
-            help="The target file to write.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    check: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Report what differs from this target; exit code 1 if something does.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "",
-    json_: Json = False,
-    quiet: Quiet = False,
+    *,
+    engine: str,
+    output: pathlib.Path | None = None,
+    check: str = "",
+    json_: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Try a runtime feature by feature and write what it computes correctly as a target."""
     from rnnlower.cli.progress import progress

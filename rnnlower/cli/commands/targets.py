@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Annotated
 
-import typer
-
-from rnnlower.cli.options import OUTPUT, Json
-from rnnlower.cli.running import emit, emit_json, exit_codes, to_stderr
+from rnnlower.cli.options import command
+from rnnlower.cli.running import emit, emit_json, to_stderr
 from rnnlower.errors import OptionError
 
 
-@exit_codes
-def targets(
-    schema: Annotated[
-        bool,
-        typer.Option(
-            "--schema",
-            help="Print a JSON Schema of target files instead, for editors.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    new: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            "--new",
-            metavar="TARGET.toml",
-            help="Write a target file to begin with instead, with comments.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    json_: Json = False,
-) -> None:
+@command()
+def targets(*, schema: bool = False, new: pathlib.Path | None = None, json_: bool = False) -> None:
     """List the targets."""
     import msgspec
 

@@ -3,65 +3,33 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rnnlower.cli.groups import Comparing, Showing, flattened
-from rnnlower.cli.options import VERIFICATION, AssumeLinear, Dequantize, Semantics
+from rnnlower.cli.options import Comparing, Showing, command
 from rnnlower.cli.running import (
     emit_result,
-    exit_codes,
     installed_runtime,
     other_comparison,
     report_page,
     tell_difference,
     verify_files,
 )
-from rnnlower.cli.values import parse_sets
 from rnnlower.errors import VerificationError
 
 if TYPE_CHECKING:
     from rnnlower.verification import VerificationResult
 
 
-@exit_codes
-@flattened("verify")
+@command("verify")
 def verify(
     *,
-    reference: Annotated[
-        pathlib.Path,
-        typer.Argument(metavar="REFERENCE", help="The correct model; -: standard input.", show_default=False),
-    ],
-    candidate: Annotated[
-        pathlib.Path,
-        typer.Argument(
-            metavar="CANDIDATE", help="The model to check; -: standard input.", show_default=False
-        ),
-    ],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Feed a value to an input of the reference, which the candidate may lack: a number, true, "
-            "false, a list as [1,2], or @FILE.npz:KEY; repeatable.",
-            show_default=False,
-            rich_help_panel=VERIFICATION,
-        ),
-    ] = None,
-    semantics: Semantics = "ort",
-    dequantize: Dequantize = False,
-    assume_linear_before_reset: AssumeLinear = False,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Run both models on this engine: onnxruntime or rnnlower-reference.",
-            show_default=False,
-            rich_help_panel=VERIFICATION,
-        ),
-    ] = None,
+    reference: pathlib.Path,
+    candidate: pathlib.Path,
+    sets: dict[str, Any] | None = None,
+    semantics: str = "ort",
+    dequantize: bool = False,
+    assume_linear_before_reset: bool = False,
+    engine: str | None = None,
     comparing: Comparing,
     showing: Showing,
 ) -> None:
@@ -74,7 +42,7 @@ def verify(
     settings = comparing.settings()
     if "on" in settings:
         installed_runtime(settings["on"])
-    settings |= {"semantics": semantics, "engine": engine, "sets": parse_sets(set_)}
+    settings |= {"semantics": semantics, "engine": engine, "sets": sets or {}}
     settings |= {"dequantize": dequantize, "assume_linear_before_reset": assume_linear_before_reset}
     phases = Phases(showing.verbose)
     with progress("verifying", showing.quiet, phases) as tell:

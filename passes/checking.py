@@ -1,0 +1,94 @@
+"""The pipeline of check, and the forecast of a lowering."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from rnnlower.errors import RnnLowerError
+from rnnlower.graph.walk import Located, count_ops, default_opset
+from rnnlower.lowering.replacing import EMITTED
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.options import CheckOptions, LoweringOptions
+from rnnlower.passes.pipeline import PIPELINE
+from rnnlower.passes.steps import emitting, settling
+from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.targets.fit import find_misfits, profile_notes
+from rnnlower.targets.misfits import Misfit, grouped
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """The report on a check.
+
+    Attributes:
+        misfits: The nodes that the target does not run.
+        recurrent: The recurrent nodes that were checked.
+        nodes: The number of all nodes that were checked.
+        notes: Messages for the user.
+        after: What a lowering would do and leave, if it was asked for and something does not fit.
+    """
+
+    misfits: list[Misfit]
+    recurrent: Sequence[Located]
+    nodes: int
+    notes: Sequence[str]
+    after: dict[str, Any] | None = None
+
+
+def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
+    """Prepare the model in place, and check it for its target.
+
+    Raises:
+        OptionError: A size or value does not fit the model.
+    """
+    options.tell("checking")
+    work = run(CHECK, Work(model, options))
+    misfits = find_misfits(model, work.target, options.semantics)
+    notes = [*work.notes, *profile_notes(model, work.target)]
+    return CheckReport(misfits, find_recurrent(model), sum(count_ops(model).values()), notes)
+
+
+CHECK: Sequence[Step[Work]] = (
+    Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
+    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
+    Step(settling.simplify_model, "Nodes that never run need not fit.", when=("folds",)),
+    Step(settling.lift_constants, "Simplifying may leave Constant nodes."),
+)
+"""The steps of check, in order."""
+
+
+def forecast(model: ir.Model, options: CheckOptions) -> dict[str, Any]:
+    """Return as JSON data what a lowering would do to the model, or why it would refuse it.
+
+    All steps of `lower_model` run but the emission; the model is unusable afterward.
+    """
+    steps = PIPELINE[: [step.run for step in PIPELINE].index(emitting.lower_nodes)]
+    names = ("dims", "input_shapes", "sets", "freeze", "semantics")
+    try:
+        lowering = LoweringOptions(
+            "target", target=options.runtime, **{name: getattr(options, name) for name in names}
+        )
+        work = run(steps, LoweringWork(model, lowering))
+        if work.opset is not None and work.opset < default_opset(model):
+            ConvertOpsetPass(work.opset, keep=is_selected)(model, work.facts)
+    except RnnLowerError as error:
+        return {"lowered": [], "adapted": [], "kept": [], "misfits": [], "left": [], "refused": str(error)}
+    if lowering.emits:
+        for located in (*work.nodes, *work.impossible):
+            located.node.meta[EMITTED] = True
+    misfits = find_misfits(model, work.target, options.semantics, emitted=False)
+    return {
+        "lowered": [located.name for located in work.nodes],
+        "adapted": [node.name for node in work.adapted],
+        "kept": [node.name for node in work.kept],
+        "misfits": [dataclasses.asdict(misfit) for misfit in misfits],
+        "left": grouped(misfits),
+        "refused": None,
+    }

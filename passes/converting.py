@@ -1,0 +1,64 @@
+"""The pipeline of convert."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.opset import OpsetReport
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.options import ConvertOptions
+from rnnlower.passes.steps import settling
+from rnnlower.passes.steps.work import Step, Work, run
+
+
+@dataclasses.dataclass
+class ConvertWork(Work):
+    """The data that the steps of convert share.
+
+    Attributes:
+        report: The report on the conversion.
+    """
+
+    options: ConvertOptions
+    report: OpsetReport = dataclasses.field(init=False)
+
+
+def convert_model(model: ir.Model, options: ConvertOptions) -> OpsetReport:
+    """Convert the model in place. A failure leaves it half changed: it is to be a copy.
+
+    Raises:
+        OptionError: A value does not fit the model.
+        OpsetError: The model has something that this version cannot express.
+    """
+    options.tell("converting")
+    work = run(CONVERT, ConvertWork(model, options))
+    return dataclasses.replace(work.report, notes=[*work.notes, *work.report.notes], sets=work.sets)
+
+
+def _convert(work: ConvertWork) -> None:
+    """Convert the model.
+
+    Before: the opset of the source. After: the requested one.
+    """
+    converting = ConvertOpsetPass(work.options.opset)
+    converting(work.model, work.facts)
+    assert converting.report is not None
+    work.report = converting.report
+
+
+CONVERT: Sequence[Step[ConvertWork]] = (
+    Step(settling.set_inputs, "Later steps know constants.", when=("sets",)),
+    Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
+    Step(settling.simplify_model, "Nodes that never run need not be converted.", when=("folds",)),
+    Step(
+        settling.legacy_constants,
+        "In old IR versions every initializer is an input.",
+        when=("changes_inputs",),
+    ),
+    Step(_convert, "What need not be converted is gone."),
+    Step(settling.strip, "Messages name nodes.", when=("strip",)),
+)
+"""The steps of convert, in order."""

@@ -1,0 +1,104 @@
+"""The reports of the commands on what they did, which are also their JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rnnlower.lowering.replacing import LoweredNode
+from rnnlower.recurrent.exporter_warnings import Suspicion
+from rnnlower.targets.choosing import KeptNode
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The report on a lowering.
+
+    Attributes:
+        nodes: The nodes that were lowered.
+        opset: Version of the default domain of the result.
+        ops_before: Number of nodes by operator in the source, including subgraphs and functions.
+        ops_after: The same of the result.
+        notes: Messages for the user.
+        target: The name of the runtime that the result is for, if it is for one.
+        warnings: What the result may not do that the user expects of it.
+        dequantized: Outputs of the quantized nodes that became float ones.
+        rounds: Whether a recurrence rounds each operator to 16 bits.
+        kept: Recurrent nodes that this runtime runs soundly as they are.
+        sets: The inputs that were set, with their values as the model holds them.
+    """
+
+    nodes: Sequence[LoweredNode]
+    opset: int
+    ops_before: Mapping[str, int]
+    ops_after: Mapping[str, int]
+    notes: Sequence[str] = ()
+    target: str | None = None
+    kept: Sequence[KeptNode] = ()
+    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    warnings: Sequence[Suspicion] = ()
+    rounds: bool = False
+    dequantized: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data, with reasons if they come from a target."""
+        nodes = [dataclasses.asdict(node) for node in self.nodes]
+        of_target: dict[str, Any] = {}
+        if self.target is None:
+            for node in nodes:
+                for key in ("reason", "form", "prices"):
+                    del node[key]
+        else:
+            kept = [dataclasses.asdict(node) for node in self.kept]
+            of_target = {"target": self.target, "kept": kept}
+        return {
+            "nodes": nodes,
+            "opset": self.opset,
+            "ops_before": dict(self.ops_before),
+            "ops_after": dict(self.ops_after),
+            "notes": list(self.notes),
+            **({"sets": {name: array.tolist() for name, array in self.sets.items()}} if self.sets else {}),
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
+        } | of_target
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamReport:
+    """The report on a streaming conversion.
+
+    Attributes:
+        chunk: Time steps a call; ``None``: any number.
+        inputs, outputs: The axis of time of those that have one.
+        delay: Time steps that the outputs are late.
+        states: For each output that holds a state, the input that takes it in the next call.
+        lowering: The report on the lowering of the recurrent nodes, if there was one.
+        notes: Messages for the user.
+        sets: The inputs that were set, with their values.
+        warnings: What the source may not do that the user expects of it.
+    """
+
+    chunk: int | None
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    delay: int
+    states: Mapping[str, str]
+    lowering: Report | None = None
+    notes: Sequence[str] = ()
+    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    warnings: Sequence[Suspicion] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "chunk": self.chunk,
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
+            "delay": self.delay,
+            "states": dict(self.states),
+            "notes": list(self.notes),
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
+            "lowering": None if self.lowering is None else self.lowering.to_dict(),
+        }

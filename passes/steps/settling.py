@@ -1,0 +1,130 @@
+"""Steps that every pipeline may begin and end with: the model is prepared as the user asks."""
+
+from __future__ import annotations
+
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
+
+from rnnlower import wording
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.walk import walk
+from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
+from rnnlower.passes.freeze_dims import FreezeDimsPass
+from rnnlower.passes.freeze_initializers import FreezeInitializersPass
+from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.set_inputs import SetInputsPass
+from rnnlower.passes.simplify import simplify
+from rnnlower.passes.steps import opset_moves
+from rnnlower.passes.steps.work import Work
+from rnnlower.passes.strip import StripPass
+from rnnlower.recurrent.exporter_warnings import find_suspicions
+from rnnlower.recurrent.state_warnings import other_recurrences
+from rnnlower.wording import call, counted
+
+
+def freeze_dims(work: Work) -> None:
+    """Fix sizes.
+
+    Before: inputs have open dimensions. After: those that the user gave are numbers wherever they stand.
+    """
+    FreezeDimsPass(work.options.dims, work.options.input_shapes)(work.model, work.facts)
+
+
+def assume_linear_before_reset(work: Work) -> None:
+    """Read GRU nodes as the user asks.
+
+    Before: GRU nodes of both forms. After: all have linear_before_reset=1.
+    """
+    reading = AssumeLinearBeforeResetPass()
+    reading(work.model, work.facts)
+    work.notes.append(
+        f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.mended} had another form"
+    )
+
+
+def warn_of_suspicions(work: Work) -> None:
+    """Warn of what looks like a fault of an exporter. The graph stays as it is."""
+    work.warnings += find_suspicions(work.model)
+
+
+def warn_of_other_recurrences(work: Work) -> None:
+    """Warn of Loops and Scans that lose a state. The graph stays as it is."""
+    work.warnings += other_recurrences(work.model)
+
+
+def set_inputs(work: Work) -> None:
+    """Set inputs.
+
+    Before: all inputs of the source. After: those with a value are constants.
+    """
+    setting = SetInputsPass(work.options.sets or {})
+    setting(work.model, work.facts)
+    work.sets = setting.values
+
+
+def freeze_initializers(work: Work) -> None:
+    """Take the defaults of inputs as constants.
+
+    Before: inputs may have an initializer. After: none has, if asked for, or if no caller can override it.
+    """
+    freezing = FreezeInitializersPass()
+    # Without being asked, nothing is taken away that a caller can feed.
+    if work.options.freeze or work.model.ir_version < FREE_INITIALIZERS_IR:
+        freezing(work.model, work.facts)
+        work.notes += freezing.notes
+    elif defaults := sum(value.is_initializer() for value in work.model.graph.inputs):
+        work.notes.append(
+            f"{counted(defaults, 'graph input')} with an initializer stay, as callers can override them; "
+            f"{wording.option('freeze', True)} takes them as constants"
+        )
+
+
+def raise_to_operators(work: Work) -> None:
+    """Correct an opset that is too low.
+
+    Before: the opset may lack an operator of the model. After: it has them all, or they are expressed in it.
+    """
+    work.notes += opset_moves.raise_to_operators(work.model, work.facts, work.opset)
+
+
+def simplify_model(work: Work) -> None:
+    """Simplify the model by what is known.
+
+    Before: nodes that follow from constants, and Ifs of known condition. After: constants, and a branch each.
+    """
+    work.notes += simplify(work.model, work.refuses, work.facts)
+
+
+def lift_constants(work: Work) -> None:
+    """Do as a lowering does if the target has no Constant.
+
+    Before: Constant nodes. After: initializers.
+    """
+
+    def count() -> int:
+        return sum(node.op_type == "Constant" and not node.domain for node, _ in walk(work.model.graph))
+
+    if "Constant" in work.target.op_types or not (before := count()):
+        return
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(work.model)
+    work.facts.forget()
+    lowering = call("lower", target=work.target.address)
+    work.notes.append(
+        f"{work.target.name} has no Constant: `{lowering}` makes initializers of "
+        f"{counted(before - count(), 'node')}"
+    )
+
+
+def legacy_constants(work: Work) -> None:
+    """Suit an old IR version.
+
+    Before: initializers that are no inputs, which IR version 3 lacks. After: Constant nodes there.
+    """
+    LegacyConstantsPass()(work.model, work.facts)
+
+
+def strip(work: Work) -> None:
+    """Remove what is only for readers.
+
+    Before: nodes have names and metadata. After: neither, and nothing has a doc string.
+    """
+    StripPass()(work.model, work.facts)

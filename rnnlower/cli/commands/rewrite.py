@@ -1,0 +1,95 @@
+"""The commands that write a model: `rnnlower unroll`, `scan`, `loop`, `lower`, `stream` and `convert`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from rnnlower.cli.options import Comparing, Showing, command
+from rnnlower.cli.running import tell_of_rounding
+from rnnlower.errors import OptionError
+from rnnlower.passes.options import (
+    ConvertOptions,
+    LoopOptions,
+    LowerOptions,
+    ScanOptions,
+    StreamOptions,
+    UnrollOptions,
+)
+
+
+def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable[..., None]:
+    """Return the command that runs the public function of this name, which takes options of this kind."""
+
+    def rewrite(
+        *,
+        model: pathlib.Path,
+        output: pathlib.Path,
+        options: Any,
+        comparing: Comparing,
+        external_data: str = "auto",
+        showing: Showing,
+    ) -> None:
+        from rnnlower import api, reporting
+        from rnnlower.cli import tables
+        from rnnlower.cli.rewriting import Rewriting
+
+        run = Rewriting(name, model, output, comparing, showing, external_data, options.engine)
+        _check_opset(options)
+        with run.read() as (own, tell):
+            report = getattr(api, name).run(own, dataclasses.replace(options, progress=tell))
+        reading = options.reading() | {"sets": report.sets}
+        if reading.get("dequantize") and getattr(options, "nodes", None):
+            reading["dequantize"] = report.dequantized
+        verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
+        kind = {"stream": "stream", "convert": "conversion"}.get(name, "lowering")
+        run.report(verification, lambda source: getattr(reporting, f"{kind}_sections")(source, own, report))
+        if run.shows_words:
+            getattr(tables, f"print_{kind}")(report, verification, verbose=showing.verbose)
+        lowering = getattr(report, "lowering", report)
+        if name != "convert" and lowering is not None:
+            tell_of_rounding(lowering, verification, showing.quiet)
+        run.finish(report.to_dict(), verification)
+
+    rewrite.__name__, rewrite.__doc__ = name, words
+    rewrite.__annotations__["options"] = kind
+    return command(*absent)(rewrite)
+
+
+def _check_opset(options: Any) -> None:
+    if isinstance(options, ConvertOptions):
+        from rnnlower.opset import OPSETS
+
+        if options.opset not in OPSETS:
+            raise OptionError(
+                f"the opset is {options.opset}; the installed onnx knows {OPSETS.start} to {OPSETS.stop - 1}"
+            )
+
+
+REWRITINGS = [
+    _rewriting("unroll", UnrollOptions, "Rewrite every recurrent node into straight-line primitive ops."),
+    _rewriting(
+        "scan",
+        ScanOptions,
+        "Rewrite every recurrent node into a Scan over primitive ops; the length may be dynamic.",
+    ),
+    _rewriting(
+        "loop",
+        LoopOptions,
+        "Rewrite every recurrent node into a Loop over primitive ops; the length may be dynamic.",
+    ),
+    _rewriting(
+        "lower",
+        LowerOptions,
+        "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has.",
+    ),
+    _rewriting(
+        "stream",
+        StreamOptions,
+        "Turn a model of whole sequences into one of a chunk per call: states become inputs and outputs.",
+        "states",
+    ),
+    _rewriting("convert", ConvertOptions, "Change the model's opset, up or down.", "on"),
+]
