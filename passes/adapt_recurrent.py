@@ -20,7 +20,7 @@ After ``AdaptRecurrentPass(find_target("opencv"))``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -34,9 +34,9 @@ from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.targets.adapting import AdaptedNode, find_changes
+from rnnlower.targets.adapting import AdaptedNode
+from rnnlower.targets.choosing import native_changes
 from rnnlower.targets.format import ADAPTABLE
-from rnnlower.targets.native import native_misfits
 from rnnlower.targets.target import Target
 
 
@@ -52,7 +52,8 @@ class AdaptRecurrentPass(Pass):
 
     Args:
         target: The target; the key ``adapt`` of its rules lists what may be adapted.
-        nodes: The nodes; ``None``: every recurrent node of the model.
+        nodes: The nodes, with the changes that were chosen for each; ``None``: every recurrent node of the
+            model that can be adapted.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 
     Attributes:
@@ -64,7 +65,10 @@ class AdaptRecurrentPass(Pass):
     ENSURES = (_adapted_nodes_are_gone,)
 
     def __init__(
-        self, target: Target, nodes: Sequence[Located] | None = None, semantics: Semantics = "ort"
+        self,
+        target: Target,
+        nodes: Mapping[Located, frozenset[str]] | None = None,
+        semantics: Semantics = "ort",
     ) -> None:
         super().__init__()
         self._target = target
@@ -81,13 +85,8 @@ class AdaptRecurrentPass(Pass):
         """
         names = NameSource(names_in(model))
         pool = InitializerPool(model, names)
-        for located in find_recurrent(model) if self._nodes is None else self._nodes:
-            if not native_misfits(located, self._target, self._semantics):
-                continue
+        for located, changes in self._choices(model):
             node = parse_recurrent(located, self._semantics, lenient=True)
-            changes = find_changes(located, node, self._target, self._semantics)
-            if changes is None:
-                continue
             assert node.dtype is not None
             scope = Scope(names, f"{located.name}/")
             form = AdaptedNode(
@@ -100,6 +99,16 @@ class AdaptRecurrentPass(Pass):
             self.gone.append(located)
             self.adapted.append(self._report(located, node, changes, len(form.e.nodes)))
         return ir.passes.PassResult(model, modified=bool(self.adapted))
+
+    def _choices(self, model: ir.Model) -> list[tuple[Located, frozenset[str]]]:
+        """Return the nodes to be adapted, and the changes of each."""
+        if self._nodes is not None:
+            return [*self._nodes.items()]
+        found = [
+            (located, native_changes(located, self._target, self._semantics))
+            for located in find_recurrent(model)
+        ]
+        return [(located, changes) for located, changes in found if changes]
 
     def _report(
         self,

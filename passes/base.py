@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,6 +15,10 @@ from rnnlower.passes.contracts import Condition
 
 class Pass(ir.passes.InPlacePass):
     """A pass that does all it is to do, or nothing: after a failure the model is as it was.
+
+    That is so for a pass on its own, which remembers the model. Called with facts, it is a part of a pipeline
+    or of another pass and remembers nothing: a pipeline works on a copy, which a failure throws away, and the
+    other pass remembers the model already.
 
     Attributes:
         REQUIRES, ENSURES: Conditions that hold before and after the pass.
@@ -30,8 +35,8 @@ class Pass(ir.passes.InPlacePass):
         self, model_or_result: ir.Model | ir.passes.PassResult, /, facts: Facts | None = None
     ) -> ir.passes.PassResult:
         model = model_or_result if isinstance(model_or_result, ir.Model) else model_or_result.model
-        self.facts = facts or Facts(model)
-        with undone_on_failure(model):
+        self.facts = Facts(model) if facts is None else facts
+        with undone_on_failure(model) if facts is None else contextlib.nullcontext():
             result = super().__call__(model_or_result)
         if result.modified and not self.KEEPS_FACTS:
             self.facts.forget()

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import OptionError
 from rnnlower.files import beyond_ir
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.passes.base import Pass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
@@ -73,7 +74,7 @@ class SetInputsPass(Pass):
             if name in beyond_ir.names_in_training(model):
                 raise OptionError(f"input {name!r} cannot be set: the model's training reads it")
             array = _in_type(inputs[name], given)
-            self.values[name] = _in_shape(model, inputs[name], array)
+            self.values[name] = _in_shape(model, self.facts, inputs[name], array)
         for name, array in self.values.items():
             _make_initializer(model, inputs[name], array)
         return ir.passes.PassResult(model, modified=bool(self.values))
@@ -117,7 +118,7 @@ def _wanted(value: ir.Value) -> str:
     return f"integers from {limits.min} to {limits.max}"
 
 
-def _in_shape(model: ir.Model, value: ir.Value, array: np.ndarray) -> np.ndarray:
+def _in_shape(model: ir.Model, facts: Facts, value: ir.Value, array: np.ndarray) -> np.ndarray:
     """Return the array in the input's shape, and fix the shape if it is dynamic."""
     if value.shape is None:
         return array
@@ -133,7 +134,7 @@ def _in_shape(model: ir.Model, value: ir.Value, array: np.ndarray) -> np.ndarray
             f"input {value.name!r} has the shape [{shape}], and the value given {list(array.shape)}: "
             f"give an array of that shape, or one number{open_}, which fills it"
         )
-    FreezeDimsPass(input_shapes={str(value.name): array.shape})(model)
+    FreezeDimsPass(input_shapes={str(value.name): array.shape})(model, facts)
     return array
 
 

@@ -77,9 +77,9 @@ class StreamPass(Pass):
             OptionError: The chunk or the time axis does not fit the model.
             UnsupportedModelError: A node couples time steps in a way that no state outside can carry.
         """
-        InlineFunctionsPass(wanted=lambda node: True)(model)
+        InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
-            FreezeInitializersPass()(model)
+            FreezeInitializersPass()(model, self.facts)
         axes = find_axes(model, self._time_axes)
         self.analysis = analyze(model, axes, self._chunk, allow_delay=self._allow_delay)
         self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)

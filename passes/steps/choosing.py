@@ -66,7 +66,8 @@ def adapt_recurrent(work: LoweringWork) -> None:
     Before: nodes that run there in another form. After: that form, with ops around it.
     """
     options = work.options
-    native = [each for each in work.nodes if work.choices[each.node].kind == "adapt"]
+    chosen = {each: work.choices[each.node] for each in work.nodes}
+    native = {each: choice.changes for each, choice in chosen.items() if choice.kind == "adapt"}
     # Afterward a state of zeros stands where there was none.
     steps = [(each, parse_recurrent(each, options.semantics, lenient=True).seq_length) for each in native]
     forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,32 +21,17 @@ _OF_MODEL = (
 )
 _OF_NODE = ("name", "domain", "op_type", "overload", "version", "doc_string")
 _OF_VALUE = ("name", "type", "const_value", "shape", "doc_string")
-_changes_may_stay = contextvars.ContextVar("changes_may_stay", default=False)
 
 
 @contextlib.contextmanager
 def undone_on_failure(model: ir.Model) -> Iterator[None]:
     """Put the model back as it was if the block raises: the same nodes and values, not copies."""
-    if _changes_may_stay.get():
-        yield
-        return
-    with changes_may_stay():
-        snapshot = _Snapshot(model)
-        try:
-            yield
-        except BaseException:
-            snapshot.restore()
-            raise
-
-
-@contextlib.contextmanager
-def changes_may_stay() -> Iterator[None]:
-    """Within, nothing is remembered: a failure throws the model away, or it is remembered already."""
-    token = _changes_may_stay.set(True)
+    snapshot = _Snapshot(model)
     try:
         yield
-    finally:
-        _changes_may_stay.reset(token)
+    except BaseException:
+        snapshot.restore()
+        raise
 
 
 class _Snapshot:

@@ -69,11 +69,13 @@ class Choice:
         kind: ``keep``, ``adapt`` or ``lower``.
         reason: Why.
         prices: What each candidate was found to cost, in microseconds of a run.
+        changes: What is changed around the target's own operator.
     """
 
     kind: str
     reason: str = ""
     prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    changes: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,28 +101,27 @@ class Chooser:
 
     def choose(self, located: Located) -> Choice:
         """Return whether the target's own operator runs a node, whose types and sizes are noted."""
-        own = None if self.native == "lower" else self._own(located)
-        if own is None:
+        changes = None if self.native == "lower" else native_changes(located, self.target, self.semantics)
+        if changes is None:
             return Choice("lower")
+        own = self._own(located, changes)
         if self.target.profile:
             return Choice("keep", "it conforms")
         reason = _why_kept(located, self.target, self.semantics) if own.strategy == "keep" else ""
-        if self.native == "keep":
-            return Choice(own.strategy, reason)
-        if own.price is None:
-            return Choice(own.strategy, reason)
+        if self.native == "keep" or own.price is None:
+            return Choice(own.strategy, reason, changes=changes)
         found = [own, *self._others(located)]
         prices = _prices(found)
         if cheapest(found).strategy not in ("keep", "adapt"):
             return Choice("lower", prices=prices)
         if len(found) > 1:
             reason = "; ".join(filter(None, (reason, _cheapest_of(prices))))
-        return Choice(own.strategy, reason, prices)
+        return Choice(own.strategy, reason, prices, changes)
 
     def candidates(self, located: Located) -> list[Candidate]:
         """Return the ways to run a node, whose types and sizes are noted; the target's own operator first."""
-        own = self._own(located)
-        return [*([] if own is None else [own]), *self._others(located)]
+        changes = native_changes(located, self.target, self.semantics)
+        return [*([] if changes is None else [self._own(located, changes)]), *self._others(located)]
 
     def plan(
         self,
@@ -150,15 +151,9 @@ class Chooser:
         assert best.form is not None
         return Plan(best.strategy, factor, reason or _cheapest_of(prices), best.form, prices, best.needs)
 
-    def _own(self, located: Located) -> Candidate | None:
-        """Return the target's own operator, as it is or adapted; ``None``: it is right in neither form."""
+    def _own(self, located: Located, changes: frozenset[str]) -> Candidate:
+        """Return the target's own operator, as it is or with these changes."""
         node, target = self._parse(located), self.target
-        changes: frozenset[str] = frozenset()
-        if native_misfits(located, target, self.semantics):
-            found = None if target.profile else find_changes(located, node, target, self.semantics)
-            if found is None:
-                return None
-            changes = found
         strategy = "adapt" if changes else "keep"
         if node.dtype is None or node.inputs["X"].shape is None or not target.prices.native:
             return Candidate(strategy, None, {}, Counts())
@@ -188,6 +183,17 @@ class Chooser:
 
     def _parse(self, located: Located) -> ResolvedNode:
         return parse_recurrent(located, self.semantics, lenient=True)
+
+
+def native_changes(located: Located, target: Target, semantics: Semantics) -> frozenset[str] | None:
+    """Return what must change around the target's own operator: nothing if it runs the node as it is.
+
+    ``None``: it is right in no form.
+    """
+    if not native_misfits(located, target, semantics):
+        return frozenset()
+    node = parse_recurrent(located, semantics, lenient=True)
+    return None if target.profile else find_changes(located, node, target, semantics)
 
 
 def _why_kept(located: Located, target: Target, semantics: Semantics) -> str:
