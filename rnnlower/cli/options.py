@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -32,35 +32,34 @@ class Flag:
 
     Attributes:
         panel: The panel of --help.
+        form: Its names, and its value in --help, if it takes one.
         help: Its description.
-        metavar: Its value in --help; ``""``: it is a switch.
         kind: The type of the value.
-        names: Its names; left out: the parameter's.
         least: Its least value.
         read: Makes of its text what the parameter takes.
     """
 
     panel: str
+    form: str
     help: str
-    metavar: str = ""
     kind: Any = str
-    names: Sequence[str] = ()
     least: float | None = None
     read: Callable[[Any], Any] = lambda value: value
 
     def parameter(self, name: str, default: Any) -> inspect.Parameter:
         """Return the parameter from which typer makes the option."""
-        names = self.names or ["--" + name.strip("_").replace("_", "-")]
+        words = self.form.replace(", ", " ").split()
+        names, value = [word for word in words if word[0] == "-"], words[-1] if words[-1][0] != "-" else None
         optional = default in (None, inspect.Parameter.empty)
         option = typer.Option(
             *names,
-            metavar=self.metavar or None,
+            metavar=value,
             help=self.help,
             min=self.least,
             show_default=not optional,
             rich_help_panel=self.panel,
         )
-        kind = self.kind if self.metavar else bool
+        kind = bool if value is None else self.kind
         return _keyword(name, default, Annotated[kind | None if default is None else kind, option])
 
 
@@ -77,24 +76,20 @@ ARGUMENTS: dict[str, tuple[type[Any], str]] = {
 """What stands behind a command without a name."""
 
 OPTIONS = {
-    "dims": Flag(
-        MODEL, "Fix a symbolic dimension; repeatable.", "NAME=N", list[str], names=["--dim"], read=parse_dims
-    ),
+    "dims": Flag(MODEL, "--dim NAME=N", "Fix a symbolic dimension; repeatable.", list[str], read=parse_dims),
     "input_shapes": Flag(
         MODEL,
+        "--input-shape NAME:2,3,4",
         "Fix a graph input's shape; repeatable.",
-        "NAME:2,3,4",
         list[str],
-        names=["--input-shape"],
         read=parse_shapes,
     ),
     "sets": Flag(
         MODEL,
+        "--set NAME=VALUE",
         "Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
         "repeatable.",
-        "NAME=VALUE",
         list[str],
-        names=["--set"],
         read=parse_sets,
     ),
     "verify.sets": Flag(
@@ -108,171 +103,179 @@ OPTIONS = {
     ),
     "freeze": Flag(
         MODEL,
-        "Take initializers that are graph inputs, too, as constants. Default: done by `lower` below "
-        "IR version 4, where every initializer is an input that no caller can feed.",
-        names=["--freeze/--no-freeze"],
+        "--freeze/--no-freeze",
+        "Take initializers that are graph inputs, too, as constants. Default: done by `lower` below IR "
+        "version 4, where every initializer is an input that no caller can feed.",
     ),
     "fold": Flag(
         MODEL,
-        "Fold constants and replace If nodes of known condition. Default: done by `lower`, and where "
-        "--set, --dim or --input-shape is given. What recurrent nodes read is always folded.",
-        names=["--fold/--no-fold"],
+        "--fold/--no-fold",
+        "Fold constants and replace If nodes of known condition. Default: done by `lower`, and where --set,"
+        " --dim or --input-shape is given. What recurrent nodes read is always folded.",
     ),
     "target": Flag(
-        TARGET, "The runtime: one of `rnnlower targets`, or a .toml file that describes one.", "NAME|FILE"
+        TARGET,
+        "--target NAME|FILE",
+        "The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
     ),
-    "strict": Flag(TARGET, "Fail if ops of the rest of the model do not fit the target."),
+    "strict": Flag(TARGET, "--strict", "Fail if ops of the rest of the model do not fit the target."),
     "native": Flag(
         TARGET,
-        "Whether the runtime's own recurrent operators stay, as they are or adapted: where that is "
-        "fastest (auto), wherever they are right (keep), or never (lower).",
-        "MODE",
+        "--native MODE",
+        "Whether the runtime's own recurrent operators stay, as they are or adapted: where that is fastest "
+        "(auto), wherever they are right (keep), or never (lower).",
     ),
-    "chunk": Flag(STREAMING, "Time steps a call; any: another number in each.", "K|any", read=parse_chunk),
+    "chunk": Flag(
+        STREAMING, "--chunk K|any", "Time steps a call; any: another number in each.", read=parse_chunk
+    ),
     "time_axes": Flag(
         STREAMING,
+        "--time-axis INPUT:AXIS",
         "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
-        "INPUT:AXIS",
         list[str],
-        names=["--time-axis"],
         read=parse_axes,
     ),
-    "allow_delay": Flag(STREAMING, "Accept convolutions that look ahead, at the price of a delay."),
-    "convert.opset": Flag(CONVERSION, "Default-domain opset of the result.", "N", int),
+    "allow_delay": Flag(
+        STREAMING, "--allow-delay", "Accept convolutions that look ahead, at the price of a delay."
+    ),
+    "convert.opset": Flag(CONVERSION, "--opset N", "Default-domain opset of the result.", int),
     "strategies": Flag(
         LOWERING,
-        "Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a "
-        "target describes.",
-        "FORM",
+        "--strategy FORM",
+        "Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a target "
+        "describes.",
         list[str],
-        names=["--strategy"],
     ),
     "unroll_factors": Flag(
-        LOWERING,
-        "Also K time steps per iteration; repeatable.",
-        "K",
-        list[int],
-        names=["--unroll-factor"],
-        least=1,
+        LOWERING, "--unroll-factor K", "Also K time steps per iteration; repeatable.", list[int], least=1
     ),
     "stream.strategy": Flag(
-        LOWERING, "unroll, scan or loop: recurrent nodes are lowered as well; none: they stay.", "FORM"
+        LOWERING,
+        "--strategy FORM",
+        "unroll, scan or loop: recurrent nodes are lowered as well; none: they stay.",
     ),
-    "stream.target": Flag(LOWERING, "Lower the recurrent nodes for this runtime.", "NAME|FILE"),
+    "stream.target": Flag(LOWERING, "--target NAME|FILE", "Lower the recurrent nodes for this runtime."),
     "opset": Flag(
         LOWERING,
+        "--opset N",
         "Default-domain opset of the result. Default: the source's, raised as far as needed.",
-        "N",
         int,
     ),
     "control_flow": Flag(
         LOWERING,
-        "Whether the model's own Loop and Scan nodes with a known number of iterations become "
-        "straight lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
-        "keep|unroll",
+        "--control-flow keep|unroll",
+        "Whether the model's own Loop and Scan nodes with a known number of iterations become straight "
+        "lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
     ),
     "nodes": Flag(
-        LOWERING,
-        "Only nodes whose name matches (shell wildcards); repeatable.",
-        "PATTERN",
-        list[str],
-        names=["--node"],
+        LOWERING, "--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable.", list[str]
     ),
-    "unroll_factor": Flag(LOWERING, "Time steps per iteration.", "K", int, least=1),
-    "semantics": Flag(LOWERING, "Which to follow where onnxruntime and the ONNX spec differ.", "ort|spec"),
+    "unroll_factor": Flag(LOWERING, "--unroll-factor K", "Time steps per iteration.", int, least=1),
+    "semantics": Flag(
+        LOWERING, "--semantics ort|spec", "Which to follow where onnxruntime and the ONNX spec differ."
+    ),
     "dequantize": Flag(
-        LOWERING, "Turn quantized recurrent operators into float ones, with dequantized weights."
+        LOWERING,
+        "--dequantize",
+        "Turn quantized recurrent operators into float ones, with dequantized weights.",
     ),
     "assume_linear_before_reset": Flag(
-        LOWERING, "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters."
+        LOWERING,
+        "--assume-linear-before-reset",
+        "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
     ),
     "compute_type": Flag(
-        LOWERING, "Compute float16 and bfloat16 recurrences in float32, between Casts.", "float32"
+        LOWERING,
+        "--compute-type float32",
+        "Compute float16 and bfloat16 recurrences in float32, between Casts.",
     ),
     "gates": Flag(
-        LOWERING, "auto, fused (one product for several gates) or separate (one for each gate).", "MODE"
+        LOWERING,
+        "--gates MODE",
+        "auto, fused (one product for several gates) or separate (one for each gate).",
     ),
     "threads": Flag(
-        MEASURING, "Threads of onnxruntime within an operator; 0: its default.", "N", int, least=0
+        MEASURING, "--threads N", "Threads of onnxruntime within an operator; 0: its default.", int, least=0
     ),
-    "runs": Flag(MEASURING, "Timed runs of each form.", "N", int, least=1),
-    "warmup": Flag(MEASURING, "Runs before those, in each session.", "N", int, least=0),
+    "runs": Flag(MEASURING, "--runs N", "Timed runs of each form.", int, least=1),
+    "warmup": Flag(MEASURING, "--warmup N", "Runs before those, in each session.", int, least=0),
     "engine": Flag(
-        VERIFICATION, "Run both models on this engine: onnxruntime or rnnlower-reference.", "NAME"
+        VERIFICATION, "--engine NAME", "Run both models on this engine: onnxruntime or rnnlower-reference."
     ),
-    "verify": Flag(
-        VERIFICATION, "Run source and result and compare before writing.", names=["--verify/--no-verify"]
-    ),
-    "trials": Flag(VERIFICATION, "Sets of generated inputs.", "N", int, least=1),
-    "seed": Flag(VERIFICATION, "Seed of the generated inputs. Default: 0.", "N", int),
+    "verify": Flag(VERIFICATION, "--verify/--no-verify", "Run source and result and compare before writing."),
+    "trials": Flag(VERIFICATION, "--trials N", "Sets of generated inputs.", int, least=1),
+    "seed": Flag(VERIFICATION, "--seed N", "Seed of the generated inputs. Default: 0.", int),
     "atol": Flag(
-        VERIFICATION, "Absolute tolerance. Default: by type, or 0 with --rtol.", "A", float, least=0.0
+        VERIFICATION, "--atol A", "Absolute tolerance. Default: by type, or 0 with --rtol.", float, least=0.0
     ),
     "rtol": Flag(
-        VERIFICATION, "Relative tolerance. Default: by type, or 0 with --atol.", "R", float, least=0.0
+        VERIFICATION, "--rtol R", "Relative tolerance. Default: by type, or 0 with --atol.", float, least=0.0
     ),
     "tolerance": Flag(
-        VERIFICATION, "Allow for a result that computes in float16, bfloat16, int8 or int16.", "TYPE"
+        VERIFICATION,
+        "--tolerance TYPE",
+        "Allow for a result that computes in float16, bfloat16, int8 or int16.",
     ),
     "inputs": Flag(
-        VERIFICATION, "Compare on these inputs: an .npz file or a test-data folder.", "PATH", pathlib.Path
+        VERIFICATION,
+        "--inputs PATH",
+        "Compare on these inputs: an .npz file or a test-data folder.",
+        pathlib.Path,
     ),
     "states": Flag(
         VERIFICATION,
+        "--state OUT=IN",
         "Feed this output into that input in the next call; repeatable. Default: by name and shape.",
-        "OUT=IN",
         list[str],
-        names=["--state"],
         read=parse_states,
     ),
     "on": Flag(
         VERIFICATION,
-        "Also run the result on this runtime: one of `rnnlower engines`, or 'cmd:PROGRAM {model} "
-        "{inputs} {outputs}'. Default: with --target, the target's own where it is installed; `none`:"
-        " on no other.",
-        "ENGINE",
+        "--on ENGINE",
+        "Also run the result on this runtime: one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} "
+        "{outputs}'. Default: with --target, the target's own where it is installed; `none`: on no other.",
     ),
-    "verify.on": Flag(VERIFICATION, f"Run the candidate on this runtime: {_ENGINE}.", "ENGINE"),
+    "verify.on": Flag(VERIFICATION, "--on ENGINE", f"Run the candidate on this runtime: {_ENGINE}."),
     "bench.on": Flag(
-        MEASURING, f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime.", "ENGINE"
+        MEASURING, "--on ENGINE", f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime."
     ),
-    "probe.output": Flag(
-        OUTPUT, "The target file to write.", "TARGET.toml", pathlib.Path, names=["-o", "--output"]
-    ),
+    "probe.output": Flag(OUTPUT, "-o, --output TARGET.toml", "The target file to write.", pathlib.Path),
     "probe.check": Flag(
-        OUTPUT, "Report what differs from this target; exit code 1 if something does.", "NAME|FILE"
+        OUTPUT, "--check NAME|FILE", "Report what differs from this target; exit code 1 if something does."
     ),
-    "schema": Flag(OUTPUT, "Print a JSON Schema of target files instead, for editors."),
+    "schema": Flag(OUTPUT, "--schema", "Print a JSON Schema of target files instead, for editors."),
     "new": Flag(
-        OUTPUT, "Write a target file to begin with instead, with comments.", "TARGET.toml", pathlib.Path
+        OUTPUT, "--new TARGET.toml", "Write a target file to begin with instead, with comments.", pathlib.Path
     ),
     "output": Flag(
         OUTPUT,
+        "-o, --output PATH",
         "The file for the result; MODEL itself is allowed. -: standard output; all else goes to stderr.",
-        "PATH",
         pathlib.Path,
-        names=["-o", "--output"],
     ),
     "external_data": Flag(
         OUTPUT,
-        "Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they"
-        " stay in the source's.",
-        "auto|always|never|share",
+        "--external-data auto|always|never|share",
+        "Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they stay "
+        "in the source's.",
     ),
-    "strip": Flag(OUTPUT, "Remove metadata and names of nodes, and all doc strings, for the smallest file."),
-    "plot": Flag(OUTPUT, "Draw a chart: a .png or an .svg.", "FILE", pathlib.Path),
+    "strip": Flag(
+        OUTPUT, "--strip", "Remove metadata and names of nodes, and all doc strings, for the smallest file."
+    ),
+    "plot": Flag(OUTPUT, "--plot FILE", "Draw a chart: a .png or an .svg.", pathlib.Path),
     "report": Flag(
-        OUTPUT, "Write an HTML page about what was done and how it was verified.", "FILE.html", pathlib.Path
-    ),
-    "json_": Flag(OUTPUT, "One JSON object on stdout instead of the tables.", names=["--json"]),
-    "quiet": Flag(OUTPUT, "Print nothing but warnings and errors.", names=["-q", "--quiet"]),
-    "verbose": Flag(
         OUTPUT,
-        "Print more: all ops, the errors in all measures, the time of each phase.",
-        names=["-v", "--verbose"],
+        "--report FILE.html",
+        "Write an HTML page about what was done and how it was verified.",
+        pathlib.Path,
+    ),
+    "json_": Flag(OUTPUT, "--json", "One JSON object on stdout instead of the tables."),
+    "quiet": Flag(OUTPUT, "-q, --quiet", "Print nothing but warnings and errors."),
+    "verbose": Flag(
+        OUTPUT, "-v, --verbose", "Print more: all ops, the errors in all measures, the time of each phase."
     ),
     "check.verbose": Flag(
-        OUTPUT, "List every node that does not fit, and the sources of guesses.", names=["-v", "--verbose"]
+        OUTPUT, "-v, --verbose", "List every node that does not fit, and the sources of guesses."
     ),
 }
 """Every option by the name of its parameter, and of its command where it is another one there.
