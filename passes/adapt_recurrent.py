@@ -20,7 +20,7 @@ After ``AdaptRecurrentPass(find_target("opencv"))``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 

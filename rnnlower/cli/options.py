@@ -94,11 +94,10 @@ OPTIONS = {
     ),
     "verify.sets": Flag(
         VERIFICATION,
+        "--set NAME=VALUE",
         "Feed a value to an input of the reference, which the candidate may lack: a number, true, "
         "false, a list as [1,2], or @FILE.npz:KEY; repeatable.",
-        "NAME=VALUE",
         list[str],
-        names=["--set"],
         read=parse_sets,
     ),
     "freeze": Flag(
