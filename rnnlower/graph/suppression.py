@@ -8,21 +8,24 @@ import logging
 import warnings
 from collections.abc import Iterator
 
+_NOWHERE = logging.NullHandler()
+
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Suppress the logs and warnings of onnx_ir and onnxscript while they analyze a copy."""
+    # Another level would empty the caches of all loggers, which takes longer than visiting a node.
     loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
-    levels = [logger.level for logger in loggers]
+    before = [(logger.handlers, logger.propagate) for logger in loggers]
     try:
         for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
+            logger.handlers, logger.propagate = [_NOWHERE], False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
 
 
 @contextlib.contextmanager

@@ -181,7 +181,7 @@ def size_of_step(
     made = {out for node in nodes for out in node.outputs}.union(inputs, states)
     named = (value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None)
     names = [str(value.name) for value in named if value in made]
-    total = sum(_LENGTH + ir.to_proto(node).ByteSize() for node in nodes)
+    total = sum(_LENGTH + ir.serde.serialize_node(node).ByteSize() for node in nodes)
     declared = 0 if rows is None else len(inputs)
     return StepSize(
         rest=total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -122,26 +123,49 @@ _RUNS = [
 ]
 
 
-@pytest.mark.parametrize("line", _RUNS, ids=lambda line: line[0])
-def test_same_bytes_every_time(line: list[str], tmp_path: Path) -> None:
-    """In processes of their own: hashes of names differ between them."""
+_RUN_EACH = """
+import json, os, sys
+from rnnlower.cli import app
+from typer.testing import CliRunner
+said = []
+for line in json.loads(sys.argv[1]):
+    os.mkdir(line[0])
+    os.chdir(line[0])
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 0, result.output
+    said.append(result.stdout)
+    os.chdir("..")
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str], Path]]:
+    """What each of `_RUNS` prints, and where it writes, in two processes: hashes of names differ in them."""
     model = str(ROOT / "models" / "gru07_bidirectional.onnx")
-    command, *options = line
-    others = {"inspect": [], "verify": [model]}.get(command, ["-o", "result.onnx"])
+    others = {"inspect": [], "verify": [model]}
+    lines = [[name, model, *others.get(name, ["-o", "result.onnx"]), *more] for name, *more in _RUNS]
     results = []
     for number in range(2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED=str(number))
+        folder = tmp_path_factory.mktemp("run")
         said = subprocess.run(
-            [sys.executable, "-m", "rnnlower", command, model, *others, *options],
+            [sys.executable, "-c", _RUN_EACH, json.dumps(lines)],
             cwd=folder,
-            env=environment,
+            env=dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED=str(number)),
             check=True,
             capture_output=True,
         ).stdout
-        said = re.sub(rb'"seconds": \{[^}]*\}', b"", said)  # what it took is another every time
-        results.append((said, {each.name: each.read_bytes() for each in folder.iterdir()}))
+        results.append((json.loads(said), folder))
+    return results
+
+
+@pytest.mark.parametrize("line", _RUNS, ids=lambda line: line[0])
+def test_same_bytes_every_time(line: list[str], twice: list[tuple[list[str], Path]]) -> None:
+    results = []
+    for printed, folder in twice:
+        # What it took is another every time.
+        said = re.sub(r'"seconds": \{[^}]*\}', "", printed[_RUNS.index(line)])
+        results.append((said, {each.name: each.read_bytes() for each in (folder / line[0]).iterdir()}))
     assert results[0] == results[1]
     assert results[0][1] or results[0][0]
 

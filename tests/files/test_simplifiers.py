@@ -44,9 +44,31 @@ def _simplify(model: onnx.ModelProto) -> onnx.ModelProto:
 TOOLS: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {"onnxslim": _slim, "onnxsim": _simplify}
 
 
-@functools.cache
-def _simplified(tool: str, name: str) -> bytes:
-    return TOOLS[tool](onnx.load(MODELS / f"{name}.onnx")).SerializeToString()
+@pytest.fixture(scope="module")
+def simplified(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Return a function to a model of `MODELS` as a tool simplifies it, which is verified."""
+
+    @functools.cache
+    def make(tool: str, name: str) -> Path:
+        source = MODELS / f"{name}.onnx"
+        made = save(TOOLS[tool](onnx.load(source)), tmp_path_factory.mktemp(tool))
+        rnnlower("verify", source, made)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Return a function to a model of `MODELS` as a command rewrites it."""
+
+    @functools.cache
+    def make(command: str, name: str) -> Path:
+        result = tmp_path_factory.mktemp(command) / "result.onnx"
+        _run(command, MODELS / f"{name}.onnx", result, name)
+        return result
+
+    return make
 
 
 def _run(command: str, source: Path, result: Path, name: str) -> None:
@@ -57,17 +79,17 @@ def _run(command: str, source: Path, result: Path, name: str) -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_before(command: str, name: str, tool: str, tmp_path: Path) -> None:
-    source, simplified = MODELS / f"{name}.onnx", tmp_path / "simplified.onnx"
-    simplified.write_bytes(_simplified(tool, name))
-    rnnlower("verify", source, simplified)
-    _run(command, simplified, tmp_path / "result.onnx", name)
+def test_before(
+    command: str, name: str, tool: str, tmp_path: Path, simplified: Callable[[str, str], Path]
+) -> None:
+    _run(command, simplified(tool, name), tmp_path / "result.onnx", name)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_after(command: str, name: str, tool: str, tmp_path: Path) -> None:
-    result = tmp_path / "result.onnx"
-    _run(command, MODELS / f"{name}.onnx", result, name)
+def test_after(
+    command: str, name: str, tool: str, tmp_path: Path, rewritten: Callable[[str, str], Path]
+) -> None:
+    result = rewritten(command, name)
     rnnlower("verify", result, save(TOOLS[tool](onnx.load(result)), tmp_path, "simplified.onnx"))
