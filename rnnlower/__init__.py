@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.api import check, convert, inspect, loop, lower, scan, stream, unroll
-    from rnnlower.benchmarking import BenchResult, BenchVariant, bench
+    from rnnlower.benchmarking.driver import bench
+    from rnnlower.benchmarking.result import BenchResult, BenchVariant
     from rnnlower.engines.known import engines
     from rnnlower.errors import (
         InvalidModelError,
@@ -78,7 +79,8 @@ __all__ = [
 
 _HOMES = {
     "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "stream", "unroll"),
-    "rnnlower.benchmarking": ("BenchResult", "BenchVariant", "bench"),
+    "rnnlower.benchmarking.driver": ("bench",),
+    "rnnlower.benchmarking.result": ("BenchResult", "BenchVariant"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),
     "rnnlower.passes.reports": ("Report",),

@@ -64,6 +64,13 @@ def test_a_command_imports_only_what_it_uses(tmp_path, command, absent):
     assert not absent & loaded
 
 
+@pytest.mark.parametrize("module", ["benchmarking.worker", "engines.session", "engines.child"])
+def test_a_child_process_imports_only_what_it_uses(module: str) -> None:
+    code = f"import rnnlower.{module}, sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"onnx", "onnx_ir", "sympy", "rnnlower.api"} & {*run.stdout.split()}
+
+
 SHARED = {
     "rnnlower.errors",
     "rnnlower.files.checks",

@@ -16,7 +16,7 @@ from rnnlower.wording import counted, steps_of_call
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rnnlower.benchmarking import BenchResult, Timing
+    from rnnlower.benchmarking.result import BenchResult, Timing
     from rnnlower.engines.known import Engine
     from rnnlower.inspection import ModelSummary, Port, RecurrentNode
     from rnnlower.opset import OpsetReport

@@ -102,19 +102,19 @@ def count(
         steps: The number of runs of the bodies of Scan and Loop.
         fused: Activations that the runtime fuses with a preceding Gemm.
     """
-    total = Counts()
+    parts = [Counts()]
     behind_gemm = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
     for node in graph.node:
-        total += _own(node, shapes, constants)
+        parts.append(_own(node, shapes, constants))
         if node.op_type in fused and node.input[0] in behind_gemm:
-            total += Counts(nodes=-1, elements=-_size(shapes, node.output[0]))
+            parts.append(Counts(nodes=-1, elements=-_size(shapes, node.output[0])))
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 inner = count(attribute.g, shapes, constants, steps, fused)
                 if node.op_type in ("Scan", "Loop"):
                     inner = (inner + Counts(iterations=1)).times(steps)
-                total += inner
-    return total
+                parts.append(inner)
+    return _combined(lambda *each: sum(each), *parts)
 
 
 def _combined(combine: Callable[..., float], *counts: Counts) -> Counts:

@@ -18,7 +18,7 @@ from rnnlower.reporting.plots import bars, over_time, percent, shares
 from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
-    from rnnlower.benchmarking import BenchResult, Timing
+    from rnnlower.benchmarking.result import BenchResult, Timing
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.reports import Report, StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult

@@ -15,7 +15,7 @@ from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableEr
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:
-    from rnnlower.benchmarking import BenchResult
+    from rnnlower.benchmarking.result import BenchResult
 
 
 @command("verify", "trials", "atol", "rtol", "tolerance", "states", "verbose")
@@ -42,8 +42,8 @@ def bench(
     showing: Showing,
 ) -> None:
     """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
-    from rnnlower.benchmarking import bench as measure
     from rnnlower.benchmarking.chart import check_chart, draw_chart
+    from rnnlower.benchmarking.driver import bench as measure
     from rnnlower.cli import tables
     from rnnlower.cli.progress import progress
     from rnnlower.reporting import check_report
