@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.api import check, convert, inspect, loop, lower, scan, stream, unroll
-    from rnnlower.benchmarking.driver import bench
+    from rnnlower.benchmarking.benchmark import bench
     from rnnlower.benchmarking.result import BenchResult, BenchVariant
     from rnnlower.engines.known import engines
     from rnnlower.errors import (
@@ -79,7 +79,7 @@ __all__ = [
 
 _HOMES = {
     "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "stream", "unroll"),
-    "rnnlower.benchmarking.driver": ("bench",),
+    "rnnlower.benchmarking.benchmark": ("bench",),
     "rnnlower.benchmarking.result": ("BenchResult", "BenchVariant"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": ("RecurrentNode",),

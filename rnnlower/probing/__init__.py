@@ -6,6 +6,6 @@ conclusions; `writing.py` writes them to a file.
 
 from __future__ import annotations
 
-from rnnlower.probing.driver import probe
+from rnnlower.probing.prober import probe
 
 __all__ = ["probe"]

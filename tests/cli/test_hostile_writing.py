@@ -141,7 +141,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str], Path]]:
-    """What each of `_RUNS` prints, and where it writes, in two processes: hashes of names differ in them."""
+    """Return the output of each of `_RUNS` and its folder, from two processes whose hashes of names differ."""
     model = str(ROOT / "models" / "gru07_bidirectional.onnx")
     others = {"inspect": [], "verify": [model]}
     lines = [[name, model, *others.get(name, ["-o", "result.onnx"]), *more] for name, *more in _RUNS]

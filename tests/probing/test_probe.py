@@ -16,7 +16,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, driver, lowered, operators, probe, recurrent
+from rnnlower.probing import asking, cases, lowered, operators, probe, prober, recurrent
 from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.keeping import kept
 from rnnlower.probing.nodes import SIZES, Node, node_question
@@ -84,7 +84,7 @@ def test_a_probe_that_was_ended_goes_on(
 ) -> None:
     path = tmp_path / "faulty.toml"
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "recurrent_rules", _interrupted)
+        patch.setattr(prober, "recurrent_rules", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             probe("rnnlower-reference", output=path)
     assert not path.exists()
@@ -107,7 +107,7 @@ def test_the_progress_ends_at_its_total(runtime: type[Runtime], tmp_path: Path) 
         told.append((activity, done, total))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "recurrent_rules", _interrupted)
+        patch.setattr(prober, "recurrent_rules", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             probe("rnnlower-reference", output=tmp_path / "faulty.toml")
     # Kept answers count like new ones.
@@ -119,10 +119,10 @@ def test_the_progress_ends_at_its_total(runtime: type[Runtime], tmp_path: Path) 
     groups = [
         re.fullmatch(r"(.*): ([\d,]+) questions? in \d+ s", words) for words, _, total in told if not total
     ]
-    assert [group[1] for group in groups if group] == [*driver._EXPECTED]
+    assert [group[1] for group in groups if group] == [*prober._EXPECTED]
     assert sum(int(group[2].replace(",", "")) for group in groups if group) == len(questions)
     # What is left of the estimate is the groups that are still to come.
-    assert questions[-1][1] - questions[-1][0] < driver._EXPECTED["lowered nodes"]
+    assert questions[-1][1] - questions[-1][0] < prober._EXPECTED["lowered nodes"]
 
 
 def _interrupted(*_: object) -> None:
@@ -408,7 +408,7 @@ def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_
     written = rnnlower("probe", "rnnlower-reference", "-o", path)
     lines = written.stderr.splitlines()
     assert re.fullmatch(r"opsets: \d+ questions in \d+ s", lines[0])
-    assert [line.partition(":")[0] for line in lines] == [*driver._EXPECTED, "rnnlower"]
+    assert [line.partition(":")[0] for line in lines] == [*prober._EXPECTED, "rnnlower"]
     assert rnnlower("probe", "rnnlower-reference", "--check", path, "-q").stdout == ""
     path.write_text(path.read_text().replace('"Cast",', '"Cast", "Erf",'))
     changed = rnnlower("probe", "rnnlower-reference", "--check", path, "--json", "-q", code=1)

@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, driver, nodes, quantized, recurrent, types
+from rnnlower.probing import asking, nodes, prober, quantized, recurrent, types
 
 FLOATS = ["float16", "float32", "float64", "int64"]
 
@@ -71,8 +71,8 @@ def test_a_question_in_another_type_is_about_numbers_that_the_type_holds() -> No
 
 def test_under_spec_no_rule_follows_from_one_that_is_right_under_both() -> None:
     rule = {"attributes": {"clip": []}, "inputs": ["B"], "activations": ["default"]}
-    assert driver._under_spec(rule) == []
-    (under,) = driver._under_spec(rule | {"semantics": ["ort"], "inputs": ["B", "sequence_lens"]})
+    assert prober._under_spec(rule) == []
+    (under,) = prober._under_spec(rule | {"semantics": ["ort"], "inputs": ["B", "sequence_lens"]})
     assert under["inputs"] == ["B"]
     assert under["wrong"] == ["sequence_lens"]
 

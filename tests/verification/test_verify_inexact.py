@@ -15,7 +15,7 @@ from support.small_models import info, model_of, recurrent_model, weights
 import rnnlower
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.reference import Evaluator
-from rnnlower.verification import driver, verify
+from rnnlower.verification import verifier, verify
 
 ERROR = 6e-7
 STEPS, FEATURES, UNITS = 30, 64, 16
@@ -82,7 +82,7 @@ def with_open_gates(model: onnx.ModelProto) -> onnx.ModelProto:
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """A runtime that tells the error of its Sigmoid."""
     engine = dataclasses.replace(find_engine("rnnlower-reference"), activation_error=ERROR)
-    monkeypatch.setattr(driver, "find_engine", lambda name: engine)
+    monkeypatch.setattr(verifier, "find_engine", lambda name: engine)
     return engine
 
 

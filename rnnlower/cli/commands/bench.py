@@ -42,8 +42,8 @@ def bench(
     showing: Showing,
 ) -> None:
     """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
+    from rnnlower.benchmarking.benchmark import bench as measure
     from rnnlower.benchmarking.chart import check_chart, draw_chart
-    from rnnlower.benchmarking.driver import bench as measure
     from rnnlower.cli import tables
     from rnnlower.cli.progress import progress
     from rnnlower.reporting import check_report
