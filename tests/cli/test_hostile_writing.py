@@ -141,7 +141,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[str], Path]]:
-    """Return the output of each of `_RUNS` and its folder, from two processes whose hashes of names differ."""
+    """Return the outputs of `_RUNS` and their folder, from two processes whose hashes of names differ."""
     model = str(ROOT / "models" / "gru07_bidirectional.onnx")
     others = {"inspect": [], "verify": [model]}
     lines = [[name, model, *others.get(name, ["-o", "result.onnx"]), *more] for name, *more in _RUNS]
