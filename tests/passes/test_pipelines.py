@@ -67,11 +67,10 @@ def test_changes_around_a_node_are_decided_once(monkeypatch: pytest.MonkeyPatch)
         ("unroll", {"dims": {"T": 3}, "strip": True}),
         ("lower", {"target": "opencv", "dims": {"T": 3}}),
         ("stream", {"strategy": "unroll", "strip": True}),
-        ("convert", {"opset": 13, "freeze": True, "strip": True}),
         ("check", {"target": "opencv", "dims": {"T": 3}}),
     ],
 )
-def test_public_functions_remember_no_model(
+def test_pipelines_that_move_no_opset_remember_no_model(
     name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def remembered(model: object) -> None:
