@@ -93,6 +93,7 @@ class Rewriting:
         self.sizes = (0, 0)
         self.shared: Collection[pathlib.Path] = ()
         self._op_types: set[str] = set()
+        self._fixed_sizes: list[str] = []
 
     @contextlib.contextmanager
     def read(self) -> Iterator[tuple[ir.Model, Tell]]:
@@ -124,6 +125,7 @@ class Rewriting:
             warnings: Ways in which the result may not meet the user's expectation.
         """
         from rnnlower.files.model_io import staged
+        from rnnlower.graph.open_sizes import open_sizes
         from rnnlower.graph.walk import op_types
 
         for note in notes:
@@ -135,6 +137,8 @@ class Rewriting:
             staged(model, self.output, self.external_data) as stage,
         ):
             self._op_types -= {"Loop", "Scan"} - op_types(model)
+            if self.name != "stream" and (sizes := str(open_sizes(model.graph.inputs, "N"))):
+                self._fixed_sizes = [f"{sizes} fixes the sizes of the inputs, which some runtimes need"]
             if self.verifies:
                 verification = self._verify(stage.path, settings, tell)
             if verification is None or verification:
@@ -150,9 +154,8 @@ class Rewriting:
             return verify_files(self.source, result, self.settings | settings, tell)
         except UnverifiableError as error:
             if error.on is not None:
-                error.advise(
-                    "; ".join([*self._other_forms(), "--on none writes the result without a run there"])
-                )
+                forms = [*self._other_forms(), *self._fixed_sizes]
+                error.advise("; ".join([*forms, "--on none writes the result without a run there"]))
             raise
 
     def report(

@@ -92,6 +92,15 @@ def test_a_runtime_that_cannot_run_it(tmp_path: Path) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
+@pytest.mark.parametrize(("dims", "remedy"), [("symbolic", "--dim T=N --dim N=N fixes"), ("static", "")])
+def test_open_sizes_may_be_what_fails_there(tmp_path: Path, dims: str, remedy: str) -> None:
+    on = board(tmp_path, model="raise SystemExit('a size is not known')")
+    model = save(Config(x_dims=dims).build(), tmp_path)
+    run = rnnlower("scan", model, "-o", tmp_path / "out.onnx", "--trials=1", "--on", on, code=4)
+    assert remedy in run.stderr
+    assert ("--dim" in run.stderr) == bool(remedy)
+
+
 @pytest.mark.parametrize(
     ("fault", "code"), [(FAULTS["a wrong weight"], 1), ({"model": "raise SystemExit('no')"}, 4)]
 )
