@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import rnnlower.passes
 from rnnlower.passes.checking import CHECK
 from rnnlower.passes.converting import CONVERT
+from rnnlower.passes.lifting import LIFT
 from rnnlower.passes.pipeline import PIPELINE
 from rnnlower.passes.steps.work import Step
 from rnnlower.passes.streaming import STREAM
@@ -23,6 +24,7 @@ PAGE = pathlib.Path(__file__).with_suffix(".md")
 MARKER = "<!-- What follows is written by docs/passes.py. -->\n"
 PIPELINES: dict[str, Sequence[Step]] = {
     "`unroll`, `scan`, `loop`, `lower`": PIPELINE,
+    "`lift`": LIFT,
     "`stream`": STREAM,
     "`convert`": CONVERT,
     "`check`": CHECK,

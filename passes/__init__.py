@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.inline_functions import InlineFunctionsPass
     from rnnlower.passes.keep_nan import KeepNaNPass
     from rnnlower.passes.legacy_constants import LegacyConstantsPass
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass
     from rnnlower.passes.remove_noops import RemoveNoopsPass
     from rnnlower.passes.remove_unused import RemoveUnusedPass
@@ -56,6 +57,7 @@ __all__ = [
     "InlineFunctionsPass",
     "KeepNaNPass",
     "LegacyConstantsPass",
+    "LiftRecurrentPass",
     "LowerRecurrentPass",
     "RemoveNoopsPass",
     "RemoveUnusedPass",

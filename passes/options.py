@@ -62,6 +62,9 @@ HELP = {
     "keep them.",
     "StreamOptions.target": "Lower the recurrent nodes for this runtime instead.",
     "ConvertOptions.opset": "The version.",
+    "LiftOptions.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, and lines "
+    "whose first node's name does.",
+    "steps": "The least number of steps of a straight line.",
 }
 """The description of each option, by its name, and by its class where it means something else."""
 
@@ -348,6 +351,22 @@ class StreamOptions(RecurrentOptions):
             )
         if self.lowers:
             self.of_lowering()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiftOptions(Options):
+    """The options of `rnnlower.lift`."""
+
+    target: None = field(default=None, init=False)
+    nodes: Sequence[str] | None = None
+    steps: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nodes is not None:
+            check_strings("nodes", self.nodes)
+        if integer("number of steps", self.steps) < 1:
+            raise OptionError(f"{wording.option('steps')} is {self.steps}; it must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnlower.lifting.replacing import LiftedNode
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets.choosing import KeptNode
@@ -63,6 +64,37 @@ class Report:
             **({"sets": {name: array.tolist() for name, array in self.sets.items()}} if self.sets else {}),
             "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
         } | of_target
+
+
+@dataclasses.dataclass(frozen=True)
+class LiftReport:
+    """The report on lifting.
+
+    Attributes:
+        nodes: The recurrences that were looked at.
+        opset: Version of the default domain.
+        ops_before: Number of nodes by operator in the source, including subgraphs and functions.
+        ops_after: The same of the result.
+        notes: Messages for the user.
+        sets: The inputs that were set, with their values.
+    """
+
+    nodes: Sequence[LiftedNode]
+    opset: int
+    ops_before: Mapping[str, int]
+    ops_after: Mapping[str, int]
+    notes: Sequence[str] = ()
+    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "nodes": [dataclasses.asdict(node) for node in self.nodes],
+            "opset": self.opset,
+            "ops_before": dict(self.ops_before),
+            "ops_after": dict(self.ops_after),
+            "notes": list(self.notes),
+        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnnlower.api import check, convert, inspect, loop, lower, scan, stream, unroll
+    from rnnlower.api import check, convert, inspect, lift, loop, lower, scan, stream, unroll
     from rnnlower.benchmarking.benchmark import bench
     from rnnlower.benchmarking.result import BenchResult, BenchVariant
     from rnnlower.engines.known import engines
@@ -68,6 +68,7 @@ __all__ = [
     "convert",
     "engines",
     "inspect",
+    "lift",
     "loop",
     "lower",
     "probe",
@@ -78,7 +79,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rnnlower.api": ("check", "convert", "inspect", "loop", "lower", "scan", "stream", "unroll"),
+    "rnnlower.api": ("check", "convert", "inspect", "lift", "loop", "lower", "scan", "stream", "unroll"),
     "rnnlower.benchmarking.benchmark": ("bench",),
     "rnnlower.benchmarking.result": ("BenchResult", "BenchVariant"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),

@@ -21,6 +21,7 @@ from rnnlower.inspection import RecurrentNode, find_warnings, inspect_model
 from rnnlower.passes.options import (
     CheckOptions,
     ConvertOptions,
+    LiftOptions,
     LoopOptions,
     LoweringOptions,
     LowerOptions,
@@ -34,7 +35,7 @@ from rnnlower.recurrent.node import Semantics
 if TYPE_CHECKING:
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
-    from rnnlower.passes.reports import Report, StreamReport
+    from rnnlower.passes.reports import LiftReport, Report, StreamReport
     from rnnlower.targets.misfits import Misfit
 
 
@@ -91,6 +92,21 @@ def _lower(model: ir.Model, options: LoweringOptions) -> Report:
     from rnnlower.passes.pipeline import lower_model
 
     return lower_model(model, options)
+
+
+@model_function(LiftOptions)
+def lift(model: ir.Model, options: LiftOptions) -> LiftReport:
+    """Turn Loops, Scans and straight lines that compute an LSTM, GRU or RNN into these operators.
+
+    What is not exactly one of them stays as it is. ``lift.with_report(...)`` also says why.
+
+    Raises:
+        OptionError: An option does not fit the model.
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+    """
+    from rnnlower.passes.lifting import lift_model
+
+    return lift_model(model, options)
 
 
 @model_function(StreamOptions)

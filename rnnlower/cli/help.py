@@ -21,6 +21,7 @@ _EXAMPLES = {
     "scan": "rnnlower scan model.onnx -o scanned.onnx",
     "loop": "rnnlower loop model.onnx -o looped.onnx --node 'encoder*'",
     "lower": "rnnlower lower model.onnx -o lowered.onnx --target openvino",
+    "lift": "rnnlower lift model.onnx -o lifted.onnx",
     "convert": "rnnlower convert model.onnx -o older.onnx --opset 13",
     "verify": "rnnlower verify model.onnx lowered.onnx",
     "inspect": "rnnlower inspect model.onnx",

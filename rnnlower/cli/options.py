@@ -169,6 +169,7 @@ OPTIONS = {
     "nodes": Flag(
         LOWERING, "--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable.", list[str]
     ),
+    "steps": Flag(LOWERING, "--steps N", "The least number of steps of a straight line.", int, least=1),
     "unroll_factor": Flag(LOWERING, "--unroll-factor K", "Time steps per iteration.", int, least=1),
     "semantics": Flag(
         LOWERING, "--semantics ort|spec", "Which to follow where onnxruntime and the ONNX spec differ."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rnnlower.inspection import ModelSummary, Port, RecurrentNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
-    from rnnlower.passes.reports import Report, StreamReport
+    from rnnlower.passes.reports import LiftReport, Report, StreamReport
     from rnnlower.targets import Target
     from rnnlower.targets.misfits import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult
@@ -83,6 +83,22 @@ def print_conversion(
         write(table)
     for name in report.inlined:
         write(f"inlined function {name}")
+    if verification is not None:
+        print_verification(verification, verbose=verbose)
+
+
+def print_lifting(
+    report: LiftReport, verification: VerificationResult | None, *, verbose: bool = False
+) -> None:
+    """Print what was lifted, and the verification."""
+    lifted = [node for node in report.nodes if node.op_type is not None]
+    if lifted:
+        table = new_table("node", "place", "form", "becomes", "direction", "units", optional=("place",))
+        for node in lifted:
+            place = node.path or "main graph"
+            row = (str(node.op_type), str(node.direction), str(node.hidden_size))
+            table.add_row(node.name, place, node.form, *row)
+        write(table)
     if verification is not None:
         print_verification(verification, verbose=verbose)
 

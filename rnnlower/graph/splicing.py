@@ -35,18 +35,7 @@ def replace_outputs(node: ir.Node, results: Sequence[ir.Value]) -> None:
     graph = node.graph
     assert graph is not None
     for old, result in zip(node.outputs, results, strict=True):
-        new = result
-        if old.is_graph_output() and (not _is_made_in(graph, result) or result.is_graph_output()):
-            identity = ir.node("Identity", [result], name=f"{old.name}/Identity")
-            graph.insert_before(node, identity)
-            new = identity.outputs[0]
-            new.type, new.shape = old.type, old.shape
-        keeps_name = old.is_graph_output()
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        if keeps_name:
-            # A graph output has the declared type and shape.
-            new.type, new.shape = old.type or new.type, old.shape or new.shape
-            new.name, old.name = old.name, None
+        replace_value(graph, node, old, result)
     inputs = [value for value in node.inputs if value is not None]
     graph.remove(node, safe=True)
     detach([node])
@@ -58,6 +47,22 @@ def take_place(new: ir.Value, old: ir.Value) -> None:
     new.type, new.shape = old.type, old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     new.name, old.name = old.name, None
+
+
+def replace_value(graph: ir.Graph, node: ir.Node, old: ir.Value, result: ir.Value) -> None:
+    """Replace a value by one that exists before a node; the name and position of a graph output stay."""
+    new = result
+    if old.is_graph_output() and (not _is_made_in(graph, result) or result.is_graph_output()):
+        identity = ir.node("Identity", [result], name=f"{old.name}/Identity")
+        graph.insert_before(node, identity)
+        new = identity.outputs[0]
+        new.type, new.shape = old.type, old.shape
+    keeps_name = old.is_graph_output()
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if keeps_name:
+        # A graph output has the declared type and shape.
+        new.type, new.shape = old.type or new.type, old.shape or new.shape
+        new.name, old.name = old.name, None
 
 
 def _is_made_in(graph: ir.Graph, value: ir.Value) -> bool:

@@ -3,6 +3,7 @@
 from rnnlower.reporting.content import (
     bench_sections,
     conversion_sections,
+    lifting_sections,
     lowering_sections,
     model_facts,
     result_section,
@@ -17,6 +18,7 @@ __all__ = [
     "bench_sections",
     "check_report",
     "conversion_sections",
+    "lifting_sections",
     "lowering_sections",
     "model_facts",
     "result_section",

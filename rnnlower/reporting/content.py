@@ -20,7 +20,7 @@ from rnnlower.wording import counted, steps_of_call
 if TYPE_CHECKING:
     from rnnlower.benchmarking.result import BenchResult, Timing
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.reports import Report, StreamReport
+    from rnnlower.passes.reports import LiftReport, Report, StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult
 
 _MOST_DRAWN = 4
@@ -190,6 +190,18 @@ def _op_counts(before: Mapping[str, int], after: Mapping[str, int]) -> str:
         return shown
     summary = f"<summary>{len(same)} operators are unchanged</summary>"
     return f"{shown}<details>{summary}{table(header, same)}</details>"
+
+
+def lifting_sections(source: ModelFacts, lifted: ir.Model, report: LiftReport) -> Iterator[Section]:
+    """Yield the section on what was lifted, and on what stays."""
+    header = ("node", "place", "form", "becomes", "direction", "units")
+    rows = [
+        (node.name, node.path or "main graph", node.form, node.op_type, node.direction, node.hidden_size)
+        for node in report.nodes
+        if node.op_type is not None
+    ]
+    body = table(header, rows) if rows else paragraphs(["Nothing was lifted."])
+    yield Section("What was lifted", body + paragraphs([*report.notes]))
 
 
 def conversion_sections(source: ModelFacts, converted: ir.Model, report: OpsetReport) -> Iterator[Section]:

@@ -198,6 +198,18 @@ SEQUENCE = """
     }
 """
 
+SCANS = """
+    main (float[3, 1, 2] x, float[1, 2] h) => (float[3, 1, 2] y, float[3, 1, 2] z)
+    <float[2, 2] W = {1, 2, 3, 4}, float[2, 2] R = {1, 2, 3, 4}> {
+        a, y = Scan <num_scan_inputs = 1, body = b (float[1, 2] v, float[1, 2] t)
+            => (float[1, 2] u, float[1, 2] w)
+            { p = MatMul (t, W)  q = MatMul (v, R)  r = Add (p, q)  u = Tanh (r)  w = Identity (u) }> (h, x)
+        d, z = Scan <num_scan_inputs = 1, body = e (float[1, 2] k, float[1, 2] l)
+            => (float[1, 2] m, float[1, 2] n)
+            { f = MatMul (l, W)  g = MatMul (k, R)  i = Add (f, g)  m = Relu (i)  n = Identity (m) }> (h, y)
+    }
+"""
+
 
 def is_a(*op_types: str) -> Callable[[ir.Node], bool]:
     return lambda node: node.op_type in op_types
@@ -222,6 +234,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "InlineFunctionsPass": (passes.InlineFunctionsPass, FUNCTION),
     "KeepNaNPass": (lambda: passes.KeepNaNPass(["Tanh"]), MASKED),
     "LegacyConstantsPass": (passes.LegacyConstantsPass, LEGACY),
+    "LiftRecurrentPass": (passes.LiftRecurrentPass, SCANS),
     "LowerRecurrentPass": (lambda: passes.LowerRecurrentPass("scan"), GATED),
     "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),
     "RemoveUnusedPass": (passes.RemoveUnusedPass, UNUSED),

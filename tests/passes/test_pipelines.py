@@ -22,7 +22,7 @@ from rnnlower.graph import restoring
 from rnnlower.passes import options
 from rnnlower.targets import adapting
 
-FUNCTIONS = ("unroll", "scan", "loop", "lower", "stream", "convert", "check")
+FUNCTIONS = ("unroll", "scan", "loop", "lower", "lift", "stream", "convert", "check")
 CONSTANT = """
     <ir_version: 8, opset_import: ["" : 17]>
     main (float[2] x) => (float[2] y)
@@ -82,7 +82,13 @@ def test_pipelines_that_move_no_opset_remember_no_model(
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("pipeline", "PIPELINE"), ("streaming", "STREAM"), ("converting", "CONVERT"), ("checking", "CHECK")],
+    [
+        ("pipeline", "PIPELINE"),
+        ("streaming", "STREAM"),
+        ("converting", "CONVERT"),
+        ("checking", "CHECK"),
+        ("lifting", "LIFT"),
+    ],
 )
 def test_every_step_says_what_the_graph_is_before_and_after(module: str, name: str) -> None:
     pipelines = importlib.import_module(f"rnnlower.passes.{module}")

@@ -12,6 +12,7 @@ from rnnlower.cli.running import tell_of_rounding
 from rnnlower.errors import OptionError
 from rnnlower.passes.options import (
     ConvertOptions,
+    LiftOptions,
     LoopOptions,
     LowerOptions,
     ScanOptions,
@@ -44,12 +45,12 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         if reading.get("dequantize") and getattr(options, "nodes", None):
             reading["dequantize"] = report.dequantized
         verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
-        kind = {"stream": "stream", "convert": "conversion"}.get(name, "lowering")
+        kind = {"lift": "lifting", "stream": "stream", "convert": "conversion"}.get(name, "lowering")
         run.report(verification, lambda source: getattr(reporting, f"{kind}_sections")(source, own, report))
         if run.shows_words:
             getattr(tables, f"print_{kind}")(report, verification, verbose=showing.verbose)
         lowering = getattr(report, "lowering", report)
-        if name != "convert" and lowering is not None:
+        if name not in ("convert", "lift") and lowering is not None:
             tell_of_rounding(lowering, verification, showing.quiet)
         run.finish(report.to_dict(), verification)
 
@@ -84,6 +85,11 @@ REWRITINGS = [
         "lower",
         LowerOptions,
         "Rewrite the recurrent nodes that a runtime lacks or gets wrong into ops that it has.",
+    ),
+    _rewriting(
+        "lift",
+        LiftOptions,
+        "Turn Loops, Scans and straight lines that compute an LSTM, GRU or RNN into these operators.",
     ),
     _rewriting(
         "stream",

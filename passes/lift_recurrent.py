@@ -1,0 +1,147 @@
+"""Lifting of recurrences: a Loop, a Scan or a straight line that computes an LSTM, GRU or RNN becomes one.
+
+Before::
+
+    (float[T, 1, 2] X, float[1, 2] h) => (float[T, 1, 2] Y)
+    <float[2, 2] W = {1, 2, 3, 4}, float[2, 2] R = {5, 6, 7, 8}> {
+        last, Y = Scan <num_scan_inputs = 1, body = step (float[1, 2] before, float[1, 2] x)
+        => (float[1, 2] after, float[1, 2] y) {
+            input = MatMul (x, W)
+            kept = MatMul (before, R)
+            sum = Add (input, kept)
+            after = Tanh (sum)
+            y = Identity (after)
+        }> (h, X)
+    }
+
+After ``LiftRecurrentPass()``::
+
+    (float[T, 1, 2] X, float[1, 2] h) => (float[T, 1, 2] Y)
+    <float[1, 2, 2] W = {1, 3, 2, 4}, float[1, 2, 2] R = {5, 7, 6, 8},
+     int64[1] first = {0}, int64[1] second = {1}> {
+        start = Unsqueeze (h, first)
+        all, last = RNN <hidden_size = 2> (X, W, R, , , start)
+        Y = Squeeze (all, second)
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.frames import scan_frame
+from rnnlower.lifting.lines import find_chains, match_line
+from rnnlower.lifting.loops import loop_frame
+from rnnlower.lifting.replacing import LiftedNode, Lifter
+from rnnlower.lifting.straightening import Straightener
+from rnnlower.passes.base import Pass
+from rnnlower.recurrent.finding import matches
+from rnnlower.recurrent.node import Semantics, check_semantics
+
+_FRAMES = {"Loop": loop_frame, "Scan": scan_frame}
+
+
+def _lifted_nodes_are_gone(model: ir.Model, lifting: LiftRecurrentPass) -> bool:
+    """Return whether no Loop or Scan that was lifted is left."""
+    gone = {(each.path, each.name) for each in lifting.lifted if each.op_type and each.form != "line"}
+    return not gone & {(located.path, located.name) for located, _ in _frames(model)}
+
+
+class LiftRecurrentPass(Pass):
+    """Replaces recurrences in other forms by recurrent nodes, where the equations are exactly theirs.
+
+    Args:
+        nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
+        steps: The least number of steps of a straight line.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
+
+    Attributes:
+        lifted: What was looked at: what was lifted, and for the rest why it stays.
+    """
+
+    ENSURES = (_lifted_nodes_are_gone,)
+
+    def __init__(
+        self, nodes: Sequence[str] | None = None, *, steps: int = 2, semantics: Semantics = "ort"
+    ) -> None:
+        super().__init__()
+        check_semantics(semantics)
+        self._nodes, self._steps, self._semantics = nodes, steps, semantics
+        self.lifted: list[LiftedNode] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Lift the recurrences."""
+        self.lifted = []
+        lifter = Lifter(model, self.facts, NameSource(names_in(model)), self._semantics)
+        for located, owner in list(_frames(model)):
+            if self._nodes is not None and not any(matches(located, pattern) for pattern in self._nodes):
+                continue
+            form = located.node.op_type.lower()
+            try:
+                frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
+                self.lifted += lifter.lift(located, frame)
+            except NotLiftableError as error:
+                self.lifted.append(LiftedNode(located.name, located.path, form, reason=str(error)))
+        for graph, path in _graphs(model):
+            self._lift_lines(model, graph, path)
+        return ir.passes.PassResult(model, modified=any(each.op_type for each in self.lifted))
+
+    def _lift_lines(self, model: ir.Model, graph: ir.Graph, path: str) -> None:
+        straightener = Straightener(model, self.facts, NameSource(names_in(model)))
+        failed: list[tuple[list[ir.Value], LiftedNode]] = []
+        for chain in list(find_chains(self.facts, graph)):
+            first = chain[1].producer()
+            if first is None or any(_is_gone(value) for value in chain):
+                continue
+            located = Located(first, first.name or f"{first.op_type}", path, default_opset(model))
+            if self._nodes is not None and not any(matches(located, pattern) for pattern in self._nodes):
+                continue
+            try:
+                line = match_line(self.facts, graph, chain, self._semantics)
+                if len(line.steps) < self._steps:
+                    reason = f"it has {len(line.steps)} steps, and a line has at least {self._steps}"
+                    raise NotLiftableError(reason)
+                self.lifted.append(straightener.lift(located, graph, line))
+            except NotLiftableError as error:
+                failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
+        self.lifted += [kept for chain, kept in failed if not any(map(_is_gone, chain))]
+
+
+def _is_gone(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.graph is None
+
+
+def _graphs(model: ir.Model) -> Iterator[tuple[ir.Graph, str]]:
+    """Yield the main graph and those of branches and bodies, with their paths."""
+    found = {model.graph: ""}
+    for node, path in walk(model.graph):
+        for attribute, graph in zip(_graph_attributes(node), subgraphs_of(node), strict=True):
+            name = f"{node.name}/{attribute}"
+            found[graph] = f"{path}/{name}" if path else name
+    yield from found.items()
+
+
+def _frames(model: ir.Model) -> Iterator[tuple[Located, ir.Node | None]]:
+    """Yield the Loop and Scan nodes of a model, the inner ones first, each with the node around it."""
+    opset = default_opset(model)
+
+    def nested(graph: ir.Graph, path: str, owner: ir.Node | None) -> Iterator[tuple[Located, ir.Node | None]]:
+        for index, node in enumerate(graph):
+            name = node.name or f"{node.op_type}_{index}"
+            for attribute, body in zip(_graph_attributes(node), subgraphs_of(node), strict=True):
+                inner = f"{path}/{name}/{attribute}" if path else f"{name}/{attribute}"
+                yield from nested(body, inner, node)
+            if not node.domain and node.op_type in _FRAMES:
+                yield Located(node, name, path, opset), owner
+
+    yield from nested(model.graph, "", None)
+
+
+def _graph_attributes(node: ir.Node) -> list[str]:
+    return [name for name, attribute in node.attributes.items() if attribute.type == ir.AttributeType.GRAPH]

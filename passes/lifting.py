@@ -1,0 +1,83 @@
+"""The pipeline of lift."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.walk import count_ops, default_opset
+from rnnlower.lifting.replacing import LiftedNode
+from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+from rnnlower.passes.options import LiftOptions
+from rnnlower.passes.reports import LiftReport
+from rnnlower.passes.steps import settling
+from rnnlower.passes.steps.work import Step, Work, run
+
+
+@dataclasses.dataclass
+class LiftWork(Work):
+    """The data that the steps of lift share.
+
+    Attributes:
+        lifted: What was looked at: what was lifted, and for the rest why it stays.
+    """
+
+    options: LiftOptions
+    lifted: Sequence[LiftedNode] = ()
+
+
+def lift_model(model: ir.Model, options: LiftOptions) -> LiftReport:
+    """Lift the model's recurrences in place. A failure leaves it half changed: it is to be a copy.
+
+    Raises:
+        OptionError: An option does not fit the model.
+    """
+    options.tell("preparing")
+    before = count_ops(model)
+    work = run(LIFT, LiftWork(model, options))
+    return LiftReport(work.lifted, default_opset(model), before, count_ops(model), work.notes, work.sets)
+
+
+def _lift(work: LiftWork) -> None:
+    """Lift.
+
+    Before: Loops, Scans and straight lines that compute an LSTM, GRU or RNN. After: these operators.
+    """
+    work.options.tell("lifting")
+    lifting = LiftRecurrentPass(
+        work.options.nodes, steps=work.options.steps, semantics=work.options.semantics
+    )
+    lifting(work.model, work.facts)
+    work.lifted = lifting.lifted
+    work.notes += [
+        f"{node.form} {f'{node.path}/{node.name}' if node.path else node.name!r} stays: {node.reason}"
+        for node in work.lifted
+        if node.reason is not None
+    ]
+    if not work.lifted:
+        work.notes.append(
+            "nothing to lift: there is no Loop, no Scan and no straight line of recurrent cells"
+        )
+
+
+def _legacy_constants(work: LiftWork) -> None:
+    """Suit an old IR version, where something was lifted.
+
+    Before: initializers that are no inputs, which IR version 3 lacks. After: Constant nodes there.
+    """
+    if any(node.op_type for node in work.lifted):
+        settling.legacy_constants(work)
+
+
+LIFT: Sequence[Step[LiftWork]] = (
+    Step(settling.freeze_dims, "The number of iterations may follow from sizes.", when=("fixes_sizes",)),
+    Step(settling.set_inputs, "Conditions and weights may follow from inputs.", when=("sets",)),
+    Step(settling.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
+    Step(settling.simplify_model, "Conditions of a Loop may be constants.", when=("folds",)),
+    Step(_lift, "What is constant is known."),
+    Step(_legacy_constants, "In old IR versions every initializer is an input."),
+    Step(settling.strip, "Messages name nodes.", when=("strip",)),
+)
+"""The steps of lift, in order."""

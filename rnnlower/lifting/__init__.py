@@ -1,0 +1,5 @@
+"""Lifting: a recurrence written as a Loop, a Scan or a straight line becomes an LSTM, GRU or RNN.
+
+The step is read as equations, not as a pattern of nodes (`forms.py`, `evaluation.py`), and compared with
+those of the cells (`cells.py`). What does not agree exactly stays as it is.
+"""

@@ -1,0 +1,235 @@
+"""The search for cells in the step of a frame."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import captured
+from rnnlower.lifting.cells import Cell, match_cell
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.evaluation import Evaluator
+from rnnlower.lifting.forms import Atoms, Form
+from rnnlower.lifting.frames import Frame, Series, State, root
+from rnnlower.recurrent.node import Semantics
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An input of a cell.
+
+    Attributes:
+        series: The tensor with one element for each step; ``None`` for the states of another cell.
+        cell: The position of that other cell.
+        tags: The axes of an element: ``B`` for rows.
+        size: The number of features.
+    """
+
+    series: Series | None
+    cell: int | None
+    tags: tuple[str, ...]
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A cell that was found in a step.
+
+    Attributes:
+        cell: The cell.
+        sources: Its inputs by the first of their atoms.
+        states: H, and C of an LSTM.
+        tags: The axes of H in a step.
+        shape: Its shape, with 1 for rows.
+        hidden: H(t) in the step.
+        evaluator: Knows the forms of the step.
+        reverse: Whether the last time step comes first.
+        mask: The series that says which rows have not ended.
+    """
+
+    cell: Cell
+    sources: Mapping[int, Source]
+    states: Sequence[State]
+    tags: tuple[str, ...]
+    shape: tuple[int, ...]
+    hidden: ir.Value
+    evaluator: Evaluator
+    reverse: bool
+    mask: Series | None
+
+    @property
+    def hidden_form(self) -> Form:
+        """The form of H(t)."""
+        return self.evaluator.form(self.hidden)
+
+
+def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[Found]:
+    """Return the cells of which a step consists, those first that others read.
+
+    Raises:
+        NotLiftableError: Some of the step is not part of a cell.
+    """
+    if not frame.states:
+        raise NotLiftableError("it carries no state")
+    found: list[Found] = []
+    for group in _groups(frame):
+        found.append(_find(facts, frame, group, found, semantics))
+    return found
+
+
+def _groups(frame: Frame) -> list[list[State]]:
+    """Return the states that depend on each other, in the order of computation."""
+    by_input = {state.before: state for state in frame.states}
+    direct = {
+        state.before: {by_input[v] for v in _reads(state.after) if v in by_input} for state in frame.states
+    }
+    reach = {state.before: set(direct[state.before]) for state in frame.states}
+    for _ in frame.states:
+        for state in frame.states:
+            for other in list(reach[state.before]):
+                reach[state.before] |= reach[other.before]
+    groups: list[list[State]] = []
+    for state in frame.states:
+        mutual = [
+            other
+            for other in frame.states
+            if other is state or (other in reach[state.before] and state in reach[other.before])
+        ]
+        if not any(state in group for group in groups):
+            groups.append(mutual)
+    return sorted(groups, key=lambda group: len(reach[group[0].before]))
+
+
+def _reads(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the values that a value depends on within its graph, itself included."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        this = pending.pop()
+        if this in seen:
+            continue
+        seen.add(this)
+        yield this
+        producer = this.producer()
+        if producer is not None:
+            pending += [each for each in (*producer.inputs, *captured(producer)) if each is not None]
+
+
+def row_tags(facts: Facts, value: ir.Value) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the tags of a state or an element of a series, and its shape with 1 for rows.
+
+    Raises:
+        NotLiftableError: More than one axis besides that of the features has several elements.
+    """
+    dims = facts.dims(value)
+    if dims is None or not dims or not isinstance(dims[-1], int):
+        raise NotLiftableError(f"the number of features of {value.name!r} is not known")
+    rows = [axis for axis, dim in enumerate(dims[:-1]) if dim != 1]
+    if len(rows) > 1:
+        raise NotLiftableError(f"{value.name!r} has more than one axis of rows")
+    tags = tuple("B" if axis in rows else "" for axis in range(len(dims)))
+    return tags, (*(1 for _ in dims[:-1]), dims[-1])
+
+
+def _find(
+    facts: Facts, frame: Frame, group: Sequence[State], before: Sequence[Found], semantics: Semantics
+) -> Found:
+    if len(group) > 2:
+        raise NotLiftableError("more than two states depend on each other")
+    atoms = Atoms()
+    known: dict[ir.Value, Form] = {}
+    sources: dict[int, Source] = {}
+    blocks = {}
+    for state in group:
+        tags, shape = row_tags(facts, state.before)
+        known[state.before] = atoms.given(state, shape, tags)
+        blocks[state] = atoms.block(int(known[state.before].ids.flat[0]))
+    for series in frame.given:
+        type_ = facts.type(series.inner)
+        if type_ is not None and type_.dtype == ir.DataType.BOOL:
+            continue
+        tags, shape = row_tags(facts, series.inner)
+        known[series.inner] = atoms.given(series, shape, tags)
+        if series.is_kept:
+            tags = (*tags[: series.axis], *tags[series.axis + 1 :])
+        sources[int(known[series.inner].ids.flat[0])] = Source(series, None, tags, shape[-1])
+    for number, other in enumerate(before):
+        form = atoms.given(other.cell, other.shape, other.tags)
+        known |= {root(other.states[0].after): form, other.hidden: form}
+        sources[int(form.ids.flat[0])] = Source(None, number, other.tags, other.cell.hidden_size)
+    evaluator = Evaluator(facts, atoms, known, frame.aliases)
+    results, mask = _unmasked(frame, group)
+    everywhere = None if mask is None else facts.constant(mask.outer)
+    if everywhere is not None and everywhere.all():
+        mask = None
+    new = [evaluator.form(result) for result in results]
+    reasons = []
+    for order in (0, -1) if len(group) == 2 else (0,):
+        numbers = [0, 1][::-1] if order else [0, 1]
+        numbers = numbers[: len(group)] if len(group) == 2 else [0]
+        states = [group[number] for number in numbers]
+        forms = [new[number].flat() for number in numbers]
+        sizes = {blocks[state].size for state in states} | {form.constant.size for form in forms}
+        if len(sizes) != 1:
+            raise NotLiftableError("the states have different sizes")
+        try:
+            cell = match_cell(atoms, [blocks[state] for state in states], forms, semantics)
+        except NotLiftableError as error:
+            reasons.append(str(error))
+            continue
+        used = {start: sources[start] for start in cell.W}
+        first = known[states[0].before]
+        reverse = _direction(used, before, mask)
+        return Found(
+            cell, used, states, first.tags, first.shape, results[numbers[0]], evaluator, reverse, mask
+        )
+    raise NotLiftableError(reasons[0])
+
+
+def _direction(sources: Mapping[int, Source], before: Sequence[Found], mask: Series | None) -> bool:
+    directions = {
+        source.series.reverse if source.series is not None else before[source.cell or 0].reverse
+        for source in sources.values()
+    }
+    if mask is not None:
+        directions.add(mask.reverse)
+    if len(directions) > 1:
+        raise NotLiftableError("a step reads one input forward and another one backward")
+    if not directions:
+        raise NotLiftableError("the step reads no input")
+    return directions.pop()
+
+
+def _unmasked(frame: Frame, group: Sequence[State]) -> tuple[list[ir.Value], Series | None]:
+    """Return the new states without the choice between them and the old ones, and the series that chooses."""
+    results, masks = [], set()
+    for state in group:
+        result = root(state.after)
+        producer = result.producer()
+        mask = None
+        if producer is not None and producer.op_type == "Where" and producer.inputs[2] is state.before:
+            mask = next((each for each in frame.given if each.inner is producer.inputs[0]), None)
+            inner = producer.inputs[1]
+            if mask is None or inner is None:
+                raise NotLiftableError("the rows that keep their state are not chosen by a series")
+            result = root(inner)
+        masks.add(mask)
+        results.append(result)
+    if len(masks) > 1:
+        raise NotLiftableError("the states of a row do not end at the same time")
+    return results, masks.pop()
+
+
+def is_hidden(found: Found, form: Form) -> bool:
+    """Return whether a form is H(t)."""
+    mine, other = found.hidden_form.flat().merged(), form.flat().merged()
+    if mine.constant.shape != other.constant.shape:
+        return False
+    if mine.ids.shape == other.ids.shape and (mine.ids == other.ids).all():
+        return np.array_equal(mine.coefs, other.coefs) and np.array_equal(mine.constant, other.constant)
+    atoms = found.evaluator.atoms
+    return all(atoms.polynomial(mine, j) == atoms.polynomial(other, j) for j in range(mine.constant.size))

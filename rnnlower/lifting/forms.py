@@ -1,0 +1,391 @@
+"""Tensors as affine forms: each element is a sum of atoms with coefficients, plus a constant.
+
+An atom is a number that the step gets (of the input or a state), an activation of a form, a product of atoms,
+or the name of a longer form. Equal equations have equal forms, however they are spelled as operators.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rnnlower.lifting.errors import NotLiftableError
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Monomial = tuple[int, ...]
+Polynomial = dict[Monomial, float]
+"""The coefficient of each product of atoms; the key of the constant is empty."""
+
+_SHORT = 3
+"""The most atoms of an element that is multiplied out; a longer one is named first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """An activation function, with the parameters that cannot be moved into weights."""
+
+    name: str
+    alpha: float | None = None
+    beta: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """A tensor of sums.
+
+    Attributes:
+        ids: The atoms of each element, ``[count, *shape]``, or ``[count, 1, ...]`` if all have the same ones.
+        coefs: Their coefficients, ``[count, *shape]``.
+        constant: The constants, of the tensor's shape.
+        tags: For each axis ``""``, or a letter for one that stands for any number of rows or time steps, and
+            has the size 1 here.
+    """
+
+    ids: Ids
+    coefs: Floats
+    constant: Floats
+    tags: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, with 1 for the axes that have a tag."""
+        return self.constant.shape
+
+    @property
+    def is_constant(self) -> bool:
+        """True if there are no atoms."""
+        return not self.coefs.any()
+
+    @property
+    def is_shared(self) -> bool:
+        """True if all elements have the same atoms."""
+        return self.ids.size == len(self.ids)
+
+    def moved(self, move: Callable[[np.ndarray], np.ndarray], tags: Sequence[str]) -> Form:
+        """Return the form whose elements an array function moves, for instance a transposition.
+
+        The function must accept arrays with any of the tensor's elements, one atom of each at a time.
+        """
+        constant = move(self.constant)
+        coefs = np.empty((len(self.coefs), *constant.shape))
+        for number, each in enumerate(self.coefs):
+            coefs[number] = move(each)
+        if self.is_shared:
+            ids = self.ids.reshape(-1, *(1 for _ in constant.shape))
+        else:
+            ids = np.empty((len(self.ids), *constant.shape), np.int64)
+            for number, row in enumerate(self.ids):
+                ids[number] = move(np.broadcast_to(row, self.shape))
+        return Form(ids, coefs, constant, tuple(tags))
+
+    def reshaped(self, shape: Sequence[int], tags: Sequence[str]) -> Form:
+        """Return the form in another shape."""
+        return self.moved(lambda array: array.reshape(shape), tags)
+
+    def scaled(self, factor: Floats, tags: Sequence[str]) -> Form:
+        """Return the product with a constant tensor."""
+        shape = np.broadcast_shapes(self.shape, factor.shape)
+        wide = self.broadcast(shape)
+        return Form(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags))
+
+    def broadcast(self, shape: tuple[int, ...]) -> Form:
+        """Return the form in a larger shape; its tags are those of the last axes."""
+        front = len(shape) - len(self.shape)
+        tags = ("",) * front + self.tags
+        lead = (1,) * front
+        coefs = self.coefs.reshape(len(self.coefs), *lead, *self.shape)
+        ids = self.ids.reshape(len(self.ids), *lead, *self.ids.shape[1:])
+        wide = np.broadcast_to(coefs, (len(coefs), *shape))
+        if not self.is_shared:
+            ids = np.broadcast_to(ids, wide.shape)
+        return Form(ids, wide, np.broadcast_to(self.constant, shape), tags)
+
+    def flat(self) -> Form:
+        """Return the form as a vector."""
+        return self.moved(lambda array: array.reshape(-1), ("",))
+
+    def merged(self) -> Form:
+        """Return the form with each atom once per element, and without atoms that no element has."""
+        if self.is_shared:
+            ids, where = np.unique(self.ids.reshape(-1), return_inverse=True)
+            coefs = np.zeros((len(ids), *self.shape))
+            np.add.at(coefs, where.reshape(-1), self.coefs)
+            used = coefs.any(axis=tuple(range(1, coefs.ndim)))
+            ids, coefs = ids[used], coefs[used]
+            return Form(ids.reshape(-1, *(1 for _ in self.shape)), coefs, self.constant, self.tags)
+        order = np.argsort(self.ids, axis=0, kind="stable")
+        ids = np.take_along_axis(self.ids, order, axis=0)
+        coefs = np.take_along_axis(self.coefs, order, axis=0)
+        for number in range(1, len(ids)):
+            same = ids[number] == ids[number - 1]
+            coefs[number] += np.where(same, coefs[number - 1], 0)
+            coefs[number - 1] = np.where(same, 0, coefs[number - 1])
+        # What is not zero moves to the front.
+        order = np.argsort(coefs == 0, axis=0, kind="stable")
+        ids, coefs = np.take_along_axis(ids, order, axis=0), np.take_along_axis(coefs, order, axis=0)
+        used = coefs.any(axis=tuple(range(1, coefs.ndim)))
+        return Form(ids[used], coefs[used], self.constant, self.tags)
+
+
+def constant_form(array: np.ndarray) -> Form:
+    """Return the form of a constant tensor."""
+    values = np.asarray(array, np.float64)
+    none = np.zeros((0, *values.shape))
+    return Form(none.astype(np.int64), none, values, ("",) * values.ndim)
+
+
+def joined(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
+    """Return the concatenation of forms."""
+    count = max(len(form.ids) for form in forms)
+    constant = np.concatenate([form.constant for form in forms], axis)
+    ids, coefs = [], []
+    for form in forms:
+        missing = count - len(form.ids)
+        rows = np.broadcast_to(form.ids, form.coefs.shape)
+        ids.append(np.concatenate([rows, np.zeros((missing, *form.shape), np.int64)]))
+        coefs.append(np.concatenate([form.coefs, np.zeros((missing, *form.shape))]))
+    return Form(np.concatenate(ids, axis + 1), np.concatenate(coefs, axis + 1), constant, tuple(tags))
+
+
+def added(first: Form, second: Form, tags: Sequence[str]) -> Form:
+    """Return the sum of two forms."""
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    pair = [form.broadcast(shape) for form in (first, second)]
+    constant = pair[0].constant + pair[1].constant
+    coefs = np.concatenate([form.coefs for form in pair])
+    if all(form.is_shared for form in pair):
+        ids = np.concatenate([form.ids.reshape(-1, *(1 for _ in shape)) for form in pair])
+    else:
+        ids = np.concatenate([np.broadcast_to(form.ids, form.coefs.shape) for form in pair])
+    return Form(ids, coefs, constant, tuple(tags)).merged()
+
+
+def multiplied(form: Form, matrix: Floats) -> Form:
+    """Return the matrix product of a form, over its last axis, with a constant matrix."""
+    lead = form.shape[:-1]
+    if int(np.prod(lead)) != 1:
+        raise NotLiftableError("a product takes several rows of a state at once")
+    vector = form.flat().merged()
+    tags = form.tags
+    shape = (*lead, matrix.shape[1])
+    constant = (vector.constant @ matrix).reshape(shape)
+    if vector.is_shared:
+        coefs, ids = vector.coefs @ matrix, vector.ids.reshape(-1)
+    else:
+        rows = np.broadcast_to(vector.ids, vector.coefs.shape)
+        ids, where = np.unique(rows.reshape(-1), return_inverse=True)
+        dense = np.zeros((len(ids), vector.shape[0]))
+        columns = np.broadcast_to(np.arange(vector.shape[0]), rows.shape)
+        np.add.at(dense, (where.reshape(-1), columns.reshape(-1)), vector.coefs.reshape(-1))
+        coefs = dense @ matrix
+    return Form(ids.reshape(-1, *(1 for _ in shape)), coefs.reshape(-1, *shape), constant, tags).merged()
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A run of atoms that were made together.
+
+    Attributes:
+        start: The first of them.
+        size: Their number.
+        kind: ``given``, ``function`` or ``form``.
+        form: For functions their arguments, for forms the sums that the atoms stand for, both as vectors.
+        function: The activation.
+        source: A key of what is given.
+    """
+
+    start: int
+    size: int
+    kind: str
+    form: Form | None = None
+    function: Function | None = None
+    source: object = None
+
+
+class Atoms:
+    """The atoms of one analysis."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._starts: list[int] = []
+        self._products: dict[Monomial, int] = {}
+        self._factors: dict[int, Monomial] = {}
+        self._count = 0
+
+    def _new(self, size: int, kind: str, **of_block: object) -> Block:
+        block = Block(self._count, size, kind, **of_block)  # type: ignore[arg-type]
+        self._blocks.append(block)
+        self._starts.append(self._count)
+        self._count += size
+        return block
+
+    def given(self, source: object, shape: Sequence[int], tags: Sequence[str]) -> Form:
+        """Return a tensor of new atoms that nothing more is known about."""
+        return _of_block(self._new(int(np.prod(shape)), "given", source=source), shape, tags)
+
+    def function(self, function: Function, form: Form) -> Form:
+        """Return an activation of each element."""
+        argument = form.merged()
+        block = self._new(argument.constant.size, "function", form=argument.flat(), function=function)
+        return _of_block(block, form.shape, form.tags)
+
+    def product(self, first: Form, second: Form, tags: Sequence[str]) -> Form:
+        """Return the product of two tensors, element by element."""
+        first, second = first.merged(), second.merged()
+        for one, other in ((first, second), (second, first)):
+            if one.is_constant:
+                return other.scaled(one.constant, tags).merged()
+        shape = np.broadcast_shapes(first.shape, second.shape)
+        first, second = (self._short(form).broadcast(shape) for form in (first, second))
+        total = constant_form(first.constant * second.constant)
+        for one, factor in ((first, second.constant), (second, first.constant)):
+            total = added(total, one_without_constant(one).scaled(factor, tags), tags)
+        for left in range(len(first.ids)):
+            for right in range(len(second.ids)):
+                pairs = np.stack(
+                    np.broadcast_arrays(first.ids[left], second.ids[right], first.constant)[:2]
+                ).reshape(2, -1)
+                ids = np.array([self._product(int(a), int(b)) for a, b in pairs.T], np.int64)
+                coefs = first.coefs[left] * second.coefs[right]
+                one = Form(ids.reshape(1, *shape), coefs[np.newaxis], np.zeros(shape), tuple(tags))
+                total = added(total, one, tags)
+        return dataclasses.replace(total, tags=tuple(tags))
+
+    def _short(self, form: Form) -> Form:
+        if len(form.ids) <= _SHORT:
+            return form
+        block = self._new(form.constant.size, "form", form=form.flat())
+        return _of_block(block, form.shape, form.tags)
+
+    def _product(self, first: int, second: int) -> int:
+        monomial = tuple(sorted((*self.factors(first), *self.factors(second))))
+        if monomial not in self._products:
+            number = self._new(1, "product").start
+            self._products[monomial], self._factors[number] = number, monomial
+        return self._products[monomial]
+
+    def factors(self, atom: int) -> Monomial:
+        """Return the atoms whose product an atom is: itself, if it is none."""
+        return self._factors.get(atom, (atom,))
+
+    def block(self, atom: int) -> Block:
+        """Return the block of an atom."""
+        return self._blocks[bisect.bisect_right(self._starts, atom) - 1]
+
+    def kind(self, atom: int) -> str:
+        """Return the kind of an atom's block."""
+        return self.block(atom).kind
+
+    def argument(self, atoms: Sequence[int]) -> Form:
+        """Return the forms behind atoms, one element for each."""
+        blocks = [self.block(atom) for atom in atoms]
+        runs: list[tuple[Block, list[int]]] = []
+        for block, atom in zip(blocks, atoms, strict=True):
+            if not runs or runs[-1][0] is not block:
+                runs.append((block, []))
+            runs[-1][1].append(atom - block.start)
+        parts = []
+        for block, places in runs:
+            assert block.form is not None
+            parts.append(block.form.moved(lambda array, at=places: array[at], ("",)))  # type: ignore[misc]
+        return parts[0] if len(parts) == 1 else joined(parts, 0, ("",))
+
+    def polynomial(self, form: Form, place: int) -> Polynomial:
+        """Return an element of a vector as a polynomial, with the forms of named sums put in."""
+        found: Polynomial = {}
+        if form.constant[place]:
+            found[()] = float(form.constant[place])
+        shared = form.is_shared
+        for number in range(len(form.ids)):
+            coef = float(form.coefs[number, place])
+            if coef:
+                atom = int(form.ids[number].reshape(-1)[0] if shared else form.ids[number, place])
+                self._add(found, self.factors(atom), coef)
+        return {key: value for key, value in found.items() if value}
+
+    def expanded(self, atom: int, coef: float) -> Polynomial:
+        """Return an atom, times a coefficient, with the forms of named sums put in."""
+        found: Polynomial = {}
+        self._add(found, self.factors(atom), coef)
+        return found
+
+    def _add(self, found: Polynomial, factors: Monomial, coef: float) -> None:
+        for number, atom in enumerate(factors):
+            block = self.block(atom)
+            if block.kind == "form":
+                assert block.form is not None
+                rest = (*factors[:number], *factors[number + 1 :])
+                for inner, factor in self.polynomial(block.form, atom - block.start).items():
+                    self._add(found, tuple(sorted((*inner, *rest))), factor * coef)
+                return
+        found[factors] = found.get(factors, 0.0) + coef
+
+    def sources(self, form: Form) -> set[int]:
+        """Return the starts of the given blocks that a form depends on."""
+        seen: set[int] = set()
+        found: set[int] = set()
+        pending = [form]
+        while pending:
+            this = pending.pop().merged()
+            atoms = {int(atom) for atom in np.broadcast_to(this.ids, this.coefs.shape)[this.coefs != 0]}
+            for atom in (each for one in atoms for each in self.factors(one)):
+                block = self.block(atom)
+                if block.start in seen:
+                    continue
+                seen.add(block.start)
+                if block.kind == "given":
+                    found.add(block.start)
+                elif block.form is not None:
+                    pending.append(block.form)
+        return found
+
+
+def is_like(atoms: Atoms, first: Form, second: Form) -> bool:
+    """Return whether two forms are equal once activations of equal sums count as equal."""
+    one, other = first.flat().merged(), second.flat().merged()
+    if one.constant.shape != other.constant.shape:
+        return False
+    told: dict[int, object] = {}
+    names: dict[object, int] = {}
+
+    def key(atom: int) -> object:
+        if atom not in told:
+            block = atoms.block(atom)
+            content: object = atom
+            if block.kind == "function" and block.form is not None:
+                content = (block.function, sums(block.form, atom - block.start))
+            told[atom] = names.setdefault(content, len(names))
+        return told[atom]
+
+    def sums(form: Form, place: int) -> object:
+        found: dict[object, float] = {}
+        for monomial, coef in atoms.polynomial(form, place).items():
+            term = tuple(sorted((key(atom) for atom in monomial), key=str))
+            found[term] = found.get(term, 0.0) + coef
+        return frozenset((term, float(f"{coef:.6g}")) for term, coef in found.items() if coef)
+
+    return all(sums(one, j) == sums(other, j) for j in range(one.constant.size))
+
+
+def one_without_constant(form: Form) -> Form:
+    """Return the form without its constants."""
+    return dataclasses.replace(form, constant=np.zeros(form.shape))
+
+
+def _of_block(block: Block, shape: Sequence[int], tags: Sequence[str]) -> Form:
+    ids = np.arange(block.start, block.start + block.size).reshape(1, *shape)
+    return Form(ids, np.ones(ids.shape), np.zeros(tuple(shape)), tuple(tags))
+
+
+def is_same(first: Mapping[Monomial, float], second: Mapping[Monomial, float]) -> bool:
+    """Return whether two polynomials are equal, up to the rounding of their coefficients."""
+    return all(
+        abs(first.get(key, 0.0) - second.get(key, 0.0))
+        <= 1e-6 * max(abs(first.get(key, 0.0)), abs(second.get(key, 0.0)))
+        for key in {*first, *second}
+    )

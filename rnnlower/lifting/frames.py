@@ -1,0 +1,220 @@
+"""The frame of a recurrence: what a Loop or Scan does around its step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.lifting.errors import NotLiftableError
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """A tensor of which a step takes one element, or which the steps fill.
+
+    Attributes:
+        inner: The element in the step.
+        outer: The tensor.
+        axis: The axis of time.
+        reverse: Whether the last element comes first.
+        is_kept: Whether an element keeps the axis of time, with the size 1.
+    """
+
+    inner: ir.Value
+    outer: ir.Value
+    axis: int
+    reverse: bool
+    is_kept: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """A value that goes from step to step.
+
+    Attributes:
+        before: The value that a step gets.
+        after: The value that it returns.
+        start: The value of the first step.
+        end: The last value, as the graph around the step reads it.
+    """
+
+    before: ir.Value
+    after: ir.Value
+    start: ir.Value
+    end: ir.Value | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The frame of a step.
+
+    Attributes:
+        form: ``scan`` or ``loop``.
+        node: The node, or the If that runs it where there are steps at all.
+        given: What the steps read, element by element.
+        states: What goes from step to step.
+        made: What the steps fill, element by element.
+        aliases: Values of the step that are values of the graph around it.
+    """
+
+    form: str
+    node: ir.Node
+    given: Sequence[Series]
+    states: Sequence[State]
+    made: Sequence[Series]
+    aliases: Mapping[ir.Value, ir.Value]
+
+
+def root(value: ir.Value) -> ir.Value:
+    """Return the value that Identity nodes pass on."""
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Identity" and not producer.domain:
+        (source,) = producer.inputs
+        assert source is not None
+        value, producer = source, source.producer()
+    return value
+
+
+def scan_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
+    """Return the frame of a Scan; `owner` is the node in whose subgraph it lies.
+
+    Raises:
+        NotLiftableError: The Scan has a batch axis of its own.
+    """
+    if facts.opset < 9:
+        raise NotLiftableError("a Scan of opset 8 has a batch axis of its own")
+    body = node.attributes["body"].as_graph()
+    scanned = node.attributes.get_int("num_scan_inputs", 1)
+    count = len(body.inputs) - scanned
+    stacked = len(body.outputs) - count
+    outputs, anchor = _around(facts, node, owner)
+    axes, directions = (
+        node.attributes.get_ints(f"scan_input_{name}", (0,) * scanned) for name in ("axes", "directions")
+    )
+    given = []
+    for inner, outer, axis, direction in zip(
+        body.inputs[count:], node.inputs[count:], axes, directions, strict=True
+    ):
+        assert outer is not None
+        dims = facts.dims(outer)
+        if dims is None:
+            raise NotLiftableError(f"the rank of {outer.name!r} is not known")
+        given.append(Series(inner, outer, axis % len(dims), bool(direction)))
+    axes, directions = (
+        node.attributes.get_ints(f"scan_output_{name}", (0,) * stacked) for name in ("axes", "directions")
+    )
+    made = []
+    for inner, outer, axis, direction in zip(
+        body.outputs[count:], outputs[count:], axes, directions, strict=True
+    ):
+        if axis < 0:
+            dims = facts.dims(inner)
+            if dims is None:
+                raise NotLiftableError(f"the rank of {inner.name!r} is not known")
+            axis += len(dims) + 1
+        made.append(Series(inner, outer, axis, bool(direction)))
+    states, aliases = states_of(
+        body.inputs[:count], body.outputs[:count], node.inputs[:count], outputs[:count]
+    )
+    return Frame("scan", anchor, given, states, made, aliases)
+
+
+def states_of(
+    before: Sequence[ir.Value],
+    after: Sequence[ir.Value],
+    starts: Sequence[ir.Value | None],
+    ends: Sequence[ir.Value],
+) -> tuple[list[State], dict[ir.Value, ir.Value]]:
+    """Return the states, and those that never change, as aliases of what they are."""
+    states, aliases = [], {}
+    for inner, result, start, end in zip(before, after, starts, ends, strict=True):
+        assert start is not None
+        if root(result) is inner:
+            if end.uses() or end.is_graph_output():
+                raise NotLiftableError(f"{end.name!r}, which never changes, is read behind it")
+            aliases[inner] = start
+        else:
+            states.append(State(inner, result, start, end))
+    return states, aliases
+
+
+def _around(facts: Facts, node: ir.Node, owner: ir.Node | None) -> tuple[Sequence[ir.Value], ir.Node]:
+    """Return the outputs of a node as the graph reads them, and the If that runs it if there are steps."""
+    graph = node.graph
+    if (
+        graph is None
+        or owner is None
+        or owner.op_type != "If"
+        or owner.domain
+        or graph is not owner.attributes["then_branch"].as_graph()
+    ):
+        return node.outputs, node
+    if len(graph) != 1 or not _has_steps(facts, owner.inputs[0], node):
+        return node.outputs, node
+    other = owner.attributes["else_branch"].as_graph()
+    starts = dict(zip(node.outputs, node.inputs, strict=False))
+    outer: dict[ir.Value, ir.Value] = {}
+    states = len(node.inputs) - node.attributes.get_int("num_scan_inputs", 1)
+    for out, result, nothing in zip(owner.outputs, graph.outputs, other.outputs, strict=True):
+        place = list(node.outputs).index(result)
+        if place < states and root(nothing) is not starts[result]:
+            return node.outputs, node
+        outer[result] = out
+    return [outer.get(out, out) for out in node.outputs], owner
+
+
+def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
+    """Return whether a condition is that the sequence of a Scan is not empty."""
+    while condition is not None and (producer := condition.producer()) is not None:
+        if producer.op_type == "Greater":
+            first, zero = producer.inputs
+            limit = facts.constant(zero)
+            scanned = node.attributes.get_int("num_scan_inputs", 1)
+            axes = node.attributes.get_ints("scan_input_axes", (0,) * scanned)
+            if limit is None or limit.any():
+                return False
+            return any(
+                is_size(facts, first, value, axis)
+                for value, axis in zip(node.inputs[-len(axes) :], axes, strict=True)
+            )
+        if producer.op_type not in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
+            return False
+        condition = producer.inputs[0]
+    return False
+
+
+def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int) -> bool:
+    """Return whether a value is the size of an axis."""
+    dims = facts.dims(of)
+    if value is None or dims is None:
+        return False
+    constant = facts.constant(value)
+    if constant is not None:
+        return constant.size == 1 and dims[axis] == int(constant.reshape(-1)[0])
+    producer = value.producer()
+    while producer is not None and producer.op_type in (
+        "Cast",
+        "Identity",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+    ):
+        value = producer.inputs[0]
+        producer = None if value is None else value.producer()
+    if producer is None or producer.op_type not in ("Slice", "Gather"):
+        return False
+    shape = producer.inputs[0]
+    source = None if shape is None else shape.producer()
+    place = facts.constant(producer.inputs[1]) if len(producer.inputs) > 1 else None
+    if place is None and producer.op_type == "Slice":
+        starts = producer.attributes.get_ints("starts", ())
+        number = starts[0] if len(starts) == 1 else None
+    else:
+        number = None if place is None or place.size != 1 else int(place.reshape(-1)[0])
+    if source is None or source.op_type != "Shape" or number is None:
+        return False
+    sizes = facts.dims(source.inputs[0])
+    return sizes is not None and -len(sizes) <= number < len(sizes) and sizes[number] == dims[axis]

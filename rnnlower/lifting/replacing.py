@@ -1,0 +1,143 @@
+"""The replacement of a frame by recurrent nodes, and the report on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import detach, remove_orphans
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.splicing import replace_value
+from rnnlower.graph.walk import Located
+from rnnlower.lifting.analysis import Found, find_cells
+from rnnlower.lifting.emission import (
+    Input,
+    Outputs,
+    dtype_of,
+    emit_cell,
+    emit_result,
+    emit_state,
+    inputs_of,
+    mergeable,
+)
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.frames import Frame
+from rnnlower.lifting.surroundings import Result, find_results
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.recurrent.node import Semantics
+
+_FIRST_OPSET = 7
+_FIRST_WITH_BFLOAT16 = 22
+
+
+@dataclasses.dataclass(frozen=True)
+class LiftedNode:
+    """The report on one recurrence.
+
+    Attributes:
+        name: The name of the Loop or Scan, or of the first operator of a straight line.
+        path: The subgraph that holds it.
+        form: ``loop``, ``scan`` or ``line``.
+        op_type: LSTM, GRU or RNN; ``None`` if it stays.
+        direction: forward, reverse or bidirectional; ``None`` if it stays.
+        hidden_size: The number of units; ``None`` if it stays.
+        reason: Why it stays.
+    """
+
+    name: str
+    path: str
+    form: str
+    op_type: str | None = None
+    direction: str | None = None
+    hidden_size: int | None = None
+    reason: str | None = None
+
+
+class Lifter:
+    """A rewriter of frames.
+
+    Args:
+        model: The model.
+        facts: The facts about it.
+        names: Source of fresh names.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ.
+    """
+
+    def __init__(self, model: ir.Model, facts: Facts, names: NameSource, semantics: Semantics) -> None:
+        self._model, self._facts, self._names, self._semantics = model, facts, names, semantics
+
+    def lift(self, located: Located, frame: Frame) -> list[LiftedNode]:
+        """Replace a frame by nodes.
+
+        Raises:
+            NotLiftableError: It is more than recurrent operators; nothing has changed.
+        """
+        if located.opset < _FIRST_OPSET:
+            raise NotLiftableError(f"opset {located.opset} has no recurrent operators that runtimes know")
+        found = find_cells(self._facts, frame, self._semantics)
+        results = find_results(self._facts, frame, found)
+        dtype = dtype_of(self._facts, found[0])
+        if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
+            raise NotLiftableError("recurrent operators have the type bfloat16 from opset 22 on")
+        pool = InitializerPool(self._model, self._names)
+        e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype, pool)
+        try:
+            nodes, replaced = self._emit(e, located, frame, found, results)
+        except NotLiftableError:
+            detach(e.nodes)
+            remove_orphans(pool.values())
+            raise
+        graph = frame.node.graph
+        assert graph is not None
+        graph.insert_before(frame.node, e.nodes)
+        for old, new in replaced:
+            replace_value(graph, frame.node, old, new)
+            self._facts.replaced(old, new)
+        for node in reversed(e.nodes):
+            remove_orphans(node.outputs)
+        remove_orphans([*frame.node.outputs, *(old for old, _ in replaced)])
+        if frame.node.graph is not None:
+            raise AssertionError(f"{located.label} still has readers")
+        return nodes
+
+    def _emit(
+        self, e: Emitter, located: Located, frame: Frame, found: Sequence[Found], results: Sequence[Result]
+    ) -> tuple[list[LiftedNode], list[tuple[ir.Value, ir.Value]]]:
+        outputs: list[Outputs] = []
+        inputs: dict[int, list[Input]] = {}
+        ready: dict[tuple[ir.Value, int], ir.Value] = {}
+        made: list[LiftedNode] = []
+        number = 0
+        while number < len(found):
+            group = [number]
+            inputs[number] = inputs_of(e, self._facts, found[number], outputs, ready)
+            after = number + 1
+            if after < len(found) and not any(s.cell == number for s in found[after].sources.values()):
+                inputs[after] = inputs_of(e, self._facts, found[after], outputs, ready)
+                if mergeable(found[number], found[after], inputs, (number, after)):
+                    group.append(after)
+            cells = [found[each] for each in group]
+            name = located.name.removesuffix("/Scan").removesuffix("/Loop")
+            outputs += emit_cell(e, self._facts, cells, [inputs[each] for each in group], name)
+            direction = "bidirectional" if len(group) == 2 else "reverse" if cells[0].reverse else "forward"
+            cell = cells[0].cell
+            made.append(
+                LiftedNode(located.name, located.path, frame.form, cell.op_type, direction, cell.hidden_size)
+            )
+            number += len(group)
+        replaced = []
+        for result in results:
+            each = found[result.cell]
+            new = emit_result(
+                e, result, outputs[result.cell].Y, each.cell.hidden_size, is_reverse=each.reverse
+            )
+            replaced.append((result.value, new))
+        for each, output in zip(found, outputs, strict=True):
+            for state, last in zip(each.states, output.last, strict=True):
+                if state.end is not None and (state.end.uses() or state.end.is_graph_output()):
+                    replaced.append((state.end, emit_state(e, each, last)))
+        return made, replaced

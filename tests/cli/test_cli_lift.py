@@ -1,0 +1,61 @@
+"""The command `rnnlower lift`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from support.cli_helpers import rnnlower, save
+from support.judge import recurrent_left
+from support.small_models import recurrent_model
+
+import rnnlower as library
+
+
+@pytest.fixture
+def scanned(tmp_path: Path) -> Path:
+    return save(library.scan(recurrent_model("GRU")), tmp_path)
+
+
+def test_lift_writes_a_verified_model_and_tells_in_json(scanned: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    run = rnnlower("lift", scanned, "-o", out, "--json")
+    (node,) = run.json["nodes"]
+    assert {"form": "scan", "op_type": "GRU", "direction": "forward", "reason": None}.items() <= node.items()
+    assert run.json["verification"]["equal"]
+    assert run.json["ops_after"]["GRU"] == 1
+    assert "Scan" not in run.json["ops_after"]
+    assert recurrent_left(onnx.load(out)) == ["GRU"]
+
+
+def test_nothing_to_lift_is_no_error(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    run = rnnlower("lift", save(recurrent_model("LSTM"), tmp_path), "-o", out)
+    assert "nothing to lift" in run.stderr
+    assert recurrent_left(onnx.load(out)) == ["LSTM"]
+
+
+def test_other_nodes_stay(scanned: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert rnnlower("lift", scanned, "-o", out, "--node", "other*", "--json").json["nodes"] == []
+    assert recurrent_left(onnx.load(out)) == []
+
+
+def test_a_reason_is_told_for_what_stays(tmp_path: Path) -> None:
+    body = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> main (float[3, 2] x, float[2] s) => (float[3, 2] y) {
+            [sums] last, y = Scan <num_scan_inputs = 1, body = b (float[2] a, float[2] t)
+            => (float[2] u, float[2] v) { u = Add (a, t) v = Identity (u) }> (s, x)
+        }"""
+    )
+    out = tmp_path / "out.onnx"
+    run = rnnlower("lift", save(body, tmp_path), "-o", out)
+    assert "scan 'sums' stays: " in run.stderr
+    assert rnnlower("lift", out, "-o", out, "--json").json["nodes"][0]["reason"]
+
+
+@pytest.mark.parametrize("wrong", [["--steps", "0"], ["--semantics", "other"]])
+def test_wrong_usage(scanned: Path, tmp_path: Path, wrong: list[str]) -> None:
+    rnnlower("lift", scanned, "-o", tmp_path / "out.onnx", *wrong, code=2)
+    assert not (tmp_path / "out.onnx").exists()

@@ -1,0 +1,72 @@
+"""Forms: equations that are equal have equal forms, however they are spelled as operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.evaluation import reshaped
+from rnnlower.lifting.forms import Atoms, Form, Function, added, constant_form, joined, multiplied
+
+RNG = np.random.default_rng(0)
+
+
+def minus(first: Form, second: Form) -> Form:
+    return added(first, second.scaled(np.array(-1.0), second.tags), first.tags)
+
+
+def polynomials(atoms: Atoms, form: Form) -> list[dict[tuple[int, ...], float]]:
+    flat = form.flat().merged()
+    return [atoms.polynomial(flat, place) for place in range(flat.constant.size)]
+
+
+def test_the_two_spellings_of_a_gru_are_one_polynomial() -> None:
+    atoms = Atoms()
+    tags = ("B", "")
+    h, x = (atoms.given(name, (1, 3), tags) for name in "hx")
+    z = atoms.function(Function("Sigmoid"), x)
+    n = atoms.function(Function("Tanh"), added(x, h, tags))
+    one = constant_form(np.ones((1, 3)))
+    kept = atoms.product(minus(one, z), n, tags)
+    long = added(kept, atoms.product(z, h, tags), tags)
+    short = added(n, atoms.product(z, minus(h, n), tags), tags)
+    assert polynomials(atoms, long) == polynomials(atoms, short)
+
+
+def test_a_product_with_a_matrix_is_that_of_the_coefficients() -> None:
+    atoms = Atoms()
+    x = atoms.given("x", (1, 3), ("B", ""))
+    first, second = RNG.normal(size=(3, 4)), RNG.normal(size=(4, 2))
+    twice = multiplied(multiplied(x, first), second)
+    at_once = multiplied(x, first @ second)
+    np.testing.assert_allclose(twice.coefs, at_once.coefs)
+    assert (twice.ids == at_once.ids).all()
+
+
+def test_parts_of_a_join_are_the_parts() -> None:
+    atoms = Atoms()
+    x, y = (atoms.given(name, (1, 2), ("B", "")) for name in "xy")
+    together = joined([x, y], 1, ("B", ""))
+    part = together.moved(lambda array: array[:, 2:], ("B", ""))
+    assert polynomials(atoms, part) == polynomials(atoms, y)
+
+
+def test_what_cancels_out_is_gone() -> None:
+    atoms = Atoms()
+    x = atoms.given("x", (1, 3), ("B", ""))
+    assert minus(x, x).is_constant
+
+
+def test_rows_do_not_become_features() -> None:
+    x = Atoms().given("x", (1, 4), ("B", ""))
+    assert reshaped(x, (2, 4), (1, 2, 4)).tags == ("", "B", "")
+    with pytest.raises(NotLiftableError, match="rows"):
+        reshaped(x, (2, 4), (4, 2))
+
+
+def test_time_and_rows_are_joined_and_taken_apart() -> None:
+    x = Atoms().given("x", (1, 1, 4), ("T", "B", ""))
+    flat = reshaped(x, (5, 2, 4), (10, 4))
+    assert flat.tags == ("TB", "")
+    assert reshaped(flat, (10, 4), (5, 2, 2, 2)).tags == ("T", "B", "", "")
