@@ -62,8 +62,8 @@ HELP = {
     "keep them.",
     "StreamOptions.target": "Lower the recurrent nodes for this runtime instead.",
     "ConvertOptions.opset": "The version.",
-    "LiftOptions.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, and lines "
-    "whose first node's name does.",
+    "LiftOptions.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, "
+    "and lines whose first node's name does.",
     "steps": "The least number of steps of a straight line.",
 }
 """The description of each option, by its name, and by its class where it means something else."""
