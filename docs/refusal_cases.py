@@ -33,6 +33,7 @@ from refusal_models import (
     training,
     x,
 )
+from refusal_quantization import QUANTIZATION
 from refusal_quantized import QUANTIZED
 from refusal_streams import STREAMS
 from refusal_targets import TARGET_FILES, TARGETS
@@ -289,6 +290,7 @@ CASES = {
     "Reports": REPORTS,
     "Benchmarks": BENCHMARKS,
     "Streams": STREAMS,
+    "Quantization": QUANTIZATION,
 }
 
 CALLS = [

@@ -68,6 +68,10 @@ a missing or malformed option is not listed.
 | the result has more than 2 GB of its own next to the data that it shares; REMEDY | 2 | large tensors |
 | cannot read or write FILE: REASON | 2 | a chart of `bench` cannot be drawn there |
 | FORMS: not what the model computes | 1 | `bench` made a form that is wrong |
+| with scales too small to round, NAME differs by D: a quantizer is misplaced | 1 | `quantize` made a fault |
+| ROLE of node NODE has no quantizers | 1 | `quantize` made a fault |
+| onnxruntime's quantizer fails on the rest of the model: REASON; REMEDY | 3 | it does, in its own words |
+| RUNTIME does not run the result: REASON | 4 | a runtime of `quantize --on` refuses it, in its own words |
 | RUNTIME runs the model in none of these forms | 4 | `bench` finds nothing to time |
 | RUNTIME was still loading after N s; RNNLOWER_ENGINE_SECONDS allows more | 4 | a runtime of `--on` hangs |
 | RUNTIME ended its process while loading the model, by SIGNAL: LAST WORDS | 4 | a runtime of `--on` crashes |
@@ -182,6 +186,12 @@ def _write_inputs(folder: pathlib.Path) -> None:
     X = np.ones((2, 1, 3), np.float32)
     sets = {"good": {"X": X}, "rank": {"X": X[0]}, "dtype": {"X": X.astype(np.float64)}}
     sets |= {"name": {"X": X, "Z": X}, "none": {}, "shape": {"X": np.ones((2, 1, 4), np.float32)}}
+    sets |= {"integers": {"X": X.astype(np.int64)}, "empty": {"X": np.ones((0, 2, 1, 3), np.float32)}}
+    sets["stacks"] = {"X": np.stack([X, X]), "lens": np.full((3, 1), 2, np.int32)}
+    sets |= {"longer": {"X": np.ones((3, 1, 3), np.float32)}, "many_recordings": {"X": np.stack([X] * 4)}}
+    sets["with_states"] = {"X": np.stack([X] * 4)} | {
+        f"cell_{letter}_in": np.zeros((4, 1, 1, 2), np.float32) for letter in "hc"
+    }
     for name, arrays in sets.items():
         np.savez(folder / f"{name}.npz", **arrays)
     with (folder / "plain.npz").open("wb") as file:
@@ -190,6 +200,8 @@ def _write_inputs(folder: pathlib.Path) -> None:
         (folder / name).mkdir()
         (folder / name / file_name).write_bytes(data)
     (folder / "nothing").mkdir()
+    (folder / "ranges.json").write_text('{"ranges": []}')
+    (folder / "no_ranges.json").write_text("[]")
 
 
 def main() -> int:

@@ -37,6 +37,7 @@ from rnnlower.graph.suppression import paused_collection
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import Gates, LoweredNode, Plan, replace_node
 from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
@@ -74,6 +75,7 @@ class LowerRecurrentPass(Pass):
             bfloat16.
         gates: Whether gates share products: ``fused``, ``separate``, or ``auto`` for the fastest.
         tell: Called with the number of the node being lowered, and the number of nodes.
+        listen: Returns what is told the roles of the values in the steps of a node.
 
     Raises:
         OptionError: The strategy or the semantics do not exist, or the factor is below 1.
@@ -97,6 +99,7 @@ class LowerRecurrentPass(Pass):
         compute_type: ir.DataType | None = None,
         gates: Gates = "auto",
         tell: Callable[[str, int, int], None] = lambda *_: None,
+        listen: Callable[[Located], Listener] | None = None,
     ) -> None:
         super().__init__()
         if isinstance(strategy, str) and strategy not in STRATEGIES:
@@ -113,6 +116,7 @@ class LowerRecurrentPass(Pass):
         self._compute_type = compute_type
         self._gates: Gates = gates
         self._tell = tell
+        self._listen = listen
         self._semantics: Semantics = semantics
         self.lowered: list[LoweredNode] = []
         self.notes: dict[str, None] = {}
@@ -162,7 +166,8 @@ class LowerRecurrentPass(Pass):
             self._tell(f"lowering {located.name}{steps}: node", number, len(found))
             dtype = dtype_of(node, located)
             computed = arithmetic(dtype, self._compute_type)
-            e = Emitter(opset, _scope(names, located), computed, initializers, self._dialect)
+            listener = None if self._listen is None else self._listen(located)
+            e = Emitter(opset, _scope(names, located), computed, initializers, self._dialect, listener)
             plan = plans[located.node]
             emitted.append((located, e, self._emit(e, located, node, Weights(private, dtype), plan)))
             reports.append(self._report(located, e, plan, node.direction, node.seq_length))

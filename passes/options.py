@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rnnlower import wording
 from rnnlower.arguments import check_choice, check_strings, integer
@@ -60,6 +60,20 @@ HELP = {
     "allow_delay": "Accept convolutions that look ahead, at the price of a delay.",
     "strategy": "``unroll``, ``scan`` or ``loop``: lower the recurrent nodes of the chunk, too. ``none``: "
     "keep them.",
+    "calibration": "Recordings as for `calibrate`, or a .json file of ranges.",
+    "activations": "``int8``: x and h have 8 bits where they enter a product, all other activations 16. "
+    "``int16``, ``uint16``: all have 16. ``int8-only``: all have 8. Weights have 8.",
+    "scheme": "``qdq``, or ``pow2``: the same with scales that are powers of two, and zero points 0.",
+    "headroom": "The factor by which the ranges of 16-bit values are larger than what was seen.",
+    "per_tensor": "One scale for a weight, instead of one for each output channel.",
+    "recurrent_only": "Leave the rest of the model in float32, which onnxruntime's tool quantizes otherwise.",
+    "integer_states": "Make int16 of the state inputs and outputs of a step model.",
+    "inputs": "Recordings to measure on. By default a fourth of those of the calibration is set aside.",
+    "verify": "Whether to measure the ratio of signal to noise, for the report of ``with_report``.",
+    "on": "Also measure on this runtime.",
+    "QuantizeOptions.strategy": "``unroll``, ``scan``, or ``auto``: a straight line up to 32 steps, then a "
+    "Scan.",
+    "QuantizeOptions.target": "The runtime that must run the result: the name of a target, or a .toml file.",
     "StreamOptions.target": "Lower the recurrent nodes for this runtime instead.",
     "ConvertOptions.opset": "The version.",
     "LiftOptions.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, "
@@ -393,3 +407,51 @@ class CheckOptions(Options):
 
     target: str | os.PathLike[str] = field()
     strip: bool = field(default=False, init=False)
+
+
+Activations = Literal["int8", "int16", "uint16", "int8-only"]
+Given = str | os.PathLike[str] | Mapping[str, Any]
+"""An .npz file, or its arrays: one for each graph input."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(Options):
+    """The options of `rnnlower.calibrate`."""
+
+    freeze: bool | None = field(default=None, init=False)
+    strip: bool = field(default=False, init=False)
+    semantics: Semantics = field(default="ort", init=False)
+    target: str | os.PathLike[str] | None = field(default=None, init=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(CalibrateOptions):
+    """The options of `rnnlower.quantize`."""
+
+    calibration: Given | Sequence[Given]
+    activations: Activations = "int8"
+    scheme: str = "qdq"
+    strategy: str = "auto"
+    headroom: float = 2.0
+    per_tensor: bool = False
+    recurrent_only: bool = False
+    integer_states: bool = False
+    target: str | os.PathLike[str] | None = None
+    inputs: Given | None = None
+    verify: bool = False
+    on: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("the activations are", self.activations, get_args(Activations), "they")
+        check_choice("the strategy is", self.strategy, ("auto", "unroll", "scan"))
+        check_choice("the scheme is", self.scheme, ("qdq", "pow2"))
+        if self.runtime is not None and self.runtime.profile:
+            raise OptionError(
+                f"target {self.runtime.name} is a profile, which keeps recurrent nodes",
+                remedy=f"leave out {wording.option('target')}",
+            )
+        if self.scheme == "pow2" and self.activations == "uint16":
+            raise OptionError("the scheme pow2 has signed integers; choose other activations than uint16")
+        if not self.headroom >= 1:
+            raise OptionError(f"the headroom is {self.headroom}; it must be at least 1")

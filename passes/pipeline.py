@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.walk import count_ops, default_opset, walk
+from rnnlower.graph.walk import Located, count_ops, default_opset, walk
+from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.reports import Report
@@ -16,8 +17,17 @@ from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_ou
 from rnnlower.targets import Target
 
 
-def lower_model(model: ir.Model, options: LoweringOptions) -> Report:
+def lower_model(
+    model: ir.Model,
+    options: LoweringOptions,
+    listen: Callable[[Located], Listener] | None = None,
+) -> Report:
     """Lower the recurrent nodes of the model in place. A failure leaves it half lowered: it is to be a copy.
+
+    Args:
+        model: The model.
+        options: The options.
+        listen: Returns what is told the roles of the values in the steps of a node.
 
     Raises:
         OptionError: An option does not fit the model.
@@ -27,7 +37,7 @@ def lower_model(model: ir.Model, options: LoweringOptions) -> Report:
     """
     ops_before, target = count_ops(model), options.runtime
     try:
-        work = run(PIPELINE, LoweringWork(model, options))
+        work = run(PIPELINE, LoweringWork(model, options, listen=listen))
     except OpsetError as error:
         _advise_on_target(error, target)
         raise

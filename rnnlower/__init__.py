@@ -11,6 +11,8 @@ The functions:
     lower                rewrite what a runtime lacks or computes wrong into operators that it has
     check                list the nodes of a model that a runtime cannot run
     stream               process one chunk of time per call, with the states as inputs and outputs
+    calibrate            write calibration data and ranges, with the states of step models carried
+    quantize             compute the recurrence in integers, with one scale for each role
     convert              move a model to another opset
     verify               compare the numbers that two models compute
     inspect              list the recurrent nodes
@@ -29,7 +31,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnnlower.api import check, convert, inspect, lift, loop, lower, scan, stream, unroll
+    from rnnlower.api import (
+        calibrate,
+        check,
+        convert,
+        inspect,
+        lift,
+        loop,
+        lower,
+        quantize,
+        scan,
+        stream,
+        unroll,
+    )
     from rnnlower.benchmarking.benchmark import bench
     from rnnlower.benchmarking.result import BenchResult, BenchVariant
     from rnnlower.engines.known import engines
@@ -64,6 +78,7 @@ __all__ = [
     "VerificationError",
     "VerificationResult",
     "bench",
+    "calibrate",
     "check",
     "convert",
     "engines",
@@ -72,6 +87,7 @@ __all__ = [
     "loop",
     "lower",
     "probe",
+    "quantize",
     "scan",
     "stream",
     "unroll",
@@ -79,7 +95,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rnnlower.api": ("check", "convert", "inspect", "lift", "loop", "lower", "scan", "stream", "unroll"),
+    "rnnlower.api": (
+        "calibrate",
+        "check",
+        "convert",
+        "inspect",
+        "lift",
+        "loop",
+        "lower",
+        "quantize",
+        "scan",
+        "stream",
+        "unroll",
+    ),
     "rnnlower.benchmarking.benchmark": ("bench",),
     "rnnlower.benchmarking.result": ("BenchResult", "BenchVariant"),
     "rnnlower.errors": tuple(name for name in __all__ if name.endswith("Error")),

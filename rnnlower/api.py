@@ -19,13 +19,16 @@ from rnnlower.calling import log, model_function
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, find_warnings, inspect_model
 from rnnlower.passes.options import (
+    CalibrateOptions,
     CheckOptions,
     ConvertOptions,
+    Given,
     LiftOptions,
     LoopOptions,
     LoweringOptions,
     LowerOptions,
     Progress,
+    QuantizeOptions,
     ScanOptions,
     StreamOptions,
     UnrollOptions,
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
     from rnnlower.passes.reports import LiftReport, Report, StreamReport
+    from rnnlower.quantizing.calibrating import Calibration
+    from rnnlower.quantizing.quantize import QuantizeReport
     from rnnlower.targets.misfits import Misfit
 
 
@@ -138,6 +143,59 @@ def convert(model: ir.Model, options: ConvertOptions) -> OpsetReport:
     from rnnlower.passes.converting import convert_model
 
     return convert_model(model, options)
+
+
+@model_function(QuantizeOptions)
+def quantize(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
+    """Compute the recurrences in integers, with one scale for each role of values.
+
+    Raises:
+        OptionError: An option or a recording does not fit the model.
+        UnsupportedModelError: A recurrent node cannot be quantized, or the target does not run the result.
+        UnverifiableError: There is nothing to measure on, or the model does not run.
+    """
+    from rnnlower.quantizing.quantize import quantize_model
+
+    return quantize_model(model, options)
+
+
+def calibrate(
+    model: ModelLike,
+    recordings: Given | Sequence[Given],
+    *,
+    ranges: bool = False,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    sets: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Run the float model over recordings, and return what it reads in each call.
+
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`. Step models (`stream`) are called chunk by
+            chunk, with their states carried.
+        recordings: .npz files or dictionaries with an array for each graph input; an array with one more axis
+            than its input is a stack of sequences.
+        ranges: Whether to find the least and the largest value of each role of the recurrences.
+        dims: As for `unroll`.
+        input_shapes: As for `unroll`.
+        sets: As for `unroll`.
+        progress: As for `unroll`.
+
+    Returns:
+        The calls, with `save(path, format)` and `save_ranges(path)`.
+
+    Raises:
+        OptionError: A recording does not fit the model.
+        UnsupportedModelError: There is no recurrent node, or one is quantized already.
+        UnverifiableError: The model does not run on a recording.
+    """
+    from rnnlower.quantizing.calibrating import calibrate_model
+
+    options = CalibrateOptions(dims=dims, input_shapes=input_shapes, sets=sets, progress=progress)
+    result = calibrate_model(load_model(model), recordings, options, ranges=ranges)
+    log(result.notes)
+    return result
 
 
 def check(

@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import os
+import pathlib
 import pickle
 import sys
 import time
@@ -27,11 +28,13 @@ from support.faults import SOURCE_FAULTS
 from support.installed import newest_opset
 from support.judge import STRATEGIES, differences, judge, lower, run_in, session_of
 from support.lowered_faults import LOWERED_FAULTS
+from support.quantized_faults import QUANTIZER_FAULTS, planted
 
 import rnnlower
 from rnnlower.errors import UnverifiableError
 
 _DRAWS = 6
+_DECIBELS = 30
 # Every so many models the figures so far go to stderr.
 _AT_ONCE = 20
 
@@ -225,13 +228,38 @@ def _is_told(
     return False
 
 
+def quantizer_faults() -> Iterator[tuple[str, str, str, bool]]:
+    """Yield operator, role, fault, and whether `quantize` sees the fault in the quantizers of the role."""
+    sys.path.append(str(pathlib.Path(__file__).parent.parent / "benchmarks"))
+    from long_memory import LongMemory, recordings
+
+    for op_type in ("LSTM", "GRU", "RNN"):
+        source, data = LongMemory(op_type, 16).build(), {"X": recordings(4, 40)}
+        report = rnnlower.quantize.with_report(source, calibration=data, verify=True)[1]
+        for role in sorted({entry["role"] for entry in report.scales}):
+            for fault in QUANTIZER_FAULTS:
+                with planted(fault, role):
+                    try:
+                        faulty = rnnlower.quantize.with_report(source, calibration=data, verify=True)[1]
+                        yield op_type, role, fault, (faulty.sqnr or 0) < _DECIBELS
+                    except rnnlower.VerificationError:
+                        yield op_type, role, fault, True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=500, help="models")
     parser.add_argument("--first", type=int, default=0, help="number of the first one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=int, default=2, help="faults planted into each model")
+    parser.add_argument("--quantizers", action="store_true", help="faults in quantizers, at every role")
     arguments = parser.parse_args()
+    if arguments.quantizers:
+        outcomes = list(quantizer_faults())
+        missed = [outcome for outcome in outcomes if not outcome[-1]]
+        print(f"faults in quantizers: {len(outcomes)}, seen: {len(outcomes) - len(missed)}")
+        print("\n".join(", ".join(map(str, each[:3])) for each in missed))
+        return bool(missed)
     start = time.monotonic()
     figures = Figures()
     for number in range(arguments.first, arguments.count, _AT_ONCE):

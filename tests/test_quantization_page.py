@@ -24,17 +24,18 @@ def test_the_recipes(
     network = Network(op_type, steps=steps, features=8, hidden_size=16, layers=1)
     monkeypatch.chdir(tmp_path)
     onnx.save(network.build(), "model.onnx")
-    samples = [network.inputs(seed, STEPS)["X"] for seed in range(17)]
-    np.savez("samples.npz", X=np.stack(samples[:16]))
-    np.savez("sample.npz", X=samples[16])
+    samples = [network.inputs(seed, STEPS)["X"] for seed in range(65)]
+    np.savez("samples.npz", X=np.stack(samples[:64]))
+    np.savez("sample.npz", X=samples[64])
     blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert [language for language, _ in blocks] == ["sh", "python", "python", "sh"]
+    assert [language for language, _ in blocks] == ["sh", "sh", "python", "python", "sh"]
     for language, text in blocks:
         if language == "python":
             exec(compile(text, "docs/quantization.md", "exec"), {})
             continue
         for line in text.splitlines():
             rnnlower(*shlex.split(line)[1:])
+    assert {"quantized.onnx", "wide.onnx", "again.onnx"} <= {path.name for path in tmp_path.iterdir()}
     integers, total = products(onnx.load("dynamic.onnx"))
     assert integers == total
     integers, total = products(onnx.load("static.onnx"))

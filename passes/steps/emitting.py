@@ -69,6 +69,7 @@ def lower_nodes(work: LoweringWork) -> None:
         compute_type=wanted.compute_type,
         gates=wanted.gates,
         tell=work.options.tell,
+        listen=work.listen,
     )
     lowering(work.model, work.facts)
     work.lowered = lowering.lowered

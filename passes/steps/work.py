@@ -15,6 +15,7 @@ from rnnlower.passes.options import LoweringOptions, Options
 from rnnlower.recurrent.exporter_warnings import Suspicion
 
 if TYPE_CHECKING:
+    from rnnlower.lowering.node_emitter import Listener
     from rnnlower.lowering.replacing import LoweredNode, Plan
     from rnnlower.lowering.sketching import Sketches
     from rnnlower.targets.choosing import Choice, KeptNode
@@ -74,6 +75,7 @@ class LoweringWork(Work):
 
     Attributes:
         options: The options of the lowering.
+        listen: Returns what is told the roles of the values in the steps of a node.
         nodes: The recurrent nodes to be lowered, under the names and paths that they had in the source.
         unreachable: Those that were removed with a branch that never runs.
         impossible: Those that cannot run on inputs of the given shapes.
@@ -88,6 +90,7 @@ class LoweringWork(Work):
     """
 
     options: LoweringOptions
+    listen: Callable[[Located], Listener] | None = None
     unreachable: list[Located] = dataclasses.field(default_factory=list)
     impossible: list[Located] = dataclasses.field(default_factory=list)
     choices: dict[ir.Node, Choice] = dataclasses.field(default_factory=dict)

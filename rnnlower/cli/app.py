@@ -11,10 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from rnnlower.cli.commands.bench import bench
+from rnnlower.cli.commands.calibrate import calibrate
 from rnnlower.cli.commands.check import check
 from rnnlower.cli.commands.engines import engines
 from rnnlower.cli.commands.inspect import inspect
 from rnnlower.cli.commands.probe import probe
+from rnnlower.cli.commands.quantize import quantize
 from rnnlower.cli.commands.rewrite import REWRITINGS
 from rnnlower.cli.commands.targets import targets
 from rnnlower.cli.commands.verify import verify
@@ -81,8 +83,8 @@ def _root(
 
 
 for _panel, _functions in {
-    "Rewrite a model": REWRITINGS,
-    "Look at a model": (inspect, check, verify, bench),
+    "Rewrite a model": (*REWRITINGS, quantize),
+    "Look at a model": (inspect, check, verify, calibrate, bench),
     "Runtimes": (targets, engines, probe),
 }.items():
     for _function in _functions:

@@ -27,6 +27,8 @@ _EXAMPLES = {
     "inspect": "rnnlower inspect model.onnx",
     "check": "rnnlower check model.onnx --target tinygrad --dim T=16",
     "stream": "rnnlower stream denoiser.onnx -o step.onnx --chunk 1",
+    "calibrate": "rnnlower calibrate step.onnx speech.npz -o calibration.npz --ranges ranges.json",
+    "quantize": "rnnlower quantize model.onnx -o quantized.onnx --calibration speech.npz",
     "targets": "rnnlower targets",
     "engines": "rnnlower engines",
     "probe": "rnnlower probe openvino -o openvino.toml",
@@ -41,6 +43,8 @@ _OWN_PANELS = {
 _OWN_CODES: dict[str, dict[int, str]] = {
     "verify": {0: "the models are equal", 1: "they differ"},
     "inspect": {0: "done", 1: "", 4: ""},
+    "calibrate": {0: "done", 1: "", 4: "the model does not run on a recording"},
+    "quantize": {0: "done, and measured unless --no-verify", 1: "below --min-sqnr; nothing was written"},
     "check": {0: "every node fits", 1: "something does not fit", 4: ""},
     "targets": {0: "done", 1: "", 3: "", 4: ""},
     "engines": {0: "done", 1: "", 3: "", 4: ""},

@@ -19,9 +19,19 @@ from rnnlower.cli.running import exit_codes
 from rnnlower.cli.values import parse_axes, parse_chunk, parse_dims, parse_sets, parse_shapes, parse_states
 from rnnlower.errors import OptionError
 
-PANELS = ("Model", "Target", "Streaming", "Conversion", "Lowering", "Measuring", "Verification", "Output")
+PANELS = (
+    "Model",
+    "Target",
+    "Streaming",
+    "Conversion",
+    "Calibration",
+    "Lowering",
+    "Measuring",
+    "Verification",
+    "Output",
+)
 """The panels of --help, in their order."""
-MODEL, TARGET, STREAMING, CONVERSION, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS
+MODEL, TARGET, STREAMING, CONVERSION, CALIBRATION, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS
 
 _ENGINE = "one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} {outputs}'"
 
@@ -71,6 +81,10 @@ ARGUMENTS: dict[str, tuple[type[Any], str]] = {
     "model": (pathlib.Path, "The ONNX file to read; -: standard input."),
     "reference": (pathlib.Path, "The correct model; -: standard input."),
     "candidate": (pathlib.Path, "The model to check; -: standard input."),
+    "recordings": (
+        list[pathlib.Path],
+        ".npz files with an array for each graph input; one more axis counts sequences.",
+    ),
     "probe.engine": (str, "A name of `rnnlower engines`, or cmd:..."),
 }
 """What stands behind a command without a name."""
@@ -138,6 +152,43 @@ OPTIONS = {
         STREAMING, "--allow-delay", "Accept convolutions that look ahead, at the price of a delay."
     ),
     "convert.opset": Flag(CONVERSION, "--opset N", "Default-domain opset of the result.", int),
+    "calibration": Flag(
+        CALIBRATION,
+        "--calibration REC.npz|R.json",
+        "Recordings, or ranges that `rnnlower calibrate` wrote; repeatable.",
+        list[pathlib.Path],
+    ),
+    "activations": Flag(
+        CALIBRATION,
+        "--activations TYPE",
+        "int8: what goes into products has 8 bits, all else 16. int16, uint16: all have 16. int8-only: all "
+        "have 8.",
+    ),
+    "scheme": Flag(CALIBRATION, "--scheme qdq|pow2", "pow2: scales are powers of two."),
+    "headroom": Flag(
+        CALIBRATION,
+        "--headroom X",
+        "How much larger the ranges of 16-bit values are than what was seen.",
+        float,
+    ),
+    "per_tensor": Flag(
+        CALIBRATION, "--per-tensor", "One scale for a weight, not one for each output channel."
+    ),
+    "recurrent_only": Flag(CALIBRATION, "--recurrent-only", "The rest of the model stays in float32."),
+    "integer_states": Flag(
+        CALIBRATION, "--integer-states", "The states of a step model come in and go out as int16."
+    ),
+    "format": Flag(
+        CALIBRATION,
+        "--format npz|rknn|qnn|python",
+        "npz: an array for each input, first axis the calls; python: a CalibrationDataReader.",
+    ),
+    "ranges": Flag(
+        CALIBRATION,
+        "--ranges R.json",
+        "Also write the least and the largest value of each role, over all steps.",
+        pathlib.Path,
+    ),
     "strategies": Flag(
         LOWERING,
         "--strategy FORM",
@@ -148,6 +199,10 @@ OPTIONS = {
     "unroll_factors": Flag(
         LOWERING, "--unroll-factor K", "Also K time steps per iteration; repeatable.", list[int], least=1
     ),
+    "quantize.strategy": Flag(
+        LOWERING, "--strategy auto|unroll|scan", "auto: a straight line up to 32 steps, else a Scan."
+    ),
+    "quantize.target": Flag(LOWERING, "--target NAME|FILE", "The runtime that must run what is emitted."),
     "stream.strategy": Flag(
         LOWERING,
         "--strategy FORM",
@@ -222,6 +277,18 @@ OPTIONS = {
         "Compare on these inputs: an .npz file or a test-data folder.",
         pathlib.Path,
     ),
+    "min_sqnr": Flag(
+        VERIFICATION,
+        "--min-sqnr DB",
+        "The least ratio of signal to noise, of any output; below it nothing is written.",
+        float,
+    ),
+    "quantize.inputs": Flag(
+        VERIFICATION,
+        "--inputs REC.npz",
+        "Measure on these recordings. Default: a fourth of those of the calibration is set aside.",
+        pathlib.Path,
+    ),
     "states": Flag(
         VERIFICATION,
         "--state OUT=IN",
@@ -273,6 +340,12 @@ OPTIONS = {
     "quiet": Flag(OUTPUT, "-q, --quiet", "Print nothing but warnings and errors."),
     "verbose": Flag(
         OUTPUT, "-v, --verbose", "Print more: all ops, the errors in all measures, the time of each phase."
+    ),
+    "calibrate.output": Flag(
+        OUTPUT,
+        "-o, --output PATH",
+        "The file, or for rknn and qnn the folder, for the calibration data.",
+        pathlib.Path,
     ),
     "check.verbose": Flag(
         OUTPUT, "-v, --verbose", "List every node that does not fit, and the sources of guesses."

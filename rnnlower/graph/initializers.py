@@ -94,8 +94,8 @@ def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
-def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value]) -> None:
-    """Move initializers of the main graph into the one nested body that reads them.
+def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value], least_depth: int = 2) -> None:
+    """Move initializers of the main graph into the one body that reads them, at this depth or below.
 
     onnxruntime packs the constant weights of a product only where they lie in the graph of the product or in
     the graph around it. A Scan in a branch of an If is one level too deep.
@@ -106,7 +106,7 @@ def move_next_to_readers(graph: ir.Graph, initializers: Iterable[ir.Value]) -> N
         if len(readers) != 1 or value.is_graph_output() or value.graph is not graph:
             continue
         (reader,) = readers
-        if isinstance(reader, ir.Graph) and depths.get(reader, 0) > 1:
+        if isinstance(reader, ir.Graph) and depths.get(reader, 0) >= least_depth:
             graph.initializers.pop(str(value.name))
             reader.register_initializer(value)
 

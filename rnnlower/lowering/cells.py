@@ -31,6 +31,7 @@ class CellParameters:
         recurrent_bias: GRU's ``Rbh``, ``[hidden_size]``, if it is added before the reset gate.
         peepholes: LSTM's P by gate, each ``[hidden_size]``.
         form: Decides the layout of values and how products are emitted.
+        direction: ``forward`` or ``reverse``, or ``""`` if the steps are those of both.
     """
 
     node: ResolvedNode
@@ -39,12 +40,19 @@ class CellParameters:
     recurrent_bias: ir.Value | None
     peepholes: Mapping[str, ir.Value]
     form: Form = PLAIN
+    direction: str = ""
+
+    def announce(self, e: Emitter, value: ir.Value, role: str) -> ir.Value:
+        """Tell the emitter's listener the role of a value of this direction."""
+        return e.announce(value, role, self.direction)
 
     def activate(self, e: Emitter, index: int, x: ir.Value, *, clipped: bool = True) -> ir.Value:
         """Emit the direction's activation number `index` (0 is f), after the clip if the node has one."""
         if clipped and self.node.clip is not None:
             x = e.clip(x, -self.node.clip, self.node.clip)
-        return emit_activation(e, self.activations[index], x, self.node.semantics)
+        activation = self.activations[index]
+        role = "h" if self.node.op_type == "RNN" else f"{'fgh'[index]} {activation.name}"
+        return self.announce(e, emit_activation(e, activation, x, self.node.semantics), role)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +99,8 @@ class Products:
         addend = self.multiplied_input(group)
         if more is not None:
             addend = self.e.op("Add", addend, more)
-        return addend if h is None else self.recurrent(group, h, addend)
+        total = addend if h is None else self.recurrent(group, h, addend)
+        return self.p.announce(self.e, total, f"sum {group}")
 
     def multiplied_input(self, group: str) -> ir.Value:
         """Emit ``X W^T + bias`` for a group."""
@@ -105,7 +114,9 @@ class Products:
         if group not in self._pieces:
             self._cut(shared, self.p.form.multiply(self, shared, h, None))
         piece = self._pieces[group]
-        return piece if addend is None else self.e.op("Add", piece, addend)
+        if addend is None:
+            return piece
+        return self.e.op("Add", piece, self.p.announce(self.e, addend, "addend"))
 
     def beside_input(self, h: ir.Value) -> ir.Value:
         """Emit ``[X h]``."""
@@ -149,7 +160,10 @@ def lstm_step(
     letters = "io" if p.node.input_forget else "iof"
 
     def peephole(letter: str, cell_state: ir.Value | None) -> ir.Value | None:
-        return None if cell_state is None else e.op("Mul", cell_state, p.peepholes[letter])
+        if cell_state is None:
+            return None
+        factor = p.announce(e, p.peepholes[letter], "addend")
+        return p.announce(e, e.op("Mul", cell_state, factor), "peephole")
 
     gate: dict[str, ir.Value] = {}
     if p.peepholes:
@@ -157,15 +171,17 @@ def lstm_step(
             gate |= products.gates(0, letter, peephole(letter, c))
     else:
         gate = products.gates(0, letters)
-    new_c = e.op("Mul", gate["i"], products.gates(1, "c")["c"])
+    new_c = p.announce(e, e.op("Mul", gate["i"], products.gates(1, "c")["c"]), "i*c~")
     if c is not None:
-        f = e.op("Sub", e.scalar(1.0), gate["i"]) if p.node.input_forget else gate["f"]
-        new_c = e.op("Add", e.op("Mul", f, c), new_c)
+        f = gate["f"] if not p.node.input_forget else _opposite(e, p, gate["i"])
+        new_c = e.op("Add", p.announce(e, e.op("Mul", f, c), "f*c"), new_c)
+    new_c = p.announce(e, new_c, "c")
     if p.peepholes:
         gate |= products.gates(0, "o", peephole("o", new_c))
     # The spec clips the input of every activation; onnxruntime passes C(t) to h unclipped.
     squashed = p.activate(e, 2, new_c, clipped=p.node.semantics == "spec")
-    return NewState([e.op("Mul", gate["o"], squashed), new_c], (gate["o"], squashed))
+    new_h = p.announce(e, e.op("Mul", gate["o"], squashed), "h")
+    return NewState([new_h, new_c], (gate["o"], squashed))
 
 
 def gru_step(
@@ -181,19 +197,22 @@ def gru_step(
         if h is not None:
             hidden = e.op("Add", hidden, p.form.reset(products, r, h))
         elif p.recurrent_bias is not None:
-            hidden = e.op("Add", hidden, e.op("Mul", r, p.recurrent_bias))
+            bias = p.announce(e, p.recurrent_bias, "addend")
+            hidden = e.op("Add", hidden, p.announce(e, e.op("Mul", r, bias), "r*sum"))
+        hidden = p.announce(e, hidden, "sum h")
     else:
-        hidden = products.sum("h", None if h is None else e.op("Mul", r, h))
+        hidden = products.sum("h", None if h is None else p.announce(e, e.op("Mul", r, h), "r*h"))
     candidate = p.activate(e, 1, hidden)
     if h is None:
-        return NewState([e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)])
+        return NewState([p.announce(e, e.op("Mul", _opposite(e, p, z), candidate), "h")])
     if ACTIVATIONS[p.activations[1].name].bounded:
-        operands = (candidate, e.op("Mul", z, e.op("Sub", h, candidate)))
+        difference = p.announce(e, e.op("Sub", h, candidate), "h-n")
+        operands = (candidate, p.announce(e, e.op("Mul", z, difference), "z*(h-n)"))
     else:
         # With a large candidate, the difference of the shorter form would lose H by rounding.
-        kept = e.op("Mul", e.op("Sub", e.scalar(1.0), z), candidate)
-        operands = (kept, e.op("Mul", z, h))
-    return NewState([e.op("Add", *operands)], operands)
+        kept = p.announce(e, e.op("Mul", _opposite(e, p, z), candidate), "(1-z)*n")
+        operands = (kept, p.announce(e, e.op("Mul", z, h), "z*h"))
+    return NewState([p.announce(e, e.op("Add", *operands), "h")], operands)
 
 
 def rnn_step(
@@ -202,6 +221,12 @@ def rnn_step(
     """Emit ``H = f(X W^T + H R^T + Wb + Rb)`` (RNN-1 to 22)."""
     (h,) = state
     return NewState([Products(e, p, x, h).gates(0, "i")["i"]])
+
+
+def _opposite(e: Emitter, p: CellParameters, gate: ir.Value) -> ir.Value:
+    """Emit ``1 - gate``."""
+    one = p.announce(e, e.scalar(1.0), "addend")
+    return p.announce(e, e.op("Sub", one, gate), f"1-f {p.activations[0].name}")
 
 
 CELLS: Mapping[str, CellStep] = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}

@@ -218,11 +218,26 @@ class Emitter(NodeEmitter):
     def transpose(self, value: ir.Value, perm: Sequence[int]) -> ir.Value:
         return self.op("Transpose", value, perm=list(perm))
 
-    def gemm(self, a: ir.Value, b: ir.Value, c: ir.Value | None, *, transposed: bool = True) -> ir.Value:
+    def gemm(
+        self,
+        a: ir.Value,
+        b: ir.Value,
+        c: ir.Value | None,
+        *,
+        transposed: bool = True,
+        role: str = "",
+        direction: str = "",
+    ) -> ir.Value:
         """Emit ``a @ b.T + c`` with a of shape ``[m, k]``, b ``[n, k]``, c ``[m, n]`` or ``[n]``.
 
-        Without `transposed`: ``a @ b + c`` with b ``[k, n]``.
+        Without `transposed`: ``a @ b + c`` with b ``[k, n]``. A listener is told the operands and the product
+        under the role of a, which no Gemm would leave apart from the sum.
         """
+        if self.listener is not None:
+            factor = self.announce(self.transpose_once(b) if transposed else b, f"{role} weight", direction)
+            product = self.op("MatMul", self.announce(a, f"{role} factor", direction), factor)
+            product = self.announce(product, f"{role} product", direction)
+            return product if c is None else self.op("Add", product, self.announce(c, "addend", direction))
         if not self._gemm_takes(1, b):
             product = self.op("MatMul", a, self.transpose_once(b) if transposed else b)
             return product if c is None else self.op("Add", product, c)

@@ -140,11 +140,22 @@ class Form:
     def multiply(self, products: Products, group: str, h: ir.Value, addend: ir.Value | None) -> ir.Value:
         """Emit ``h R^T + addend`` for a group of gates."""
         weights = products.p.weights
-        return products.e.gemm(h, weights.R[group], addend, transposed=not weights.transposed)
+        return products.e.gemm(
+            h,
+            weights.R[group],
+            addend,
+            transposed=not weights.transposed,
+            role="h" if h is products.h else "r*h",
+            direction=products.p.direction,
+        )
 
     def reset(self, products: Products, r: ir.Value, h: ir.Value) -> ir.Value:
         """``r (h R^T + Rbh)``, GRU's reset gate behind the product."""
-        return products.e.op("Mul", r, products.recurrent("h", h, products.p.recurrent_bias))
+        p, bias = products.p, products.p.recurrent_bias
+        product = products.recurrent("h", h, bias)
+        if bias is not None:
+            product = p.announce(products.e, product, "h sum")
+        return p.announce(products.e, products.e.op("Mul", r, product), "r*sum")
 
 
 class StraightForm(Form):

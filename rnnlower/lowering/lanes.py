@@ -111,6 +111,7 @@ def cell_parameters(
         recurrent_bias=recurrent_bias,
         peepholes=peepholes,
         form=form,
+        direction=_name_of(node, direction),
     )
 
 
@@ -157,7 +158,9 @@ def _input_product(
         product = e.op("MatMul", X.stacked(), e.transpose(W, [1, 0]))
         stacked = product if bias is None else e.op("Add", product, bias)
         return TimeSeries(e, axes, width, stacked=stacked)
-    product = e.gemm(X.flat(), W, bias)
+    factor = e.announce(X.flat(), "x")
+    product = e.gemm(factor, W, bias, role="x", direction=_name_of(node, direction))
+    product = e.announce(product, f"x sum {group.gates}", _name_of(node, direction))
     if axes.lead:
         return TimeSeries(e, axes, width, stacked=e.reshape(product, [axes.time, *axes.value(width)]))
     return TimeSeries(e, axes, width, flat=product)
@@ -174,7 +177,14 @@ def initial_state(e: Emitter, node: ResolvedNode, axes: Axes, name: str, directi
     dims = axes.value(node.hidden_size)
     # A batched product would broadcast the directions of a state that does not fit.
     sizes = e.size_vector(dims if axes.lead else [-1, *dims[1:]])
-    return State(to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5)), node.hidden_size)
+    state = to_arithmetic(e, node, e.op("Reshape", value, sizes, since=5))
+    role = name.removeprefix("initial_")
+    return State(e.announce(state, role, _name_of(node, direction)), node.hidden_size)
+
+
+def _name_of(node: ResolvedNode, direction: int | None) -> str:
+    """Return the name of a direction, ``""`` for both."""
+    return "" if direction is None else ("forward", "reverse")[node.reversed_directions[direction]]
 
 
 def step_names(e: Emitter, axes: Axes, *, reverse: bool) -> StepNames:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,9 @@ from rnnlower.lowering.dialect import ANY, Dialect
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Listener = Callable[["NodeEmitter", ir.Value, str, str], ir.Value]
+"""``(emitter, value, role, direction) -> the value to be read instead``; may emit nodes."""
+
 AttributeValue = int | float | str | list[int] | tuple[int, ...] | ir.Graph | ir.TensorProtocol
 
 
@@ -32,6 +35,7 @@ class NodeEmitter:
         dtype: Floating-point type of the arithmetic.
         initializers: Holds the constants.
         dialect: The operators that may be emitted.
+        listener: Told the role of the values of a step, some of which it may replace.
 
     Attributes:
         nodes: The emitted nodes.
@@ -46,11 +50,13 @@ class NodeEmitter:
         dtype: ir.DataType,
         initializers: InitializerPool,
         dialect: Dialect = ANY,
+        listener: Listener | None = None,
     ) -> None:
         self.opset = opset
         self.names = names
         self.dtype = dtype
         self.dialect = dialect
+        self.listener = listener
         self.nodes: list[ir.Node] = []
         self.everything: list[ir.Node] = []
         self.notes: dict[str, None] = {}
@@ -61,14 +67,18 @@ class NodeEmitter:
     def body(self, name: str) -> Self:
         """Return an emitter for a subgraph of this name, which can use this emitter's values."""
         names = Scope(self.names.source, f"{self.names.prefix}{name}/")
-        other = type(self)(self.opset, names, self.dtype, self._initializers, self.dialect)
+        other = type(self)(self.opset, names, self.dtype, self._initializers, self.dialect, self.listener)
         other.notes, other.everything = self.notes, self.everything
         other._transposed = dict(self._transposed)
         return other
 
     def scratch(self) -> Self:
         """Return an emitter of nodes that do not become part of the model."""
-        return type(self)(self.opset, self.names, self.dtype, self._initializers, self.dialect)
+        return type(self)(self.opset, self.names, self.dtype, self._initializers, self.dialect, self.listener)
+
+    def announce(self, value: ir.Value, role: str, direction: str = "") -> ir.Value:
+        """Tell the listener the role of a value; return the value to be read instead."""
+        return value if self.listener is None else self.listener(self, value, role, direction)
 
     def with_dtype(self, dtype: ir.DataType) -> Self:
         """Return an emitter into the same place with another type of arithmetic."""

@@ -95,10 +95,12 @@ def _run(
     rows = None
     if not isinstance(axes.batch, int):
         rows = _symbol_of_rows(node.inputs["X"], 1 - node.layout) or e.names.fresh("batch")
+    # H has a role as the result of its step.
+    apart = strategy.output_apart and form is not PLAIN and e.listener is None
     outputs: list[TimeSeries] = []
     states: list[ir.Value] = []
     for together in [[lane] for lane in lanes] if one_by_one else [lanes]:
-        joined = _Joined(node, together, mask, apart=strategy.output_apart and form is not PLAIN)
+        joined = _Joined(node, together, mask, apart=apart)
         recurrence = joined.recurrence(rows)
         if unroll_factor > 1:
             results = run_in_chunks(e, recurrence, strategy.run, unroll_factor)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import generate
+import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import Run, save
@@ -34,6 +36,17 @@ CASES = {
     "loop": LOWERING,
     "lower": {code: [*line, "--target", "primitive"] for code, line in LOWERING.items()},
     "stream": LOWERING,
+    "calibrate": {
+        2: ["FIXED", "EMPTY", "-o", "OUT"],
+        3: ["absent.onnx", "EMPTY", "-o", "OUT"],
+        4: ["FIXED", "OTHER SIZES", "-o", "OUT"],
+    },
+    "quantize": {
+        1: ["FIXED", "-o", "OUT", "--calibration", "RECORDINGS", "--min-sqnr=500"],
+        2: ["FIXED", "-o", "OUT", "--calibration", "RECORDINGS", "--scheme=fixed"],
+        3: ["absent.onnx", "-o", "OUT", "--calibration", "RECORDINGS"],
+        4: ["FIXED", "-o", "OUT", "--calibration", "OTHER SIZES"],
+    },
     "convert": {
         1: ["GELU", "-o", "OUT", "--opset", "19", "--atol=0", "--rtol=0"],
         2: ["MODEL", "-o", "OUT", "--opset", "many"],
@@ -62,6 +75,12 @@ CASES = {
     "engines": {2: ["--all"]},
     "probe": {2: ["rnnlower-reference"], 4: ["openvino", "-o", "TARGET"]},
 }
+RECORDED: dict[str, Callable[[list[int]], list[int]]] = {
+    "RECORDINGS": lambda shape: [4, *shape],
+    "OTHER SIZES": lambda shape: [*shape[:-1], shape[-1] + 1],
+    "EMPTY": lambda shape: [0, *shape],
+}
+"""Shapes of recordings, from that of the input."""
 ELSEWHERE = {("probe", 1)}
 """In tests/probing, as it asks the runtime hundreds of questions."""
 KINDS = {
@@ -106,6 +125,13 @@ def place(word: str, folder: Path) -> object:
         return board(folder, outputs="outputs['Y'] = outputs['Y'] + 1")
     if word == "NO RUN":
         return board(folder, model="sys.exit('not here')")
+    if word in RECORDED:
+        shape = [
+            value.dim_value for value in onnx.load(KEPT["FIXED"]).graph.input[0].type.tensor_type.shape.dim
+        ]
+        draw, path = np.random.default_rng(0), folder / "recordings.npz"
+        np.savez(path, X=draw.normal(size=RECORDED[word](shape)).astype(np.float32))
+        return path
     if word == "GELU":
         return save(one_node("Gelu", opset=20), folder)
     if word == "CUSTOM":

@@ -1,0 +1,103 @@
+"""The command `rnnlower quantize`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import TYPE_CHECKING
+
+from rnnlower.cli.options import Showing, command
+from rnnlower.cli.running import (
+    emit_result,
+    installed_runtime,
+    say,
+    size_on_disk,
+    tell_difference,
+    warn,
+)
+from rnnlower.cli.values import check_external_data
+from rnnlower.errors import OptionError, VerificationError
+from rnnlower.passes.options import QuantizeOptions
+
+if TYPE_CHECKING:
+    from rnnlower.quantizing.quantize import QuantizeReport
+
+
+@command("report", "verify")
+def quantize(
+    *,
+    model: pathlib.Path,
+    output: pathlib.Path,
+    options: QuantizeOptions,
+    verify: bool = True,
+    min_sqnr: float = 20.0,
+    external_data: str = "auto",
+    showing: Showing,
+) -> None:
+    """Quantize a model with recurrent nodes: integers inside the recurrence, one scale for each role."""
+    from rnnlower.cli.progress import Phases, progress
+    from rnnlower.files.model_io import read_model, staged
+    from rnnlower.quantizing.quantize import quantize_model
+
+    check_external_data(external_data)
+    options = dataclasses.replace(options, verify=verify, on=None if options.on == "none" else options.on)
+    quiet, json_ = showing.quiet, showing.json_
+    for name in ("on", "inputs"):
+        if getattr(options, name) is not None and not options.verify:
+            raise OptionError(
+                f"--{name} says how to verify, --no-verify turns that off: leave out one of the two"
+            )
+    if options.on is not None:
+        installed_runtime(options.on)
+    with progress("reading", quiet, Phases(showing.verbose)) as tell:
+        own = read_model(model)
+        before = size_on_disk(model, own)
+        report = quantize_model(own, dataclasses.replace(options, progress=tell))
+    for note in report.notes:
+        say(f"rnnlower: note: {note}", quiet)
+    warn(report.warnings)
+    worst = report.sqnr
+    error = None
+    if worst is not None and worst < min_sqnr:
+        name = min(report.outputs, key=lambda each: each.least).name
+        error = VerificationError(
+            f"output {name!r} has {worst:.1f} dB, --min-sqnr is {min_sqnr:g}; {output} was not written",
+            remedy="give more recordings, --activations int16, or --recurrent-only: the rest in float32",
+        )
+    with staged(own, output, external_data) as stage:
+        size = stage.size
+        if error is None:
+            stage.accept()
+    if json_:
+        result = report.to_dict() | {"min_sqnr": min_sqnr, "bytes": {"source": before, "result": size}}
+        emit_result(result | {"output": None if error else str(output)}, error)
+    elif not quiet:
+        _print(report, showing.verbose)
+    if error is not None:
+        tell_difference(error, "--min-sqnr 0 writes it all the same, for inspection")
+    wrote = f"rnnlower: wrote {output} ({size:,} bytes; the source has {before:,})"
+    say(wrote, quiet or json_)
+
+
+def _print(report: QuantizeReport, verbose: bool) -> None:
+    """Print a line for each output, and with -v one for each role."""
+    from rnnlower.cli.console import new_table, write
+
+    if verbose:
+        roles = new_table("node", "direction", "role", "type", "scale", "zero point", "clipped")
+        for entry in report.scales:
+            clipped = "" if entry["clipped"] is None else f"{entry['clipped']:.2%}"
+            words = [str(entry[key]) for key in ("node", "direction", "role", "type")]
+            roles.add_row(*words, f"{entry['scale']:.6g}", str(entry["zero_point"]), clipped)
+        write(roles)
+    if report.outputs:
+        table = new_table("output", "dB", "by quarter", "default session", "there")
+        for output in report.outputs:
+            quarters = "" if output.quarters is None else " ".join(f"{each:.1f}" for each in output.quarters)
+            there = "" if output.sqnr_on is None else f"{output.sqnr_on:.1f}"
+            table.add_row(output.name, f"{output.sqnr:.1f}", quarters, f"{output.sqnr_default:.1f}", there)
+        write(table)
+    write(
+        f"{len(report.scales)} scales, {report.strategy}: calibrated on {report.calibrated} recordings, "
+        f"measured on {report.measured} others"
+    )

@@ -1,0 +1,205 @@
+"""Calibration data: what a model reads in each call, with its states carried, as other tools take it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import OptionError
+from rnnlower.files.model_io import to_proto
+from rnnlower.passes.options import CalibrateOptions, Given
+from rnnlower.quantizing.observing import Ranges, find_ranges
+from rnnlower.quantizing.preparing import prepare
+from rnnlower.quantizing.ranges_file import ranges_to_json
+from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_model
+
+Format = Literal["npz", "rknn", "qnn", "python"]
+
+_READER = '''"""Calibration data for onnxruntime.quantization, from {data}."""
+
+import pathlib
+
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader
+
+
+class Reader(CalibrationDataReader):
+    """Return the inputs of one call after the other."""
+
+    def __init__(self) -> None:
+        with np.load(pathlib.Path(__file__).with_name("{data}")) as file:
+            arrays = {{name: file[name] for name in file.files}}
+        self._calls = iter([
+            {{name: arrays[f"{{index}}/{{name}}"] for name in {names}}} for index in range({count})
+        ])
+
+    def get_next(self) -> dict | None:
+        return next(self._calls, None)
+'''
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """The calls of a model on recordings.
+
+    Attributes:
+        calls: The inputs of each call, by name; the states are those of the call before.
+        sequences: The number of sequences.
+        ranges: The range of each role, if they were asked for.
+        notes: Messages for the user.
+    """
+
+    calls: Sequence[Feeds]
+    sequences: int
+    ranges: Ranges | None = None
+    notes: Sequence[str] = ()
+
+    def save(self, path: str | os.PathLike[str], format: Format = "npz") -> None:  # noqa: A002
+        """Write the calls.
+
+        Args:
+            path: A file, or a folder for ``rknn`` and ``qnn``.
+            format: ``npz``: an array for each input, whose first axis counts the calls. ``rknn``: a folder
+                with dataset.txt and .npy files. ``qnn``: a folder with input_list.txt and raw files.
+                ``python``: a CalibrationDataReader of onnxruntime.quantization, with its data beside.
+
+        Raises:
+            OptionError: There is no such format, or the calls differ in shape and are to be one array.
+        """
+        if format not in get_args(Format):
+            raise OptionError(f"the format is {format!r}; it must be one of {', '.join(get_args(Format))}")
+        _WRITERS[format](self, pathlib.Path(path))
+
+    def save_ranges(self, path: str | os.PathLike[str]) -> None:
+        """Write the ranges."""
+        assert self.ranges is not None
+        text = ranges_to_json(self.ranges)
+        with _file(pathlib.Path(path)) as part:
+            part.write_text(text, encoding="utf-8")
+
+
+def calibrate_model(
+    model: ir.Model,
+    recordings: Given | Sequence[Given],
+    options: CalibrateOptions,
+    *,
+    ranges: bool = False,
+) -> Calibration:
+    """Run the float model over recordings; the model is prepared in place.
+
+    Raises:
+        OptionError: A recording does not fit the model.
+        UnsupportedModelError: There is no recurrent node, or one is quantized already.
+        UnverifiableError: The model does not run on a recording.
+    """
+    notes = prepare(model, options)
+    source = to_proto(model)
+    given = Recordings(source, list_of(recordings))
+    calls: list[Feeds] = []
+    session = open_model(source, optimize=True)
+    try:
+        for number, sequence in enumerate(given.sequences):
+            options.tell("running recording", number + 1, len(given.sequences))
+            calls += [call.feeds for call in given.calls(session, sequence)]
+    finally:
+        session.close()
+    options.tell("observing")
+    found = find_ranges(model, calls) if ranges else None
+    return Calibration(calls, len(given.sequences), found, notes)
+
+
+def _write_npz(calibration: Calibration, path: pathlib.Path) -> None:
+    names = list(calibration.calls[0])
+    for name in names:
+        shapes = {call[name].shape for call in calibration.calls}
+        if len(shapes) > 1:
+            one, other = sorted(shapes)[:2]
+            raise OptionError(
+                f"the calls read {name!r} in shapes {list(one)} and {list(other)}, which do not stack; "
+                "choose the format rknn, qnn or python, or give recordings of one length"
+            )
+    arrays = {name: np.stack([call[name] for call in calibration.calls]) for name in names}
+    with _file(path) as part:
+        _save(part, arrays)
+
+
+def _write_rknn(calibration: Calibration, path: pathlib.Path) -> None:
+    with _folder(path) as folder:
+        lines = []
+        for number, call in enumerate(calibration.calls):
+            files = [f"{number}_{index}.npy" for index in range(len(call))]
+            for file, array in zip(files, call.values(), strict=True):
+                np.save(folder / file, array)
+            lines.append(" ".join(files))
+        (folder / "dataset.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _write_qnn(calibration: Calibration, path: pathlib.Path) -> None:
+    with _folder(path) as folder:
+        lines = []
+        for number, call in enumerate(calibration.calls):
+            files = {name: f"{number}_{index}.raw" for index, name in enumerate(call)}
+            for name, array in call.items():
+                (folder / files[name]).write_bytes(np.ascontiguousarray(array).tobytes())
+            lines.append(" ".join(f"{name}:={file}" for name, file in files.items()))
+        (folder / "input_list.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _write_python(calibration: Calibration, path: pathlib.Path) -> None:
+    data = path.with_suffix(".npz")
+    calls = calibration.calls
+    arrays = {f"{number}/{name}": array for number, call in enumerate(calls) for name, array in call.items()}
+    text = _READER.format(data=data.name, names=list(calls[0]), count=len(calls))
+    with _file(data) as part:
+        _save(part, arrays)
+    with _file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+_WRITERS: Mapping[str, Callable[[Calibration, pathlib.Path], None]] = {
+    "npz": _write_npz,
+    "rknn": _write_rknn,
+    "qnn": _write_qnn,
+    "python": _write_python,
+}
+
+
+def _save(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+@contextlib.contextmanager
+def _file(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield a path whose file takes the place of `path` at the end, whole or not at all."""
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        part = pathlib.Path(folder) / path.name
+        yield part
+        os.replace(part, path)
+
+
+@contextlib.contextmanager
+def _folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield a folder that becomes `path` at the end, whole or not at all.
+
+    Raises:
+        OptionError: There is something at this path.
+    """
+    if path.exists():
+        raise OptionError(f"{path} exists; give a folder that does not")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        os.replace(folder, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

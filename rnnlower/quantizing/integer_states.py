@@ -1,0 +1,84 @@
+"""States of a step model that come in and go out as the integers that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.quantizing.placement import MOVES
+
+
+def carry_integers(model: ir.Model) -> list[str]:
+    """Make int16 of the state inputs and outputs; return notes with the scales.
+
+    The recurrence quantizes a state to the same integers again.
+
+    Raises:
+        UnsupportedModelError: The model has no states, or one of them is not quantized by one scale.
+    """
+    stream = StreamMetadata.read(model.metadata_props)
+    if stream is None or not stream.states:
+        raise UnsupportedModelError(
+            "the model has no states outside", remedy="make a step model of it first (`rnnlower stream`)"
+        )
+    graph, names, notes = model.graph, NameSource(names_in(model)), []
+    for index, output in enumerate(list(graph.outputs)):
+        into = next(
+            (value for value in graph.inputs if value.name == stream.states.get(output.name or "")), None
+        )
+        if into is None:
+            continue
+        parameters = {_sixteen_bits(node) for node in _readers(into)}
+        found = parameters.pop() if len(parameters) == 1 else None
+        if found is None or stream.start.get(into.name or "", 0):
+            raise UnsupportedModelError(
+                f"the state {into.name!r} is not one of a recurrence that begins with 0 and has 16 bits",
+                remedy="choose other activations, or leave out the integer states",
+            )
+        scale = constant_of(found[0])
+        assert scale is not None
+        inside = _node("DequantizeLinear", into, found, names)
+        into.replace_all_uses_with(inside.outputs[0])
+        inside.replace_input_with(0, into)
+        inside.outputs[0].shape, inside.outputs[0].type = into.shape, into.type
+        graph.insert_before(graph[0], inside)
+        outside = _node("QuantizeLinear", output, found, names)
+        graph.append(outside)
+        outer = outside.outputs[0]
+        outer.name, output.name = output.name, outer.name
+        outer.shape, graph.outputs[index] = output.shape, outer
+        into.type = outer.type = ir.TensorType(ir.DataType.INT16)
+        notes.append(f"{into.name!r} and {outer.name!r} are int16 with scale {float(scale.numpy()):g}")
+    return notes
+
+
+def _node(op_type: str, value: ir.Value, parameters: tuple[ir.Value, ir.Value], names: NameSource) -> ir.Node:
+    name = names.fresh(f"{value.name}/{op_type}")
+    node = ir.Node("", op_type, [value, *parameters], outputs=[ir.Value(name=name)])
+    node.name = name
+    return node
+
+
+def _readers(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield what reads a value, behind operators that only move it."""
+    for node, _ in value.uses():
+        if node.op_type in MOVES:
+            yield from _readers(node.outputs[0])
+        else:
+            yield node
+
+
+def _sixteen_bits(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """Return scale and zero point of a quantizer to 16 bits around 0."""
+    scale, zero = (
+        node.inputs[1:3] if node.op_type == "QuantizeLinear" and len(node.inputs) == 3 else (None, None)
+    )
+    integers = None if zero is None else constant_of(zero)
+    if scale is None or zero is None or integers is None or integers.dtype != ir.DataType.INT16:
+        return None
+    return None if integers.numpy().any() else (scale, zero)

@@ -1,0 +1,172 @@
+"""Ranges by role: the float recurrence runs over recordings, with the values of each role as outputs.
+
+The observer is told the same roles, by the same lowering, as the quantizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.files.model_io import to_proto
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.walk import Located, subgraphs_of, walk
+from rnnlower.lowering.node_emitter import Listener, NodeEmitter
+from rnnlower.passes.options import LoweringOptions
+from rnnlower.passes.pipeline import lower_model
+from rnnlower.quantizing.recordings import Array, Feeds, open_model
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Role:
+    """A role of values, at a node and in a direction (``""`` for both)."""
+
+    node: str
+    direction: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The least and the largest value of a role over all steps."""
+
+    least: float
+    largest: float
+
+    def joined(self, other: Range) -> Range:
+        return Range(min(self.least, other.least), max(self.largest, other.largest))
+
+
+Ranges = dict[Role, Range]
+
+OPPOSITE = "1-"
+"""How the roles of gates begin that are subtracted from 1; their range is that of the gate."""
+
+FACTOR = " factor"
+"""How the roles of what goes into a product end; the values have another role already."""
+
+
+class Observer:
+    """Notes the values of each role of a node, and leaves them as they are."""
+
+    def __init__(self, located: Located, seen: dict[ir.Value, Role]) -> None:
+        self._node, self._seen = str(located), seen
+
+    def __call__(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
+        if constant_of(value) is None and not (role.endswith(FACTOR) or role.startswith(OPPOSITE)):
+            self._seen.setdefault(value, Role(self._node, direction, role))
+        return value
+
+
+class ObservedModel:
+    """A float model whose recurrences are Scans, with the values of each role as further outputs.
+
+    Args:
+        model: The model; it is not changed.
+        shapes: The shapes of its inputs.
+
+    Raises:
+        UnsupportedModelError: A recurrent node is in a subgraph.
+    """
+
+    def __init__(self, model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        own = model.clone()
+        seen: dict[ir.Value, Role] = {}
+
+        def listen(located: Located) -> Listener:
+            return Observer(located, seen)
+
+        options = LoweringOptions(
+            "scan",
+            input_shapes={name: list(shape) for name, shape in shapes.items()},
+            fold=False,
+            gates="fused",
+        )
+        lower_model(own, options, listen)
+        self._roles = dict(_expose(own, seen))
+        self._session = open_model(to_proto(own), optimize=False)
+
+    def values(self, feeds: Feeds) -> Iterator[tuple[Role, Array]]:
+        """Yield the values of each role in a call."""
+        outputs = self._session.run(feeds)
+        for name, role in self._roles.items():
+            yield role, outputs[name]
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[Role, Array]]:
+    """Yield the values of each role in each of the calls."""
+    opened: dict[tuple[tuple[str, tuple[int, ...]], ...], ObservedModel] = {}
+    try:
+        for call in feeds:
+            key = tuple((name, array.shape) for name, array in call.items())
+            if key not in opened:
+                opened[key] = ObservedModel(model, dict(key))
+            yield from opened[key].values(call)
+    finally:
+        for each in opened.values():
+            each.close()
+
+
+def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:
+    """Return the range of each role, pooled over all steps of all calls."""
+    ranges: Ranges = {}
+    for role, values in observed_values(model, feeds):
+        if values.size:
+            found = Range(float(np.min(values)), float(np.max(values)))
+            ranges[role] = found.joined(ranges[role]) if role in ranges else found
+    return ranges
+
+
+def _expose(model: ir.Model, seen: Mapping[ir.Value, Role]) -> Iterator[tuple[str, Role]]:
+    """Make outputs of values in the main graph and in the bodies of its Scans."""
+    owners = {body: node for node in model.graph for body in subgraphs_of(node)}
+    produced = {value for node, _ in walk(model.graph) for value in node.outputs}
+    for number, (value, role) in enumerate(seen.items()):
+        node = value.producer()
+        if node is None and value not in model.graph.inputs:
+            continue
+        graph = model.graph if node is None else node.graph
+        if graph is None or (node is not None and value not in produced):
+            # It was emitted to measure names, and is not part of the model.
+            continue
+        copy = _copied(value, f"rnnlower.role.{number}")
+        outer = copy.outputs[0]
+        graph.append(copy)
+        if graph is not model.graph:
+            owner = owners.get(graph)
+            if owner is None or owner.op_type != "Scan":
+                raise UnsupportedModelError(
+                    f"node {role.node!r} is in a subgraph, where its ranges cannot be observed",
+                    remedy="take the branch (--set), or unroll the control flow first",
+                )
+            graph.outputs.append(outer)
+            outer = _scanned(owner, f"rnnlower.role.{number}.steps")
+        model.graph.outputs.append(outer)
+        yield str(outer.name), role
+
+
+def _copied(value: ir.Value, name: str) -> ir.Node:
+    """Return an Identity: an output of a body must be none of its inputs, nor another output."""
+    node = ir.Node("", "Identity", [value], outputs=[ir.Value(name=name)])
+    node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT) if value.type is None else value.type
+    return node
+
+
+def _scanned(scan: ir.Node, name: str) -> ir.Value:
+    """Return a new output of a Scan whose body has one more."""
+    scan.resize_outputs(len(scan.outputs) + 1)
+    value = scan.outputs[-1]
+    value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
+    directions = scan.attributes.get("scan_output_directions")
+    if directions is not None:
+        scan.attributes["scan_output_directions"] = ir.AttrInt64s(
+            "scan_output_directions", [*directions.as_ints(), 0]
+        )
+    return value

@@ -1,0 +1,95 @@
+"""The place of a DequantizeLinear whose result is read in a body or branch.
+
+onnxruntime (1.31) moves a DequantizeLinear behind the Reshape that follows it, and aborts its process if an
+If captures the result: QDQPropagationTransformer takes what a branch captures for an input of the If.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.walk import subgraphs_of, walk
+
+MOVES = frozenset({"Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that move numbers and integers alike."""
+
+
+def capture_integers(model: ir.Model) -> None:
+    """Let branches capture integers, and dequantize them inside."""
+    names = NameSource(names_in(model))
+    made: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
+    for graph in list(_subgraphs(model.graph)):
+        for node in list(graph):
+            for index, value in enumerate(node.inputs):
+                if value is None or _graph_of(value) in (None, graph):
+                    continue
+                chain = _chain(value)
+                if chain is None:
+                    continue
+                if (graph, value) not in made:
+                    made[graph, value] = _dequantized(graph, chain, names)
+                node.replace_input_with(index, made[graph, value])
+    _remove_unread(model.graph)
+
+
+def _subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    for node in graph:
+        for body in subgraphs_of(node):
+            yield body
+            yield from _subgraphs(body)
+
+
+def _graph_of(value: ir.Value) -> object:
+    node = value.producer()
+    return None if node is None else node.graph
+
+
+def _chain(value: ir.Value) -> list[ir.Node] | None:
+    """Return the nodes from a DequantizeLinear to the value, the last one first."""
+    nodes: list[ir.Node] = []
+    while (node := value.producer()) is not None:
+        nodes.append(node)
+        if node.op_type == "DequantizeLinear":
+            return nodes
+        if node.op_type not in MOVES or node.inputs[0] is None:
+            return None
+        value = node.inputs[0]
+    return None
+
+
+def _dequantized(graph: ir.Graph, chain: list[ir.Node], names: NameSource) -> ir.Value:
+    """Return the value at the end of the chain, dequantized in the graph instead of before the chain."""
+    *moves, first = chain
+    integers = first.inputs[0]
+    assert integers is not None
+    for move in reversed(moves):
+        outer = move.graph
+        assert outer is not None
+        name = names.fresh(f"{move.outputs[0].name}/integers")
+        copy = ir.Node(
+            "",
+            move.op_type,
+            [integers, *move.inputs[1:]],
+            move.attributes.values(),
+            outputs=[ir.Value(name=name)],
+        )
+        copy.name = name
+        outer.insert_after(move, copy)
+        integers = copy.outputs[0]
+    name = names.fresh(f"{chain[0].outputs[0].name}/inside")
+    node = ir.Node("", "DequantizeLinear", [integers, *first.inputs[1:]], outputs=[ir.Value(name=name)])
+    node.name = name
+    node.outputs[0].shape, node.outputs[0].type = chain[0].outputs[0].shape, chain[0].outputs[0].type
+    graph.insert_before(graph[0], node)
+    return node.outputs[0]
+
+
+def _remove_unread(graph: ir.Graph) -> None:
+    for node in reversed([node for node, _ in walk(graph)]):
+        out = node.outputs[0]
+        removable = node.op_type in MOVES or node.op_type == "DequantizeLinear"
+        if removable and node.graph is not None and not out.uses() and not out.is_graph_output():
+            node.graph.remove(node, safe=True)

@@ -1,0 +1,57 @@
+"""The preparation of a model that is calibrated or quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.passes.fold_weights import FoldWeightsPass
+from rnnlower.passes.options import CalibrateOptions
+from rnnlower.passes.steps import settling
+from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.recurrent.finding import find_recurrent
+
+
+def fold_weights(work: Work) -> None:
+    """Fold weights, however large they become: 8 bits are less than what they are cut from.
+
+    Before: weights that follow from constants. After: constants.
+    """
+    FoldWeightsPass(may_grow=True)(work.model, work.facts)
+
+
+PREPARATION: Sequence[Step[Work]] = (
+    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
+    Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
+    Step(settling.simplify_model, "A node that never runs has no ranges.", when=("folds",)),
+    Step(fold_weights, "Weights become integers, which are constants."),
+)
+"""The steps before a calibration, in order."""
+
+
+def prepare(model: ir.Model, options: CalibrateOptions) -> list[str]:
+    """Fix sizes and inputs; return notes.
+
+    Raises:
+        UnsupportedModelError: There is no recurrent node, or one of them is not in float32.
+    """
+    notes = run(PREPARATION, Work(model, options)).notes
+    found = find_recurrent(model)
+    if not found:
+        raise UnsupportedModelError(
+            "the model has no LSTM, GRU or RNN node", remedy="use onnxruntime.quantization on it"
+        )
+    for located in found:
+        if located.node.domain:
+            raise UnsupportedModelError(
+                "it is quantized already", node=located, remedy="quantize the float model instead"
+            )
+        dtype = located.node.inputs[1].dtype if located.node.inputs[1] is not None else None
+        if dtype not in (None, ir.DataType.FLOAT):
+            raise UnsupportedModelError(
+                f"its weights are {dtype}", node=located, remedy="quantize the float32 model instead"
+            )
+    return notes

@@ -1,0 +1,267 @@
+"""The way of a model from float to integers: ranges, the rest, the recurrence, and the measurement."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.errors import OptionError, UnverifiableError, VerificationError
+from rnnlower.files.model_io import load_model, to_proto
+from rnnlower.graph.initializers import move_next_to_readers
+from rnnlower.graph.walk import default_opset
+from rnnlower.passes.convert_opset import ConvertOpsetPass
+from rnnlower.passes.options import LoweringOptions, QuantizeOptions
+from rnnlower.passes.pipeline import lower_model
+from rnnlower.quantizing.integer_states import carry_integers
+from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
+from rnnlower.quantizing.observing import Ranges, Role, find_ranges
+from rnnlower.quantizing.placement import capture_integers
+from rnnlower.quantizing.preparing import prepare
+from rnnlower.quantizing.quantizers import Quantization
+from rnnlower.quantizing.ranges_file import read_ranges
+from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_model
+from rnnlower.quantizing.rest import quantize_rest
+from rnnlower.quantizing.schemes import Scheme
+from rnnlower.recurrent.exporter_warnings import Suspicion
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.targets import Target
+
+_OPSET = 21
+"""The first opset whose QuantizeLinear writes 16 bits."""
+
+_SHORT = 32
+"""Steps up to which a straight line is smaller than the weights that it saves."""
+
+_SET_ASIDE = 4
+"""One of this many recordings is kept for the measurement."""
+
+_EQUAL = 1e-3
+"""The difference, next to the largest value, up to which models without visible rounding count as equal."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizeReport:
+    """The report on a quantization.
+
+    Attributes:
+        scales: An entry for each node, direction and role: ``type``, ``scale``, ``zero_point``, and
+            ``clipped``, the share of values that cannot be expressed on the recordings set aside.
+        strategy: ``unroll`` or ``scan``.
+        calibrated: The number of sequences that the ranges are from; 0 if they were given.
+        measured: The number of sequences set aside.
+        outputs: The ratios of signal to noise.
+        notes: Messages for the user.
+        warnings: Messages on what the result may lack.
+    """
+
+    scales: Sequence[Mapping[str, Any]]
+    strategy: str
+    calibrated: int = 0
+    measured: int = 0
+    outputs: Sequence[MeasuredOutput] = ()
+    notes: Sequence[str] = ()
+    warnings: Sequence[Suspicion] = ()
+
+    @property
+    def sqnr(self) -> float | None:
+        """The lowest ratio of all outputs and sessions, if they were measured."""
+        return min((output.least for output in self.outputs), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "scales": [dict(scale) for scale in self.scales],
+            "strategy": self.strategy,
+            "calibrated": self.calibrated,
+            "measured": self.measured,
+            "sqnr": [output.to_dict() for output in self.outputs],
+            "notes": list(self.notes),
+            "warnings": [str(warning) for warning in self.warnings],
+        }
+
+
+def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
+    """Quantize the model in place, and return the report on it.
+
+    Raises:
+        OptionError: An option or a recording does not fit the model.
+        UnsupportedModelError: A recurrent node cannot be quantized, or the target does not run the result.
+        UnverifiableError: There is nothing to measure on, or the model does not run.
+        VerificationError: A quantizer is not where it belongs.
+    """
+    notes = prepare(model, options)
+    if default_opset(model) < _OPSET:
+        ConvertOpsetPass(_OPSET)(model)
+    strategy = _strategy(model, options)
+    source = to_proto(model)
+    data = _Data.read(source, options)
+    scheme = Scheme.of(options)
+    if options.integer_states and any(each.keys() & data.recordings.states.values() for each in data.held):
+        raise OptionError("the recordings hold states, and integer states are carried: leave them out")
+    floats = open_model(source, optimize=True)
+    try:
+        options.tell("calibrating")
+        calls = [call for each in data.calibrated for call in data.recordings.calls(floats, each)]
+        feeds = [call.feeds for call in calls]
+        quantization = Quantization(scheme, data.ranges or find_ranges(model, feeds))
+        if options.verify:
+            # With scales too small to round, the result must be what the float model computes.
+            options.tell("verifying")
+            held = [[call.feeds for call in data.recordings.calls(floats, each)] for each in data.held]
+            fine = dataclasses.replace(quantization, fine=True, encodings={}, announced=set())
+            _prove_placement(floats, to_proto(_lowered(model.clone(), strategy, fine)), held[0][0])
+        options.tell("quantizing")
+        rest, words = _rest(source, feeds, options, scheme)
+        notes += words
+        result = _lowered(load_model(rest), strategy, quantization, options.runtime)
+        for role in sorted(quantization.announced - quantization.encodings.keys()):
+            raise VerificationError(f"{role.name!r} of node {role.node!r} has no quantizers")
+        if options.integer_states:
+            notes += carry_integers(result)
+        outputs: Sequence[MeasuredOutput] = ()
+        clipped: Mapping[Role, float] = {}
+        if options.verify:
+            options.tell("measuring")
+            steps = count_steps(model, data.recordings, held)
+            outputs = measure(data.recordings, data.held, steps, floats, to_proto(result), options.on)
+            clipped = clipped_shares(model, held, quantization)
+    finally:
+        floats.close()
+    warnings = [_narrow()] if options.activations == "int8-only" else []
+    report = QuantizeReport(
+        [_entry(role, quantization, clipped) for role in sorted(quantization.encodings)],
+        strategy,
+        len(data.calibrated),
+        len(data.held),
+        outputs,
+        notes,
+        warnings,
+    )
+    model.graph, model.ir_version = result.graph, result.ir_version
+    return report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    """The recordings of a quantization: those of the calibration, and those set aside."""
+
+    recordings: Recordings
+    calibrated: Sequence[Feeds]
+    held: Sequence[Feeds]
+    ranges: Ranges | None
+
+    @classmethod
+    def read(cls, model: onnx.ModelProto, options: QuantizeOptions) -> _Data:
+        given, inputs, verify = list_of(options.calibration), options.inputs, options.verify
+        ranges = None
+        first = given[0] if given else None
+        if not isinstance(first, Mapping | None) and pathlib.Path(first).suffix == ".json":
+            ranges, given = read_ranges(pathlib.Path(first)), given[1:]
+        other = None if inputs is None else Recordings(model, [inputs])
+        if ranges is not None and not given:
+            if other is None and verify:
+                raise UnverifiableError(
+                    "a file of ranges holds no recordings to measure on",
+                    remedy=f"add {wording.option('inputs', 'REC.npz')}, or {wording.option('no-verify')}",
+                )
+            held = [] if other is None else other.sequences
+            return cls(other or Recordings(model, []), [], held, ranges)
+        recordings = Recordings(model, given)
+        if other is not None or not verify:
+            return cls(recordings, recordings.sequences, [] if other is None else other.sequences, ranges)
+        if len(recordings.sequences) < 2:
+            raise UnverifiableError(
+                "there is one recording, and none can be set aside to measure on",
+                remedy=f"give more, or others with {wording.option('inputs', 'REC.npz')}",
+            )
+        last = min(_SET_ASIDE, len(recordings.sequences)) - 1
+        parts: tuple[list[Feeds], list[Feeds]] = ([], [])
+        for number, sequence in enumerate(recordings.sequences):
+            parts[number % _SET_ASIDE == last].append(sequence)
+        return cls(recordings, *parts, ranges)
+
+
+def _narrow() -> Suspicion:
+    return Suspicion(
+        "the model",
+        "all activations have 8 bits",
+        "a recurrence with long memory loses most of its accuracy",
+        f"where the device has 16 bits, {wording.option('activations', 'int16')} keeps it",
+    )
+
+
+def _rest(
+    source: onnx.ModelProto, feeds: Sequence[Feeds], options: QuantizeOptions, scheme: Scheme
+) -> tuple[onnx.ModelProto, list[str]]:
+    """Return the model with its rest quantized, or a note on why it stays in float."""
+    if options.recurrent_only:
+        return source, []
+    if scheme.powers:
+        return source, ["onnxruntime's tool has no powers of two: the rest of the model stays in float32"]
+    if not feeds:
+        return source, ["the calibration holds ranges alone: the rest of the model stays in float32"]
+    return quantize_rest(source, feeds, scheme), []
+
+
+def _strategy(model: ir.Model, options: QuantizeOptions) -> str:
+    if options.strategy != "auto":
+        return options.strategy
+    if options.runtime is not None and "Scan" not in options.runtime.control_flow.ops:
+        return "unroll"
+    lengths = [parse_recurrent(each, "ort", lenient=True).seq_length for each in find_recurrent(model)]
+    short = all(length is not None and 0 < length <= _SHORT for length in lengths)
+    return "unroll" if short else "scan"
+
+
+def _lowered(
+    model: ir.Model, strategy: str, quantization: Quantization, target: Target | None = None
+) -> ir.Model:
+    # Folded constants would be weights in float again.
+    options = LoweringOptions(strategy, target=target, native="lower", fold=False, gates="fused")
+    lower_model(model, options, quantization.listener)
+    capture_integers(model)
+    # onnxruntime looks for the integers of a product in the body that reads them.
+    move_next_to_readers(model.graph, list(model.graph.initializers.values()), least_depth=1)
+    return model
+
+
+def _prove_placement(floats: Any, fine: onnx.ModelProto, feeds: Feeds) -> None:
+    """Compare a model whose scales are too small for any rounding to be seen with the float model.
+
+    Raises:
+        VerificationError: They differ: a quantizer is not where it belongs.
+    """
+    wanted = floats.run(feeds)
+    session = open_model(fine, optimize=False)
+    try:
+        got = session.run(feeds)
+    finally:
+        session.close()
+    for name, array in wanted.items():
+        largest = max(float(np.abs(array).max(initial=0.0)), 1e-6)
+        difference = float(np.abs(got[name].astype(np.float64) - array).max(initial=0.0))
+        if not difference <= _EQUAL * largest:
+            raise VerificationError(
+                f"with scales too small to round, {name} differs by {difference:g}: a quantizer is misplaced"
+            )
+
+
+def _entry(role: Role, quantization: Quantization, clipped: Mapping[Role, float]) -> dict[str, Any]:
+    encoding = quantization.encodings[role]
+    return {
+        "node": role.node,
+        "direction": role.direction,
+        "role": role.name,
+        "type": encoding.dtype.name.lower(),
+        "scale": encoding.scale,
+        "zero_point": encoding.zero_point,
+        "clipped": clipped.get(role),
+    }

@@ -1,0 +1,151 @@
+"""QuantizeLinear and DequantizeLinear around the values of a recurrence, by role."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.constants import constant_of
+from rnnlower.graph.walk import Located
+from rnnlower.lowering.node_emitter import NodeEmitter
+from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range, Ranges, Role
+from rnnlower.quantizing.schemes import Encoding, Scheme
+
+_WEIGHT = " weight"
+_NOT_QUANTIZED = ("x" + FACTOR,)
+"""Roles of values that have a quantizer already."""
+
+_FINE = 2**20
+
+
+@dataclasses.dataclass
+class Quantization:
+    """The scales of a model, and what was quantized with them.
+
+    Attributes:
+        scheme: The choice of types.
+        ranges: The ranges of the roles.
+        fine: Whether scales are too small for any rounding to be seen, and nothing is clipped. Such a model
+            computes what the float model does, if every quantizer is where it belongs.
+        encodings: The encodings that were used.
+        announced: The roles of the values that need quantizers.
+    """
+
+    scheme: Scheme
+    ranges: Ranges
+    fine: bool = False
+    encodings: dict[Role, Encoding] = dataclasses.field(default_factory=dict)
+    announced: set[Role] = dataclasses.field(default_factory=set)
+
+    def listener(self, located: Located) -> Quantizers:
+        """Return the quantizers of a node."""
+        return Quantizers(self, located)
+
+    def encoding(self, located: Located, role: str, direction: str) -> Encoding:
+        """Return the encoding of a role.
+
+        Raises:
+            UnsupportedModelError: Its range is not known.
+        """
+        key = Role(str(located), direction, role)
+        if key not in self.encodings:
+            observed = dataclasses.replace(key, name=role.removesuffix(FACTOR).removeprefix(OPPOSITE))
+            if observed not in self.ranges:
+                raise UnsupportedModelError(
+                    f"the calibration holds no range of {observed.name!r}",
+                    node=located,
+                    remedy="calibrate on this model (`rnnlower calibrate`), with recordings that take each "
+                    f"branch, or fix the shapes of its inputs ({wording.option('input-shape')})",
+                )
+            seen = self.ranges[observed]
+            if role.startswith(OPPOSITE):
+                seen = Range(1 - seen.largest, 1 - seen.least)
+            self.encodings[key] = self.scheme.encoding(role, seen)
+        return self.encodings[key]
+
+
+class Quantizers:
+    """The quantizers of a node, which the lowering tells the roles of values."""
+
+    def __init__(self, quantization: Quantization, located: Located) -> None:
+        self._all, self._located = quantization, located
+        self._made: dict[tuple[NodeEmitter, ir.Value, str], ir.Value] = {}
+
+    def __call__(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
+        """Return the value after its quantizers.
+
+        Raises:
+            UnsupportedModelError: It is a weight that is not constant, or no range is known.
+        """
+        if role in _NOT_QUANTIZED:
+            return value
+        if role != "addend" and not role.endswith(_WEIGHT) and constant_of(value) is None:
+            self._all.announced.add(Role(str(self._located), direction, role))
+        key = (e, value, role)
+        if key not in self._made:
+            self._made[key] = self._quantized(e, value, role, direction)
+        return self._made[key]
+
+    def _quantized(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
+        if role.endswith(_WEIGHT):
+            return self._weight(e, value)
+        tensor = constant_of(value)
+        if tensor is not None:
+            return self._constant(e, value, tensor.numpy(), role)
+        if role == "addend":
+            # A product of X, which has its quantizers.
+            return value
+        encoding = self._all.encoding(self._located, role, direction)
+        if self._all.fine:
+            step = e.scalar(encoding.scale / _FINE)
+            return _one(e, "Mul", _one(e, "Round", _one(e, "Div", value, step)), step)
+        scale, zero_point = _parameters(e, encoding)
+        return _one(
+            e, "DequantizeLinear", _one(e, "QuantizeLinear", value, scale, zero_point), scale, zero_point
+        )
+
+    def _constant(self, e: NodeEmitter, value: ir.Value, array: np.ndarray, role: str) -> ir.Value:
+        if self._all.fine or not array.any():
+            return value
+        scheme = dataclasses.replace(self._all.scheme, headroom=1.0)
+        encoding = scheme.encoding(role, Range(float(array.min()), float(array.max())))
+        info = np.iinfo(encoding.dtype.numpy())
+        integers = np.rint(array / encoding.scale) + encoding.zero_point
+        scale, zero_point = _parameters(e, encoding)
+        stored = np.clip(integers, info.min, info.max).astype(encoding.dtype.numpy())
+        return _one(e, "DequantizeLinear", e.constant(stored, name=value.name or ""), scale, zero_point)
+
+    def _weight(self, e: NodeEmitter, value: ir.Value) -> ir.Value:
+        tensor = constant_of(value)
+        if tensor is None:
+            raise UnsupportedModelError(
+                "a weight is not a constant of its own, and cannot be stored in 8 bits",
+                node=self._located,
+                remedy="make W and R initializers that nothing else reads",
+            )
+        integers: np.ndarray
+        integers, scale = self._all.scheme.weight(tensor.numpy())
+        if self._all.fine:
+            scale = (scale / 2**22).astype(np.float32)
+            integers = np.rint(tensor.numpy() / scale.astype(np.float64)).astype(np.int32)
+        stored = e.constant(integers, name=value.name or "")
+        operands = [stored, e.constant(scale), e.constant(np.zeros(scale.shape, integers.dtype))]
+        axis: Mapping[str, int] = {"axis": 1} if scale.ndim else {}
+        return e.ops("DequantizeLinear", *operands, outputs=1, **axis)[0]
+
+
+def _parameters(e: NodeEmitter, encoding: Encoding) -> tuple[ir.Value, ir.Value]:
+    """Return the scale and the zero point as constants."""
+    zero_point = np.array(encoding.zero_point, encoding.dtype.numpy())
+    scale = ir.Tensor(np.array(encoding.scale, np.float32))
+    # Every step of a straight line repeats the names.
+    return e.often_read(scale, "q"), e.often_read(ir.Tensor(zero_point), "z")
+
+
+def _one(e: NodeEmitter, op_type: str, *inputs: ir.Value) -> ir.Value:
+    return e.ops(op_type, *inputs, outputs=1)[0]

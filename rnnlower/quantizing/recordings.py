@@ -1,0 +1,177 @@
+"""Recordings: the inputs of whole sequences, and the calls of a model that they become."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
+from rnnlower.errors import OptionError, UnverifiableError
+from rnnlower.files.stream_metadata import StreamMetadata
+from rnnlower.passes.options import Given
+
+Array = NDArray[Any]
+Feeds = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a model: the inputs and the outputs."""
+
+    feeds: Feeds
+    outputs: Feeds
+
+
+class Recordings:
+    """Recordings of the inputs of a model.
+
+    Args:
+        model: The model. A step model, by its metadata, is called chunk by chunk with its states carried.
+        given: The recordings. An array has the axes of its input, or one more, which counts sequences.
+
+    Raises:
+        OptionError: A file cannot be read, or an array fits no input.
+
+    Attributes:
+        sequences: The inputs of each sequence.
+        stream: The calling convention of a step model.
+    """
+
+    def __init__(self, model: onnx.ModelProto, given: Sequence[Given]) -> None:
+        initialized = {tensor.name for tensor in model.graph.initializer}
+        self._inputs = {value.name: value for value in model.graph.input if value.name not in initialized}
+        self.stream = StreamMetadata.read({entry.key: entry.value for entry in model.metadata_props})
+        self.sequences = [feeds for each in given for feeds in self._sequences(each)]
+        if given and not self.sequences:
+            raise OptionError("the recordings hold no sequence; give an .npz file with at least one")
+
+    @property
+    def states(self) -> Mapping[str, str]:
+        """The input that takes each state output in the next call."""
+        return {} if self.stream is None else self.stream.states
+
+    def calls(self, session: IsolatedSession, sequence: Feeds) -> Iterator[Call]:
+        """Run a sequence, call by call, with the states carried."""
+        states: Feeds = {}
+        for chunk in self._chunks(sequence):
+            feeds = {**self._start(), **states, **chunk}
+            try:
+                outputs = session.run(feeds)
+            except RunError as error:
+                raise UnverifiableError(
+                    f"the model does not run on the recording: {brief(error)}",
+                    remedy="give recordings whose sizes fit the model",
+                ) from error
+            yield Call(feeds, outputs)
+            states = {name: outputs[output] for output, name in self.states.items()}
+
+    def _chunks(self, sequence: Feeds) -> Iterator[Feeds]:
+        """Yield the inputs of each call, without the states."""
+        if self.stream is None or set(self.states.values()) <= sequence.keys():
+            # States in a recording make each of its sequences one call.
+            yield sequence
+            return
+        size = self.stream.chunk or 1
+        timed = {name: axis for name, axis in self.stream.inputs.items() if name in sequence}
+        steps = min(sequence[name].shape[axis] for name, axis in timed.items())
+        if steps < size:
+            raise OptionError(f"a recording has {steps} time steps, and a call of the model takes {size}")
+        for first in range(0, steps - size + 1, size):
+            yield {
+                name: np.take(array, range(first, first + size), axis=timed[name]) if name in timed else array
+                for name, array in sequence.items()
+            }
+
+    def _start(self) -> Feeds:
+        """Return the states of the first call."""
+        if self.stream is None:
+            return {}
+        return {
+            name: _start_value(self._inputs[name], self.stream.start.get(name, 0))
+            for name in self.states.values()
+        }
+
+    def _sequences(self, given: Given) -> list[Feeds]:
+        label = "the recording" if isinstance(given, Mapping) else str(given)
+        arrays = dict(given) if isinstance(given, Mapping) else _read(pathlib.Path(given))
+        unknown = sorted(arrays.keys() - self._inputs.keys())
+        if unknown:
+            names = ", ".join(map(repr, self._inputs))
+            raise OptionError(f"{label} holds {unknown[0]!r}, which is no input; the inputs are {names}")
+        missing = sorted(self._inputs.keys() - arrays.keys() - set(self.states.values()))
+        if missing:
+            raise OptionError(f"{label} lacks the input {missing[0]!r}; it must hold an array for each input")
+        counts: dict[str, int | None] = {}
+        for name, array in arrays.items():
+            tensor = self._inputs[name].type.tensor_type
+            rank = len(tensor.shape.dim)
+            if array.ndim not in (rank, rank + 1):
+                raise OptionError(
+                    f"{label}: {name!r} has {array.ndim} axes; it must have the {rank} of the input, or one "
+                    "more that counts sequences"
+                )
+            counts[name] = None if array.ndim == rank else array.shape[0]
+            wanted = tensor_dtype_to_np_dtype(tensor.elem_type)
+            if array.dtype != wanted and array.dtype.kind != np.dtype(wanted).kind:
+                raise OptionError(f"{label}: {name!r} is {array.dtype}; the input takes {wanted}")
+            arrays[name] = array.astype(wanted, copy=False)
+        stacks = {count for count in counts.values() if count is not None}
+        if len(stacks) > 1:
+            raise OptionError(
+                f"{label} holds {min(stacks)} sequences of one input and {max(stacks)} of another"
+            )
+        return [
+            {name: array if counts[name] is None else array[index] for name, array in arrays.items()}
+            for index in range(min(stacks, default=1))
+        ]
+
+
+def list_of(given: Given | Sequence[Given]) -> list[Given]:
+    """Return recordings as a list, also if there is only one."""
+    if isinstance(given, str | os.PathLike | Mapping):
+        return [given]
+    return list(given)
+
+
+def open_model(model: onnx.ModelProto, *, optimize: bool) -> IsolatedSession:
+    """Open a model on onnxruntime.
+
+    Raises:
+        UnverifiableError: onnxruntime does not take it.
+    """
+    try:
+        return IsolatedSession(model.SerializeToString(), optimize)
+    except LoadError as error:
+        raise UnverifiableError(
+            f"onnxruntime does not run the model: {brief(error)}", remedy="check it with `rnnlower inspect`"
+        ) from error
+
+
+def _read(path: pathlib.Path) -> Feeds:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise OptionError(f"{path} is no .npz file; it must hold an array for each graph input")
+        with file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"{path} is no .npz file: {error}") from error
+
+
+def _start_value(value: onnx.ValueInfoProto, start: Any) -> Array:
+    """Return the first value of a state; a symbolic size is that of one row."""
+    tensor = value.type.tensor_type
+    shape = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim]
+    array = np.asarray(start, dtype=tensor_dtype_to_np_dtype(tensor.elem_type))
+    return np.ascontiguousarray(np.broadcast_to(array, shape))

@@ -1,0 +1,129 @@
+"""Types and scales by role."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from rnnlower.passes.options import Activations, QuantizeOptions
+from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range
+
+LARGEST_WEIGHT = 127
+"""Weights are within +-127, so that the negative of each is one, too."""
+
+_BOUNDS: Mapping[str, Range] = {
+    "Sigmoid": Range(0.0, 1.0),
+    "HardSigmoid": Range(0.0, 1.0),
+    "Tanh": Range(-1.0, 1.0),
+    "Softsign": Range(-1.0, 1.0),
+}
+"""The values of activations, whose scales are fixed."""
+
+_UNIT = Range(-1.0, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """The integers that stand for the values of a role: ``(integer - zero_point) * scale``."""
+
+    dtype: ir.DataType
+    scale: float
+    zero_point: int
+
+    @property
+    def bounds(self) -> Range:
+        """The values that can be expressed."""
+        info = np.iinfo(self.dtype.numpy())
+        return Range(*((int(end) - self.zero_point) * self.scale for end in (info.min, info.max)))
+
+    def clipped(self, values: NDArray[np.float32]) -> int:
+        """Return how many of the values cannot be expressed: more than a step beyond the bounds."""
+        least, largest = self.bounds.least - self.scale, self.bounds.largest + self.scale
+        return int(np.count_nonzero((values < least) | (values > largest)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """The choice of types and scales.
+
+    Attributes:
+        activations: The integers of activations.
+        headroom: Factor by which the ranges of 16-bit roles are larger than what was observed.
+        per_tensor: Whether a weight has one scale rather than one for each output channel.
+        powers: Whether scales are powers of two, and zero points 0.
+    """
+
+    activations: Activations = "int8"
+    headroom: float = 2.0
+    per_tensor: bool = False
+    powers: bool = False
+
+    @classmethod
+    def of(cls, options: QuantizeOptions) -> Scheme:
+        """Return the choice that the options make."""
+        return cls(options.activations, options.headroom, options.per_tensor, options.scheme == "pow2")
+
+    def dtype(self, role: str) -> ir.DataType:
+        """Return the integer type of a role."""
+        eight = ir.DataType.INT8 if self.powers else ir.DataType.UINT8
+        if self.activations == "int8-only":
+            return eight
+        if self.activations == "uint16":
+            return ir.DataType.UINT16
+        narrow = self.activations == "int8" and (role == "x" or role.endswith(FACTOR))
+        return eight if narrow else ir.DataType.INT16
+
+    def encoding(self, role: str, seen: Range) -> Encoding:
+        """Return the encoding of a role in whose values this range was seen."""
+        dtype = self.dtype(role)
+        fixed = None if role.startswith(OPPOSITE) else _BOUNDS.get(role.split()[-1])
+        if fixed is None and role.endswith(FACTOR) and seen.least >= -1 and seen.largest <= 1:
+            fixed = _UNIT
+        if fixed is not None:
+            return _fixed(dtype, fixed)
+        if dtype.itemsize == 2:
+            seen = Range(seen.least * self.headroom, seen.largest * self.headroom)
+        if not dtype.is_signed():
+            return _asymmetric(dtype, seen)
+        encoding = _symmetric(dtype, seen)
+        return encoding if not self.powers else dataclasses.replace(encoding, scale=_power(encoding.scale))
+
+    def weight(self, array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        """Return a weight ``[inputs, outputs]`` as integers, and the scales: ``[outputs]`` or ``[]``."""
+        largest = np.abs(array).max(initial=0.0, axis=None if self.per_tensor else 0)
+        scale = (np.where(largest > 0, largest, 1.0) / LARGEST_WEIGHT).astype(np.float32)
+        scale = _power(scale).astype(np.float32) if self.powers else scale
+        integers = np.clip(np.rint(array / scale), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int8)
+        return integers, scale
+
+
+def _fixed(dtype: ir.DataType, bounds: Range) -> Encoding:
+    """Return a power of two that reaches up to the bounds: 1/256 or 1/128 at 8 bits."""
+    values = 2 ** (8 * dtype.itemsize)
+    if dtype.is_signed():
+        return Encoding(dtype, 2.0 / values, 0)
+    scale = (bounds.largest - bounds.least) / values
+    return Encoding(dtype, scale, round(-bounds.least / scale))
+
+
+def _symmetric(dtype: ir.DataType, seen: Range) -> Encoding:
+    largest = max(-seen.least, seen.largest) or 1.0
+    return Encoding(dtype, float(np.float32(largest / np.iinfo(dtype.numpy()).max)), 0)
+
+
+def _asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
+    """Return the encoding of a range, with 0 in it."""
+    least, largest = min(seen.least, 0.0), max(seen.largest, 0.0)
+    steps = np.iinfo(dtype.numpy()).max
+    scale = float(np.float32((largest - least) / steps or 1.0 / steps))
+    return Encoding(dtype, scale, round(-least / scale))
+
+
+def _power(scale: Any) -> Any:
+    """Return the next power of two that is not smaller."""
+    return 2.0 ** np.ceil(np.log2(scale))

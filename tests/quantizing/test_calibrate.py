@@ -1,0 +1,142 @@
+"""`calibrate`: what a model reads in each call, with states carried, and ranges by role."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from long_memory import LongMemory, recordings
+from onnxruntime import InferenceSession
+from support.cli_helpers import rnnlower as command
+from support.cli_helpers import save
+
+import rnnlower
+from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.quantizing.observing import Range, Role
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_states_are_those_of_a_real_run(chunk: int) -> None:
+    step = rnnlower.stream(LongMemory("LSTM", 8).build(), chunk=chunk)
+    data = recordings(2, 20)
+    calls = rnnlower.calibrate(step, {"X": data}).calls
+    session = InferenceSession(step.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    assert len(calls) == 2 * 20 // chunk
+    for sequence, first in zip(data, (0, 20 // chunk), strict=True):
+        states = {f"first_{letter}_in": np.zeros((1, 1, 8), np.float32) for letter in "hc"}
+        for number in range(20 // chunk):
+            feeds = {"X": sequence[number * chunk : (number + 1) * chunk], **states}
+            for name, array in feeds.items():
+                np.testing.assert_allclose(calls[first + number][name], array, atol=1e-4)
+            outputs = dict(zip(names, session.run(None, feeds), strict=True))
+            states = {f"first_{letter}_in": outputs[f"first_{letter}_out"] for letter in "hc"}
+
+
+def test_an_archive_holds_the_calls_and_can_be_read_again(tmp_path: Path) -> None:
+    step = save(rnnlower.stream(LongMemory("GRU", 8).build()), tmp_path)
+    np.savez(tmp_path / "a.npz", X=recordings(2, 10))
+    np.savez(tmp_path / "b.npz", X=recordings(1, 10)[0])
+    out = tmp_path / "calls.npz"
+    done = command("calibrate", step, tmp_path / "a.npz", tmp_path / "b.npz", "-o", out, "--json")
+    assert (done.json["calls"], done.json["sequences"]) == (30, 3)
+    with np.load(out) as file:
+        assert {name: file[name].shape for name in file.files} == {
+            "X": (30, 1, 1, 16),
+            "first_h_in": (30, 1, 1, 8),
+        }
+    again = rnnlower.calibrate(step, out)
+    assert len(again.calls) == again.sequences == 30
+
+
+@pytest.mark.parametrize("format_", ["rknn", "qnn", "python"])
+def test_formats_of_other_tools(format_: str, tmp_path: Path) -> None:
+    source = save(LongMemory("GRU", 8).build(), tmp_path)
+    first, second = recordings(2, 10)
+    np.savez(tmp_path / "a.npz", X=first)
+    np.savez(tmp_path / "b.npz", X=second[:7])
+    out = tmp_path / ("reader.py" if format_ == "python" else "data")
+    command("calibrate", source, tmp_path / "a.npz", tmp_path / "b.npz", "-o", out, "--format", format_)
+    read = []
+    if format_ == "rknn":
+        read = [np.load(out / line) for line in (out / "dataset.txt").read_text().splitlines()]
+    elif format_ == "qnn":
+        for line in (out / "input_list.txt").read_text().splitlines():
+            name, file = line.split(":=")
+            assert name == "X"
+            read.append(np.fromfile(out / file, np.float32).reshape(-1, 1, 16))
+    else:
+        spec = importlib.util.spec_from_file_location("reader", out)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        reader = module.Reader()
+        while (feeds := reader.get_next()) is not None:
+            read.append(feeds["X"])
+    np.testing.assert_array_equal(read[0], first)
+    np.testing.assert_array_equal(read[1], second[:7])
+    assert len(read) == 2
+
+
+def test_one_array_takes_calls_of_one_shape(tmp_path: Path) -> None:
+    first, second = recordings(2, 10)
+    calls = rnnlower.calibrate(LongMemory("GRU", 8).build(), [{"X": first}, {"X": second[:7]}])
+    with pytest.raises(OptionError, match="which do not stack"):
+        calls.save(tmp_path / "out.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranges_are_pooled_over_all_steps(tmp_path: Path) -> None:
+    source = LongMemory("LSTM", 8, direction="bidirectional").build()
+    data = recordings(3, 50)
+    found = rnnlower.calibrate(source, {"X": data}, ranges=True)
+    assert found.ranges is not None
+    Y = np.stack([InferenceSession(source.SerializeToString()).run(None, {"X": x})[0] for x in data])
+    for index, direction in enumerate(("forward", "reverse")):
+        seen = found.ranges[Role("first", direction, "h")]
+        np.testing.assert_allclose(
+            (seen.least, seen.largest), (Y[:, :, index].min(), Y[:, :, index].max()), 1e-4
+        )
+    assert found.ranges[Role("first", "", "x")] == Range(float(data.min()), float(data.max()))
+    found.save_ranges(tmp_path / "r.json")
+    entries = json.loads((tmp_path / "r.json").read_text())["ranges"]
+    assert {"node", "direction", "role", "min", "max"} == set(entries[0])
+    assert len(entries) == len(found.ranges)
+
+
+def test_the_rows_of_a_gru_have_the_same_roles_in_every_length() -> None:
+    source = LongMemory("GRU", 8).build()
+    short, long = (rnnlower.calibrate(source, {"X": recordings(2, n)}, ranges=True).ranges for n in (1, 40))
+    assert short is not None
+    assert long is not None
+    assert short.keys() == long.keys()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({}, "lacks the input 'X'"),
+        ({"X": np.zeros((3, 1, 16)), "Z": np.zeros(1)}, "'Z', which is no input"),
+        ({"X": np.zeros((3, 16))}, "has 2 axes"),
+        ({"X": np.zeros((3, 1, 16), np.int64)}, "is int64"),
+        ({"X": np.zeros((0, 3, 1, 16))}, "hold no sequence"),
+    ],
+)
+def test_recordings_that_do_not_fit(arrays: dict[str, np.ndarray], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        rnnlower.calibrate(LongMemory("GRU", 8).build(), arrays)
+
+
+def test_a_model_without_recurrence_is_refused() -> None:
+    source = LongMemory("GRU", 8).build()
+    source.graph.node[0].op_type, source.graph.node[0].domain = "Identity", ""
+    del source.graph.node[0].input[1:], source.graph.node[0].attribute[:]
+    source.graph.output[0].CopyFrom(source.graph.input[0])
+    source.graph.output[0].name = "Y"
+    del source.graph.initializer[:]
+    with pytest.raises(UnsupportedModelError, match="no LSTM, GRU or RNN node"):
+        rnnlower.calibrate(source, {"X": recordings(1, 3)})

@@ -1,0 +1,33 @@
+"""Faults in the placement of quantizers are seen in the figures, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from long_memory import LongMemory, recordings
+from support.cli_helpers import rnnlower as command
+from support.cli_helpers import save
+from support.quantized_faults import QUANTIZER_FAULTS, planted
+
+ROLES = {
+    "LSTM": ("x", "h factor", "h product", "sum iofc", "f Sigmoid", "i*c~", "f*c", "c", "h Tanh", "h"),
+    "GRU": ("x", "h factor", "h product", "x sum zr", "sum zr", "g Tanh", "r*sum", "h-n", "z*(h-n)", "h"),
+}
+
+
+@pytest.mark.parametrize("op_type", ROLES)
+def test_faults_at_every_role(op_type: str, tmp_path: Path) -> None:
+    source, out = save(LongMemory(op_type, 16).build(), tmp_path), tmp_path / "out.onnx"
+    np.savez(tmp_path / "rec.npz", X=recordings(4, 40))
+    options = ("--calibration", tmp_path / "rec.npz", "--min-sqnr", "30", "--recurrent-only", "--json")
+    arguments = ("quantize", source, "-o", out, *options)
+    for role in ROLES[op_type]:
+        for fault in QUANTIZER_FAULTS:
+            with planted(fault, role):
+                failed = command(*arguments, code=1)
+            assert failed.json["error"]["kind"] == "VerificationError", (role, fault)
+            assert not out.exists()
+    command(*arguments)
+    assert out.exists()
