@@ -19,6 +19,7 @@ from rnnlower.passes.lifting import LIFT
 from rnnlower.passes.pipeline import PIPELINE
 from rnnlower.passes.steps.work import Step
 from rnnlower.passes.streaming import STREAM
+from rnnlower.quantizing.preparing import PREPARATION
 
 PAGE = pathlib.Path(__file__).with_suffix(".md")
 MARKER = "<!-- What follows is written by docs/passes.py. -->\n"
@@ -28,6 +29,7 @@ PIPELINES: dict[str, Sequence[Step]] = {
     "`stream`": STREAM,
     "`convert`": CONVERT,
     "`check`": CHECK,
+    "`calibrate`, `quantize`": PREPARATION,
 }
 _CODE = re.compile(r"::\n\n((?:    .*\n|\n)+)")
 
