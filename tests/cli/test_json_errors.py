@@ -36,6 +36,7 @@ CASES = {
     "loop": LOWERING,
     "lower": {code: [*line, "--target", "primitive"] for code, line in LOWERING.items()},
     "stream": LOWERING,
+    "lift": LOWERING,
     "calibrate": {
         2: ["FIXED", "EMPTY", "-o", "OUT"],
         3: ["absent.onnx", "EMPTY", "-o", "OUT"],
