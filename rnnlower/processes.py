@@ -88,7 +88,7 @@ class Child:
             self.start()
             process = self._process
             assert process is not None
-            with _killed_after(process, most) as late:
+            with killed_after(most, process.kill) as late:
                 try:
                     succeeded, answer = _exchange(process, (function, arguments))
                 except (EOFError, OSError, pickle.UnpicklingError) as error:
@@ -141,13 +141,13 @@ class Child:
 
 
 @contextlib.contextmanager
-def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[threading.Event]:
-    """Kill the process when its time is up; the event is set if that happened."""
+def killed_after(seconds: float, kill: Callable[[], None]) -> Iterator[threading.Event]:
+    """Call ``kill`` when the time is up; the event is set if that happened."""
     late = threading.Event()
 
     def stop() -> None:
         late.set()
-        process.kill()
+        kill()
 
     timer = threading.Timer(seconds, stop)
     timer.daemon = True
@@ -170,12 +170,17 @@ def _exchange(process: subprocess.Popen[bytes], message: Any) -> tuple[bool, Any
 def _how_it_ended(status: int, late: bool, seconds: float) -> str:
     if late:
         return f"took longer than {seconds:g} s, and was ended ({_VARIABLE} sets the limit)"
+    return f"ended its process {ending(status, 'status')}"
+
+
+def ending(status: int, noun: str) -> str:
+    """Describe how a process ended: with this status, which ``noun`` names, or by a signal."""
     if status >= 0:
-        return f"ended its process with status {status}"
+        return f"with {noun} {status}"
     try:
-        return f"ended its process by {signal.Signals(-status).name}"
+        return f"by {signal.Signals(-status).name}"
     except ValueError:
-        return f"ended its process by signal {-status}"
+        return f"by signal {-status}"
 
 
 def serve() -> None:

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from rnnlower.processes import limit_set
@@ -50,40 +48,12 @@ def guarded_environment(folder: str, python: str) -> dict[str, str]:
     return environment
 
 
-@contextlib.contextmanager
-def limit(process: subprocess.Popen[bytes], most: float) -> Iterator[threading.Event]:
-    """Kill the process after this many seconds; the event that is yielded is set if that happened."""
-    late = threading.Event()
-
-    def stop() -> None:
-        late.set()
-        kill(process)
-
-    timer = threading.Timer(most, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield late
-    finally:
-        timer.cancel()
-
-
 def kill(process: subprocess.Popen[bytes]) -> None:
     """End a process that leads a session, and the processes it started."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-
-
-def ended(status: int) -> str:
-    """Describe how a process ended."""
-    if status >= 0:
-        return f"with exit status {status}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"by signal {-status}"
 
 
 def last_words(file: Path) -> str:

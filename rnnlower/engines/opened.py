@@ -16,11 +16,11 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines import child, command
-from rnnlower.engines.isolation import ended, gigabytes, guarded_environment, kill, last_words, limit
+from rnnlower.engines.isolation import gigabytes, guarded_environment, kill, last_words
 from rnnlower.engines.known import Engine, adapter_file
 from rnnlower.engines.session import Array, LacksKernelError, brief
 from rnnlower.folders import temporary_folder
-from rnnlower.processes import longest_call
+from rnnlower.processes import ending, killed_after, longest_call
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -130,13 +130,15 @@ class _Command:
                 )
             except OSError as error:
                 raise EngineError(f"{place.engine.label} cannot be started: {error.strerror}") from error
-            with limit(process, longest_call()) as late:
+            with killed_after(longest_call(), lambda: kill(process)) as late:
                 status = process.wait()
         if late.is_set():
             raise _late(place.engine.label, "running")
         if status:
             words = last_words(place.log)
-            raise EngineError(f"{place.engine.label} ended {ended(status)}{': ' if words else ''}{words}")
+            raise EngineError(
+                f"{place.engine.label} ended {ending(status, 'exit status')}{': ' if words else ''}{words}"
+            )
         return place.read()
 
     def measure(self, feeds: Mapping[str, Array], warmup: int, runs: int) -> tuple[float, list[float]]:
@@ -192,7 +194,7 @@ class _Process:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        with limit(process, longest_call()) as late:
+        with killed_after(longest_call(), lambda: kill(process)) as late:
             try:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
@@ -203,7 +205,7 @@ class _Process:
             raise _late(self._label, doing)
         if not line.endswith(b"\n"):
             words = last_words(self._log)
-            how = f"{ended(process.wait())}{': ' if words else ''}{words}"
+            how = f"{ending(process.wait(), 'exit status')}{': ' if words else ''}{words}"
             problem = f"{self._label} ended its process while {doing} the model, {how}"
             raise EngineError(problem, "crashes")
         answer: dict[str, Any] = json.loads(line)
