@@ -24,7 +24,7 @@ An empty sequence (T = 0) counts as ``sequence_lens = 0``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from onnx import NodeProto
@@ -50,6 +50,18 @@ def known_attributes(op_type: str, version: int) -> frozenset[str]:
     if version >= 14:
         names.add("layout")
     return frozenset(names)
+
+
+class _Direction(NamedTuple):
+    """The weights, activations and attributes of one direction of a node."""
+
+    W: Array
+    R: Array
+    bias: Array
+    peepholes: Array
+    activations: Sequence[Bound]
+    clip: Bound
+    attributes: dict[str, Any]
 
 
 class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
@@ -106,7 +118,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
                 np.zeros((X.shape[1], R.shape[2]), compute) if s is None else s[d].astype(compute)
                 for s in states
             ]
-            step = self._step(W[d], R[d], bias, peepholes, activations[d], clip, attributes)
+            step = self._step(_Direction(W[d], R[d], bias, peepholes, activations[d], clip, attributes))
             y, final = self._unroll(step, X, lengths, initial, reverse)
             ys.append(y)
             finals.append(final)
@@ -116,16 +128,7 @@ class _Recurrent(OpRun):  # type: ignore[misc,unused-ignore]
         with np.errstate(over="ignore"):
             return tuple(np.ascontiguousarray(o.astype(dtype)) for o in outputs)
 
-    def _step(
-        self,
-        W: Array,
-        R: Array,
-        bias: Array,
-        peepholes: Array,
-        activations: Sequence[Bound],
-        clip: Bound,
-        attributes: dict[str, Any],
-    ) -> Step:
+    def _step(self, of: _Direction) -> Step:
         """Return one direction's step: ``(x [batch, input], states [batch, hidden]) -> states``, h first."""
         raise NotImplementedError
 
@@ -247,17 +250,8 @@ class LSTM(_Recurrent):
     default_activations = ("Sigmoid", "Tanh", "Tanh")
     state_count = 2
 
-    def _step(
-        self,
-        W: Array,
-        R: Array,
-        bias: Array,
-        peepholes: Array,
-        activations: Sequence[Bound],
-        clip: Bound,
-        attributes: dict[str, Any],
-    ) -> Step:
-        f, g, h = activations
+    def _step(self, of: _Direction) -> Step:
+        W, R, bias, peepholes, (f, g, h), clip, attributes = of
         input_bias, recurrent_bias = np.split(bias, 2)
         P_i, P_o, P_f = np.split(peepholes, 3)
         coupled = bool(attributes.get("input_forget"))
@@ -281,17 +275,8 @@ class GRU(_Recurrent):
     gates = 3
     default_activations = ("Sigmoid", "Tanh")
 
-    def _step(
-        self,
-        W: Array,
-        R: Array,
-        bias: Array,
-        peepholes: Array,
-        activations: Sequence[Bound],
-        clip: Bound,
-        attributes: dict[str, Any],
-    ) -> Step:
-        f, g = activations
+    def _step(self, of: _Direction) -> Step:
+        W, R, bias, _, (f, g), clip, attributes = of
         R_z, R_r, R_h = np.split(R, 3)
         input_bias, recurrent_bias = np.split(bias, 2)
         Rb_z, Rb_r, Rb_h = np.split(recurrent_bias, 3)
@@ -315,17 +300,8 @@ class RNN(_Recurrent):
     default_activations = ("Tanh",)
     ignore_case = False
 
-    def _step(
-        self,
-        W: Array,
-        R: Array,
-        bias: Array,
-        peepholes: Array,
-        activations: Sequence[Bound],
-        clip: Bound,
-        attributes: dict[str, Any],
-    ) -> Step:
-        (f,) = activations
+    def _step(self, of: _Direction) -> Step:
+        W, R, bias, _, (f,), clip, _ = of
         input_bias, recurrent_bias = np.split(bias, 2)
 
         def step(x: Array, states: Sequence[Array]) -> list[Array]:
