@@ -57,7 +57,7 @@ class LiftRecurrentPass(Pass):
 
     Args:
         nodes: Shell wildcards; only Loop and Scan nodes whose name matches one of them are lifted.
-        steps: The least number of steps of a straight line.
+        steps: The least number of steps of a straight line; ``None``: straight lines stay.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
 
     Attributes:
@@ -67,7 +67,7 @@ class LiftRecurrentPass(Pass):
     ENSURES = (_lifted_nodes_are_gone,)
 
     def __init__(
-        self, nodes: Sequence[str] | None = None, *, steps: int = 2, semantics: Semantics = "ort"
+        self, nodes: Sequence[str] | None = None, *, steps: int | None = 2, semantics: Semantics = "ort"
     ) -> None:
         super().__init__()
         check_semantics(semantics)
@@ -87,11 +87,12 @@ class LiftRecurrentPass(Pass):
                 self.lifted += lifter.lift(located, frame)
             except NotLiftableError as error:
                 self.lifted.append(LiftedNode(located.name, located.path, form, reason=str(error)))
-        for graph, path in _graphs(model):
-            self._lift_lines(model, graph, path)
+        if self._steps is not None:
+            for graph, path in _graphs(model):
+                self._lift_lines(model, graph, path, self._steps)
         return ir.passes.PassResult(model, modified=any(each.op_type for each in self.lifted))
 
-    def _lift_lines(self, model: ir.Model, graph: ir.Graph, path: str) -> None:
+    def _lift_lines(self, model: ir.Model, graph: ir.Graph, path: str, least: int) -> None:
         straightener = Straightener(model, self.facts, NameSource(names_in(model)))
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain in list(find_chains(self.facts, graph)):
@@ -103,8 +104,8 @@ class LiftRecurrentPass(Pass):
                 continue
             try:
                 line = match_line(self.facts, graph, chain, self._semantics)
-                if len(line.steps) < self._steps:
-                    reason = f"it has {len(line.steps)} steps, and a line has at least {self._steps}"
+                if len(line.steps) < least:
+                    reason = f"it has {len(line.steps)} steps, and a line has at least {least}"
                     raise NotLiftableError(reason)
                 self.lifted.append(straightener.lift(located, graph, line))
             except NotLiftableError as error:

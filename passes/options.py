@@ -42,6 +42,7 @@ HELP = {
     "progress": "Called with a description of the current phase, the work done, and the work in total.",
     "dequantize": "Turn quantized recurrent operators into float ones, with dequantized weights.",
     "assume_linear_before_reset": "Read every GRU as ``linear_before_reset=1``.",
+    "lift": "Turn Loops and Scans that compute an LSTM, GRU or RNN into these operators first.",
     "compute_type": "``float32``: compute float16 and bfloat16 recurrences in float32, between Casts.",
     "gates": "One product for several gates (``fused``), one each (``separate``), or the fastest (``auto``).",
     "opset": "Default-domain opset of the result. ``None``: the source's, raised as far as the ops need.",
@@ -155,6 +156,7 @@ class RecurrentOptions(Options):
     assume_linear_before_reset: bool = False
     compute_type: str | None = None
     gates: Gates = "auto"
+    lift: bool = True
 
     def reading(self) -> dict[str, Any]:
         """Return how the source is to be read in a comparison, as arguments of `rnnlower.verify`."""

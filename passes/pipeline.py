@@ -82,13 +82,14 @@ def _forget_marks(model: ir.Model) -> None:
 
 PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(preparing.find_opset, "A model whose opset is too new is refused first."),
-    Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
-    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
     Step(
         settling.assume_linear_before_reset,
-        "Later steps read the attribute.",
+        "It is about the nodes of the exporter, and not about lifted ones.",
         when=("assume_linear_before_reset",),
     ),
+    Step(settling.lift, "What is lifted can be selected.", when=("lift",)),
+    Step(preparing.select_nodes, "Nodes only have the names that `inspect` shows before anything is moved."),
+    Step(settling.freeze_dims, "Later steps know more if sizes are static."),
     Step(
         settling.warn_of_suspicions,
         "Names are still those that the user knows, and fixed sizes make some warnings unnecessary.",

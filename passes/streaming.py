@@ -108,6 +108,7 @@ STREAM: Sequence[Step[StreamWork]] = (
         when=("assume_linear_before_reset",),
     ),
     Step(settling.warn_of_suspicions, "Nothing has been moved."),
+    Step(settling.lift, "A Loop couples time in ways that an operator does not.", when=("lift",)),
     Step(settling.warn_of_other_recurrences, "The model's own Loops can be distinguished from emitted ones."),
     Step(_find_nodes, "Nodes that never run are gone."),
     Step(preparing.dequantize_recurrent, "Float operators have states, too.", when=("dequantize",)),

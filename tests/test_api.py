@@ -120,7 +120,7 @@ def test_options_are_the_command_lines() -> None:
         "strip",
         "progress",
     }
-    shared |= {"dequantize", "assume_linear_before_reset", "compute_type", "gates"}
+    shared |= {"dequantize", "assume_linear_before_reset", "compute_type", "gates", "lift"}
     for name in STRATEGIES:
         parameters = python_inspect.signature(getattr(rnnlower, name)).parameters
         assert set(parameters) - {"model"} == shared | (

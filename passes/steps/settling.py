@@ -6,11 +6,12 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from rnnlower import wording
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import op_types, walk
 from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
+from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
 from rnnlower.passes.steps import opset_moves
@@ -39,6 +40,24 @@ def assume_linear_before_reset(work: Work) -> None:
     work.notes.append(
         f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.mended} had another form"
     )
+
+
+def lift(work: Work) -> None:
+    """Lift the model's own recurrences.
+
+    Before: Loops and Scans that compute an LSTM, GRU or RNN. After: these operators.
+    """
+    if not {"Loop", "Scan"} & op_types(work.model):
+        return
+    patterns = getattr(work.options, "nodes", None)
+    lifting = LiftRecurrentPass(patterns, steps=None, semantics=work.options.semantics)
+    lifting(work.model, work.facts)
+    work.notes += [
+        f"{node.form.capitalize()} {node.name!r} was taken for what it computes, {node.op_type} with "
+        f"{node.hidden_size} units; {wording.option('no-lift')} leaves it as it is"
+        for node in lifting.lifted
+        if node.op_type is not None
+    ]
 
 
 def warn_of_suspicions(work: Work) -> None:

@@ -239,6 +239,11 @@ OPTIONS = {
         "--assume-linear-before-reset",
         "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
     ),
+    "lift": Flag(
+        LOWERING,
+        "--lift/--no-lift",
+        "Whether Loops and Scans that compute an LSTM, GRU or RNN become these operators first.",
+    ),
     "compute_type": Flag(
         LOWERING,
         "--compute-type float32",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 from support.cli_helpers import rnnlower, save
 from support.judge import recurrent_left
 from support.small_models import recurrent_model
 
 import rnnlower as library
+from rnnlower.graph.walk import op_types
 
 
 @pytest.fixture
@@ -59,3 +61,24 @@ def test_a_reason_is_told_for_what_stays(tmp_path: Path) -> None:
 def test_wrong_usage(scanned: Path, tmp_path: Path, wrong: list[str]) -> None:
     rnnlower("lift", scanned, "-o", tmp_path / "out.onnx", *wrong, code=2)
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("command", ["unroll", "scan", "loop", "lower", "stream"])
+def test_other_commands_lift_first(scanned: Path, tmp_path: Path, command: str) -> None:
+    out = tmp_path / "out.onnx"
+    options = {"unroll": ["--dim", "T=5"], "lower": ["--target", "onnxruntime"]}.get(command, [])
+    run = rnnlower(command, scanned, "-o", out, *options)
+    assert "what it computes, GRU with" in run.stderr
+    assert "--no-lift leaves it as it is" in run.stderr
+    kept = {"stream": ["GRU"], "lower": ["GRU"]}.get(command, [])
+    assert recurrent_left(onnx.load(out)) == kept
+    assert ("Scan" in op_types(ir.load(out))) == (command == "scan")
+
+
+@pytest.mark.parametrize("command", ["unroll", "lower"])
+def test_no_lift_leaves_a_scan_as_it_is(scanned: Path, tmp_path: Path, command: str) -> None:
+    out = tmp_path / "out.onnx"
+    options = ["--target", "onnxruntime"] if command == "lower" else []
+    run = rnnlower(command, scanned, "-o", out, "--no-lift", *options)
+    assert "what it computes" not in run.stderr
+    assert "Scan" in op_types(ir.load(out))
