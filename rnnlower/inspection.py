@@ -8,8 +8,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import Located, count_ops, origin
+from rnnlower.graph.walk import Located, count_ops, op_types, origin
+from rnnlower.lifting.replacing import LiftedNode
 from rnnlower.passes.infer_types import InferTypesPass
+from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -119,6 +121,15 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
     """
     InferTypesPass()(model)
     return [_describe(located) for located in find_recurrent(model)]
+
+
+def find_liftable(model: ir.Model) -> list[LiftedNode]:
+    """List the Loops and Scans that `lift` would replace, and by what. Straight lines take too long."""
+    if not {"Loop", "Scan"} & op_types(model):
+        return []
+    lifting = LiftRecurrentPass(steps=None)
+    lifting(model.clone())
+    return [node for node in lifting.lifted if node.op_type is not None]
 
 
 def find_warnings(model: ir.Model) -> list[Suspicion]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rnnlower.benchmarking.result import BenchResult, Timing
     from rnnlower.engines.known import Engine
     from rnnlower.inspection import ModelSummary, Port, RecurrentNode
+    from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
     from rnnlower.passes.reports import LiftReport, Report, StreamReport
@@ -91,16 +92,18 @@ def print_lifting(
     report: LiftReport, verification: VerificationResult | None, *, verbose: bool = False
 ) -> None:
     """Print what was lifted, and the verification."""
-    lifted = [node for node in report.nodes if node.op_type is not None]
-    if lifted:
-        table = new_table("node", "place", "form", "becomes", "direction", "units", optional=("place",))
-        for node in lifted:
-            place = node.path or "main graph"
-            row = (str(node.op_type), str(node.direction), str(node.hidden_size))
-            table.add_row(node.name, place, node.form, *row)
-        write(table)
+    if lifted := [node for node in report.nodes if node.op_type is not None]:
+        write(_lifted_nodes(lifted))
     if verification is not None:
         print_verification(verification, verbose=verbose)
+
+
+def _lifted_nodes(nodes: Sequence[LiftedNode]) -> Table:
+    table = new_table("node", "place", "form", "becomes", "direction", "units", optional=("place",))
+    for node in nodes:
+        row = (str(node.op_type), str(node.direction), str(node.hidden_size))
+        table.add_row(node.name, node.path or "main graph", node.form, *row)
+    return table
 
 
 def print_stream(
@@ -198,7 +201,11 @@ def _engines(result: VerificationResult) -> list[str]:
 
 
 def print_inspection(
-    model: ir.Model, summary: ModelSummary, size: int, nodes: Sequence[RecurrentNode]
+    model: ir.Model,
+    summary: ModelSummary,
+    size: int,
+    nodes: Sequence[RecurrentNode],
+    liftable: Sequence[LiftedNode],
 ) -> None:
     """Print the inputs and outputs, the recurrent nodes, and the number of nodes by operator."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
@@ -209,6 +216,9 @@ def print_inspection(
         write(_recurrent_nodes(nodes))
     else:
         write("no recurrent node")
+    if liftable:
+        write("`rnnlower lift` makes recurrent nodes of:")
+        write(_lifted_nodes(liftable))
     ops = new_table("op", "nodes")
     for op_type, count in summary.ops.items():
         ops.add_row(op_type, f"{count:,}")

@@ -82,3 +82,9 @@ def test_no_lift_leaves_a_scan_as_it_is(scanned: Path, tmp_path: Path, command: 
     run = rnnlower(command, scanned, "-o", out, "--no-lift", *options)
     assert "what it computes" not in run.stderr
     assert "Scan" in op_types(ir.load(out))
+
+
+def test_inspect_names_what_can_be_lifted(scanned: Path) -> None:
+    (node,) = rnnlower("inspect", scanned, "--json").json["liftable"]
+    assert {"form": "scan", "op_type": "GRU", "direction": "forward"}.items() <= node.items()
+    assert "`rnnlower lift` makes recurrent nodes of" in rnnlower("inspect", scanned).stdout

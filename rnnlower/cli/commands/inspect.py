@@ -14,10 +14,11 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     """List the inputs, outputs, operators and recurrent nodes."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
-    from rnnlower.inspection import find_warnings, inspect_model, summarize
+    from rnnlower.inspection import find_liftable, find_warnings, inspect_model, summarize
 
     loaded = read_model(model)
     summary, size = summarize(loaded), size_on_disk(model, loaded)
+    liftable = find_liftable(loaded)
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded)
     warn(warnings)
@@ -26,6 +27,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
         result |= dataclasses.asdict(summary) | {"bytes": size}
+        result["liftable"] = [dataclasses.asdict(node) for node in liftable]
         emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
     else:
-        tables.print_inspection(loaded, summary, size, nodes)
+        tables.print_inspection(loaded, summary, size, nodes, liftable)
