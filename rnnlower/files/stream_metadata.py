@@ -23,6 +23,9 @@ class StreamMetadata:
         states: For each output that holds a state, the input that takes it in the next call.
         start: For each state input, its value in the first call: a number, or nested lists of its shape
             (a size of 1 stands for any size).
+        rates: For each output that has not one frame a time step, its frames a step.
+        unreached: For each output whose whole sequence has more frames at its end than the stream ever gives,
+            their number.
     """
 
     chunk: int | None
@@ -31,11 +34,16 @@ class StreamMetadata:
     delay: int
     states: Mapping[str, str]
     start: Mapping[str, Any]
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    unreached: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def write(self, properties: MutableMapping[str, str]) -> None:
         """Write the entries into the metadata of a model."""
         stream = dataclasses.asdict(self)
         properties[STATE_KEY] = json.dumps(stream.pop("states"))
+        for name in ("rates", "unreached"):
+            if not stream[name]:
+                del stream[name]
         properties[STREAM_KEY] = json.dumps(stream)
 
     @classmethod
@@ -45,4 +53,5 @@ class StreamMetadata:
             return None
         stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])
         chunk, inputs, outputs, delay = (stream[key] for key in ("chunk", "inputs", "outputs", "delay"))
-        return cls(chunk, inputs, outputs, delay, states, stream.get("start", {}))
+        more = (stream.get(name, {}) for name in ("start", "rates", "unreached"))
+        return cls(chunk, inputs, outputs, delay, states, *more)

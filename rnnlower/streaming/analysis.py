@@ -33,6 +33,7 @@ class Analysis:
         outputs: The frames of each output that has any; the others hold the value at the end of the chunk.
         delay: Time steps by which the outputs are late.
         edits: The edits of the graph.
+        unreached: The number of frames at the end of an output that the stream never reaches.
     """
 
     chunk: int | None
@@ -41,6 +42,7 @@ class Analysis:
     outputs: Mapping[str, Track]
     delay: int
     edits: list[Edit]
+    unreached: Mapping[str, int]
 
 
 def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allow_delay: bool) -> Analysis:
@@ -180,13 +182,14 @@ def _finish(
             assert value.name is not None
             tracks[value.name], places[value.name] = flow.tracks[value], place
     _refuse_what_is_late(flow, tracks, allow_delay)
+    unreached = {name: track.tail + track.lag for name, track in tracks.items() if track.tail + track.lag > 0}
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
         tracks[name] = flow.settle(None, places[name], late)
         if track.outer != 1:
             raise CoupledError(f"output {name!r} has time folded into an axis after another one", fix_batch())
-    return Analysis(chunk, axes, steps, tracks, delay, flow.edits)
+    return Analysis(chunk, axes, steps, tracks, delay, flow.edits, unreached)
 
 
 def _require_followed(flow: Flow) -> None:
@@ -197,7 +200,7 @@ def _require_followed(flow: Flow) -> None:
 
 
 def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track], allow_delay: bool) -> None:
-    if allow_delay and any(track.lag > 0 for track in tracks.values()):
+    if allow_delay:
         return
     for name, track in tracks.items():
         if track.lag > 0:
@@ -208,6 +211,6 @@ def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track], allow_delay: b
         if track.tail + track.lag > 0 and flow.sample.steps > flow.sample.chunk:
             raise CoupledError(
                 f"output {name!r} has {track.tail} frames more than the input, from pads at the end of "
-                "the sequence, which a stream never reaches",
-                "cut them off",
+                "the sequence or overlaps, which a stream never reaches",
+                f"cut them off; {option('allow-delay', True)} leaves them out",
             )

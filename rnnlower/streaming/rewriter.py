@@ -71,6 +71,8 @@ class StreamRewriter:
             delay=analysis.delay,
             states=self._states,
             start=self._starts,
+            rates={name: rate for name, track in analysis.outputs.items() if (rate := track.rate) != 1},
+            unreached=analysis.unreached,
         ).write(self._model.metadata_props)
         return self._states
 

@@ -111,7 +111,7 @@ def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float
     if node.attributes.get_int("ceil_mode", 0):
         # The last window may end after the sequence, but does not begin there.
         more = min(more, 0) + stride - 1
-    return track.longer(left + more).with_(stride=track.stride * stride, lag=later, fill=0.0)
+    return track.then(more=left + more, stride=stride).with_(lag=later, fill=0.0)
 
 
 def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np.ndarray:
@@ -125,13 +125,35 @@ def _mixed(flow: Flow, node: ir.Node, track: Track, pad: float, kept: int) -> np
 
 
 def _transposed(flow: Flow, node: ir.Node) -> Outcome:
-    """Handle a ConvTranspose that does nothing over time."""
-    if any(map(flow.streams, node.inputs[1:])):
+    """Handle a ConvTranspose, whose frames each become several, which overlap those of the frames before.
+
+    A chunk is preceded by the frames that reach into it. What they alone make is cut off in front, and behind
+    what following frames will add to.
+    """
+    if any(flow.streams(value) or flow.is_sized(value) for value in node.inputs[1:]):
         raise CoupledError("has weights that follow from the stream")
-    track = _over_frames(flow, node)
-    if not _over_time(flow, node, track).is_pointwise or flow.result(node)[track.axis] != track.size:
-        raise CoupledError("spreads a frame over several: overlaps of a ConvTranspose are not followed")
-    return flow.settle(node)
+    track, place = _over_frames(flow, node), flow.tracked(node).axis - 2
+    window = _over_time(flow, node, track)
+    if place < 0 or (window.is_pointwise and flow.result(node)[track.axis] == track.size):
+        return flow.settle(node)
+    if track.is_folded:
+        raise CoupledError("spreads a frame over several on an axis in which time is folded")
+    if "output_shape" in node.attributes:
+        raise CoupledError("has an output_shape, which a chunk does not have", "give pads in its place")
+    span, stride = window.span, window.stride
+    before, calls = max(-(-span // stride) - 1, 0), 0
+    track, calls = flow.wait(node, 0) if before and track.lag > 0 else (flow.settle(node), 0)
+    if before:
+        flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)
+    rest = track.axis - 2 + len(flow.shape(node)) - 2
+    pads = list(node.attributes.get_ints("pads", (0,) * (2 * (len(flow.shape(node)) - 2))))
+    pads[place], pads[rest] = before * stride, max(span - stride, 0)
+    padding = list(node.attributes.get_ints("output_padding", (0,) * (len(pads) // 2)))
+    more = span - stride - window.left - window.right + padding[place]
+    padding[place] = max(stride - span, 0)
+    flow.set_ints(node, "pads", None, pads)
+    flow.set_ints(node, "output_padding", None, padding)
+    return track.then(stride, more).with_(lag=track.lag * stride + window.left, fill=0.0)
 
 
 WINDOWS: dict[str, Rule] = {

@@ -198,9 +198,10 @@ class Flow:
     def require_multiple(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
         """Refuse a chunk that is not a multiple of this number of a value's frames."""
         if track.chunk % frames and self.strict:
-            # A frame may be several time steps.
-            steps = self.sample.chunk // math.gcd(self.sample.chunk, track.chunk)
-            raise ChunkError(node, problem, steps * frames)
+            # A frame may be several time steps, and a time step several frames.
+            common = math.gcd(self.sample.chunk, track.chunk)
+            steps, at_once = self.sample.chunk // common, track.chunk // common
+            raise ChunkError(node, problem, steps * frames // math.gcd(at_once, frames))
 
     def settle(self, node: ir.Node | None, index: int = 0, lag: int | None = None) -> Track:
         """Make an input, or a graph output, late by the given lag, or at least not ahead of the stream."""

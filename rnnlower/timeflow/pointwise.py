@@ -233,14 +233,46 @@ def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
 
 def _resize(flow: Flow, node: ir.Node) -> Outcome:
     track = flow.tracked(node)
-    if flow.result(node)[track.axis] != flow.shape(node)[track.axis]:
-        raise CoupledError("changes the length of the time axis")
+    size, result = flow.shape(node)[track.axis], flow.result(node)[track.axis]
+    if result != size:
+        return _repeated(flow, node, track, result)
     for value in node.inputs[1:]:
         sizes = flow.chunk_content(value) if flow.is_sized(value) else None
         if sizes is not None and (sizes.size <= track.axis or sizes[track.axis] != track.chunk_size):
             raise CoupledError("takes its sizes from the length of the sequence")
     return flow.settle(node)
 
+
+def _repeated(flow: Flow, node: ir.Node, track: Track, size: int) -> Outcome:
+    """Handle a Resize that repeats each frame."""
+    factor = size // track.size
+    mode, opset = node.attributes.get_string("mode", "nearest"), flow.opset
+    where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    rounds = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    floors = node.op_type == "Upsample" or opset < _FIRST_WITH_MODES or (where, rounds) in _REPEATING
+    if mode != "nearest" or not floors or track.is_folded or factor * track.size != size:
+        raise CoupledError("computes frames between those of the sequence", "a nearest one repeats frames")
+    if len(node.inputs) > _SIZES and node.inputs[_SIZES] is not None:
+        given, sizes = node.inputs[_SIZES], flow.chunk_content(node.inputs[_SIZES])
+        axes = node.attributes.get_ints("axes") or range(len(flow.shape(node)))
+        if sizes is None or (given is not None and given.producer() is not None and not flow.is_sized(given)):
+            raise CoupledError("takes its sizes from a computation that is not followed")
+        wanted = np.array(sizes)
+        wanted[list(axes).index(track.axis)] = track.chunk * factor
+        if not np.array_equal(wanted, sizes):
+            flow.edits.append(Replaced(node, _SIZES, wanted))
+    track = flow.settle(node)
+    return track.then(factor).with_(lag=track.lag * factor)
+
+
+_FIRST_WITH_MODES, _SIZES = 11, 3
+_REPEATING = {
+    ("asymmetric", "floor"),
+    ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"),
+    ("pytorch_half_pixel", "round_prefer_floor"),
+}
+"""Transformations and roundings by which a whole factor repeats each element."""
 
 _REDUCTIONS = {
     "ReduceL1": "sums",

@@ -97,7 +97,7 @@ def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[in
             if track.tail or track.lag:
                 raise CoupledError("cuts the time axis into frames after a node that shifts it")
             flow.require_multiple(node, track, length, f"cuts the time axis into frames of {length}")
-            return track.with_(axis=axis, stride=track.stride * length, outer=1)
+            return track.then(stride=length).with_(axis=axis, outer=1)
         passed *= size
     raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")
 
@@ -176,7 +176,7 @@ def _filled(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcom
     size = whole[differ[0]]
     frames = math.gcd(size, steps)
     axis = differ[0] + rank - len(whole)
-    return Track(axis, flow.sample, stride=steps // frames, outer=size // frames)
+    return Track(axis, flow.sample, outer=size // frames).then(stride=steps // frames)
 
 
 RESHAPING: dict[str, Rule] = {

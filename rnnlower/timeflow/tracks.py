@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import onnx_ir as ir
@@ -50,16 +51,17 @@ class ChunkError(CoupledError):
 class Track:
     """The position of a value's frames.
 
-    A sequence of n time steps has ``(n + offset) // stride`` frames. The axis has ``outer * frames * inner``
-    elements: more than frames if a Reshape has folded other axes into it. Frame ``j`` of the whole sequence
+    The number of frames follows from that of the time steps in stages, ``(n * factor + more) // stride`` each:
+    windows with a stride take several frames for one, a transposed convolution makes several of one. The
+    axis has ``outer * frames * inner`` elements: more than frames if a Reshape has folded other axes into
+    it. Frame ``j`` of the whole sequence
     leaves the stream ``lag`` frames late. Frames that are late by a negative number are not part of the
     stream at all: the first ``-lag`` frames, which are all ``fill``.
 
     Attributes:
         axis: The axis.
         sample: The lengths of the whole sequence and of a chunk.
-        stride: The number of time steps from one frame to the next.
-        offset: The number of time steps that the sequence is longer here.
+        stages: For each stage, ``(factor, more, stride)``.
         outer, inner: The sizes folded in before and after the frames.
         lag: The number of frames by which the stream is late.
         fill: The value before the stream.
@@ -67,8 +69,7 @@ class Track:
 
     axis: int
     sample: Sample
-    stride: int = 1
-    offset: int = 0
+    stages: tuple[tuple[int, int, int], ...] = ((1, 0, 1),)
     outer: int = 1
     inner: int = 1
     lag: int = 0
@@ -82,12 +83,20 @@ class Track:
     @property
     def chunk(self) -> int:
         """The frames of a chunk."""
-        return max(self.sample.chunk // self.stride, 1)
+        frames = self.sample.chunk
+        for factor, _, stride in self.stages:
+            frames = frames * factor // stride
+        return max(frames, 1)
+
+    @property
+    def rate(self) -> float:
+        """The frames of a time step."""
+        return math.prod(factor for factor, _, _ in self.stages) / math.prod(each[2] for each in self.stages)
 
     @property
     def tail(self) -> int:
         """The number of additional frames at the end of the whole sequence."""
-        return self.offset // self.stride
+        return self.frames_of(0)
 
     @property
     def size(self) -> int:
@@ -106,7 +115,9 @@ class Track:
 
     def frames_of(self, length: int) -> int:
         """Return the frames of a sequence of this many time steps."""
-        return (length + self.offset) // self.stride
+        for factor, more, stride in self.stages:
+            length = (length * factor + more) // stride
+        return length
 
     def runs_with(self, other: Track, axis: int | None = None) -> bool:
         """Return whether another value has its frames in the same places; ``axis``: its own axis here."""
@@ -127,7 +138,19 @@ class Track:
 
     def longer(self, frames: int) -> Track:
         """Return the track of a sequence with more frames, or fewer."""
-        return self.with_(offset=self.offset + frames * self.stride)
+        return self.then(more=frames)
+
+    def then(self, factor: int = 1, more: int = 0, stride: int = 1) -> Track:
+        """Return the track of ``(frames * factor + more) // stride`` frames."""
+        *before, (own, offset, wide) = self.stages
+        if factor == 1:
+            # Rounding down twice is rounding down once.
+            last = [(own, offset + more * wide, wide * stride)]
+        elif wide == 1:
+            last = [(own * factor, offset * factor + more, stride)]
+        else:
+            last = [(own, offset, wide), (factor, more, stride)]
+        return self.with_(stages=(*before, *last))
 
 
 @dataclasses.dataclass(frozen=True)

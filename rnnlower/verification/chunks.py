@@ -318,17 +318,18 @@ class _Calls:
             if axis is not None and calls:
                 chunks = [call[name] for call in calls]
                 late = chunks[0].shape[axis] * self._stream.delay // (cuts[1] - cuts[0])
-                outputs[name] = self._over_time(expected, chunks, axis, late)
+                outputs[name] = self._over_time(name, expected, chunks, axis, late)
             elif self._is_complete and calls:
                 outputs[name] = calls[-1][name]
         return outputs
 
-    def _over_time(self, expected: Array, chunks: Sequence[Array], axis: int, late: int) -> Array:
+    def _over_time(self, name: str, expected: Array, chunks: Sequence[Array], axis: int, late: int) -> Array:
         """Join the chunks, without steps after the reference's end or before its first frame."""
         joined = np.concatenate(chunks, axis).take(range(late, sum(c.shape[axis] for c in chunks)), axis)
         length = expected.shape[axis]
         joined = joined.take(range(min(length, joined.shape[axis])), axis)
-        if self._is_complete and not late:
+        missing = length - joined.shape[axis]
+        if self._is_complete and not late and missing > self._stream.unreached.get(name, 0):
             return joined
         # Steps that the stream has not reached yet are not compared.
         rest = expected.take(range(joined.shape[axis], length), axis)

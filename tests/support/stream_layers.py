@@ -230,6 +230,38 @@ def _strided(b: Builder, x: str) -> str:
     return _conv(b, x, (2, 0), 1, 3, 2)
 
 
+def _transposed_conv(b: Builder, x: str, kernel: int, stride: int) -> str:
+    """Add a transposed convolution that ends with the last step."""
+    channels = b.op("Transpose", x, perm=[0, 2, 1])
+    y = b.op(
+        "ConvTranspose",
+        channels,
+        b.weights(FEATURES, FEATURES, kernel),
+        b.weights(FEATURES),
+        pads=[0, max(kernel - stride, 0)],
+        output_padding=[max(stride - kernel, 0)],
+        strides=[stride],
+    )
+    return b.op("Transpose", y, perm=[0, 2, 1])
+
+
+@_layer()
+def _overlapping(b: Builder, x: str) -> str:
+    return _transposed_conv(b, x, int(b.rng.integers(1, 5)), 1)
+
+
+@_layer()
+def _up_and_down(b: Builder, x: str) -> str:
+    stride = int(b.rng.integers(2, 4))
+    if b.rng.random() < 0.5:
+        y = _transposed_conv(b, x, int(b.rng.integers(1, 8)), stride)
+    else:
+        scales = b.constant(np.array([1, stride, 1], np.float32))
+        modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        y = b.op("Resize", x, "", scales, mode="nearest", **modes)
+    return _conv(b, y, (stride, 0), 1, stride + 1, stride)
+
+
 @_layer(couples=True)
 def _centered(b: Builder, x: str) -> str:
     return _conv(b, x, (1, 1), 1, 3)
