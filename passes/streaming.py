@@ -16,6 +16,7 @@ from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.passes.stream import StreamPass
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.streaming.analysis import Analysis
+from rnnlower.wording import counted
 
 
 @dataclasses.dataclass
@@ -85,6 +86,11 @@ def _stream(work: StreamWork) -> None:
     streaming(work.model, work.facts)
     assert streaming.analysis is not None
     work.analysis, work.states = streaming.analysis, streaming.states
+    work.notes += [
+        f"output {name!r} of a whole sequence has {counted(frames, 'frame')} more at its end, which a stream "
+        "never reaches"
+        for name, frames in work.analysis.unreached.items()
+    ]
 
 
 def _lower_chunk(work: StreamWork) -> None:

@@ -51,7 +51,7 @@ class ChunkError(CoupledError):
 class Track:
     """The position of a value's frames.
 
-    The number of frames follows from that of the time steps in stages, ``(n * factor + more) // stride`` each:
+    The number of frames follows from that of the time steps in stages of ``(n * factor + more) // stride``:
     windows with a stride take several frames for one, a transposed convolution makes several of one. The
     axis has ``outer * frames * inner`` elements: more than frames if a Reshape has folded other axes into
     it. Frame ``j`` of the whole sequence

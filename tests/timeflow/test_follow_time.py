@@ -78,7 +78,11 @@ def test_a_last_window_that_ceil_mode_adds_is_not_lost() -> None:
         { Y = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 1], ceil_mode = 1> (X) }
     """)
     with pytest.raises(UnsupportedModelError, match="1 frames more than the input"):
-        StreamPass(2, {"X": 2}, allow_delay=True)(model)
+        StreamPass(2, {"X": 2})(model)
+    streaming = StreamPass(2, {"X": 2}, allow_delay=True)
+    streaming(model)
+    assert streaming.analysis is not None
+    assert streaming.analysis.unreached == {"Y": 1}
 
 
 def test_a_size_below_zero_in_the_sample_is_refused() -> None:

@@ -1,0 +1,112 @@
+"""Streams of models that make several frames of one: each call gives as many times its frames."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rnnlower
+
+RNG = np.random.default_rng(0)
+
+
+def model(*nodes: onnx.NodeProto, **constants: np.ndarray) -> onnx.ModelProto:
+    """Return a model of ``x [1, 4, T]``."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, "T"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "up", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def weights(*shape: int) -> np.ndarray:
+    """Return random weights."""
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def transposed(kernel: int, stride: int, pads: tuple[int, int], padding: int = 0) -> onnx.ModelProto:
+    """Return a model of one ConvTranspose."""
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w", "b"], ["y"], strides=[stride], pads=pads, output_padding=[padding]
+    )
+    return model(node, w=weights(4, 3, kernel), b=weights(3))
+
+
+def stream(source: onnx.ModelProto, **options: Any) -> dict[str, Any]:
+    """Return the metadata of the streamed model, which equals the source."""
+    streamed = rnnlower.stream(source, time_axes={"x": 2}, **options)
+    result = rnnlower.verify(source, streamed)
+    assert result, result
+    (metadata,) = (each.value for each in streamed.metadata_props if each.key == "rnnlower.stream")
+    return json.loads(metadata)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, None])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "padding"),
+    [
+        (4, 2, (0, 2), 0),
+        (2, 2, (0, 0), 0),
+        (1, 3, (0, 0), 2),
+        (5, 3, (0, 2), 0),
+        (7, 2, (0, 5), 0),
+        (3, 1, (0, 2), 0),
+    ],
+)
+def test_a_transposed_convolution(
+    kernel: int, stride: int, pads: tuple[int, int], padding: int, chunk: int | None
+) -> None:
+    metadata = stream(transposed(kernel, stride, pads, padding), chunk=chunk)
+    assert metadata["delay"] == 0
+    assert metadata.get("rates", {}) == ({"y": float(stride)} if stride > 1 else {})
+    assert "unreached" not in metadata
+
+
+@pytest.mark.parametrize(("kernel", "pad", "delay"), [(4, 1, 1), (8, 3, 2), (4, 0, 0)])
+def test_overlaps_at_the_ends_are_a_delay(kernel: int, pad: int, delay: int) -> None:
+    source = transposed(kernel, 2, (pad, pad))
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"frames late|frames more than the input"):
+        rnnlower.stream(source, time_axes={"x": 2}, chunk=2)
+    metadata = stream(source, chunk=2, allow_delay=True)
+    assert metadata["delay"] == delay
+    assert metadata["unreached"]["y"] == kernel - 2 - pad
+
+
+def test_a_chunk_must_fit_the_window_in_front() -> None:
+    down = helper.make_node("Conv", ["x", "v"], ["h"], strides=[2], pads=[2, 0], kernel_shape=[3])
+    up = helper.make_node("ConvTranspose", ["h", "w"], ["y"], strides=[2], pads=[0, 1])
+    source = model(down, up, v=weights(5, 4, 3), w=weights(5, 3, 3))
+    with pytest.raises(rnnlower.UnsupportedModelError, match="multiple of 2 steps"):
+        rnnlower.stream(source, time_axes={"x": 2}, chunk=3)
+    assert "rates" not in stream(source, chunk=4)
+
+
+def test_a_window_behind_takes_several_of_a_step() -> None:
+    up = helper.make_node("ConvTranspose", ["x", "w"], ["h"], strides=[4], pads=[0, 4])
+    down = helper.make_node("Conv", ["h", "v"], ["y"], strides=[2], pads=[2, 0], kernel_shape=[3])
+    assert stream(model(up, down, w=weights(4, 6, 8), v=weights(3, 6, 3)), chunk=1)["rates"] == {"y": 2.0}
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize("by", ["scales", "sizes"])
+def test_a_resize_repeats_frames(by: str, chunk: int) -> None:
+    given = ["", "s"] if by == "scales" else ["", "", "s"]
+    node = helper.make_node("Resize", ["x", *given], ["y"], mode="nearest")
+    if by == "scales":
+        source = model(node, s=np.array([1, 1, 3], np.float32))
+        assert stream(source, chunk=chunk)["rates"] == {"y": 3.0}
+        return
+    source = model(node, s=np.array([1, 4, 24], np.int64))
+    source.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 8
+    assert stream(source, chunk=chunk)["rates"] == {"y": 3.0}
+
+
+def test_a_resize_that_interpolates_is_refused() -> None:
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="linear")
+    with pytest.raises(rnnlower.UnsupportedModelError, match="between those of the sequence"):
+        rnnlower.stream(model(node, s=np.array([1, 1, 2], np.float32)), time_axes={"x": 2})
