@@ -1,0 +1,207 @@
+"""Export from PyTorch: recurrent layers become primitive ops, and the result is compared with the module.
+
+    from rnnlower.exporters.torch import export
+
+    export(module.eval(), (x,), "model.onnx", strategy="unroll")
+
+For a call of ``torch.onnx.export`` of your own, `custom_translation_table` translates the layers only.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnxruntime
+import torch
+from torch.utils import _pytree as pytree
+
+from rnnlower import api
+from rnnlower.arguments import check_choice
+from rnnlower.errors import OptionError, RnnLowerError, UnverifiableError, VerificationError
+from rnnlower.exporters.aten import STRATEGIES, Translation, counter
+from rnnlower.files.model_io import load_model, staged
+from rnnlower.inspection import inspect_model
+from rnnlower.passes.options import LowerOptions
+from rnnlower.verification.result import OutputComparison, VerificationResult
+from rnnlower.verification.verdict.compare import compare_values, merge, tolerance_for
+
+_TRIALS = 4
+
+
+def custom_translation_table(strategy: str | None = "unroll") -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return the argument of this name of ``torch.onnx.export(..., dynamo=True)``.
+
+    An LSTM with ``proj_size``, which ONNX's LSTM lacks, and RNN layers, which PyTorch does not export, are
+    translated as well. Layers on packed sequences are left to PyTorch, which refuses them.
+
+    Args:
+        strategy: ``unroll``, ``scan`` or ``loop``; ``None``: ONNX's LSTM, GRU and RNN.
+
+    Raises:
+        OptionError: There is no such strategy.
+    """
+    if strategy is not None:
+        check_choice("the strategy is", strategy, tuple(STRATEGIES))
+    numbers = counter()
+
+    def translated(name: str) -> Callable[..., Any]:
+        translation = Translation(name, strategy, numbers)
+
+        def translate(
+            input: Any,  # noqa: A002
+            hx: Any,
+            params: Any,
+            has_biases: bool,
+            num_layers: int,
+            dropout: float,
+            train: bool,
+            bidirectional: bool,
+            batch_first: bool,
+        ) -> Any:
+            return translation.emit(
+                input,
+                hx if isinstance(hx, Sequence) else [hx],
+                params,
+                has_biases=has_biases,
+                num_layers=num_layers,
+                dropout=dropout,
+                train=train,
+                bidirectional=bidirectional,
+                batch_first=batch_first,
+            )
+
+        return translate
+
+    names = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    return {getattr(torch.ops.aten, name).input: translated(name) for name in names}
+
+
+def export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    path: str | pathlib.Path,
+    strategy: str = "unroll",
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    exporter: Mapping[str, Any] | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    **options: Any,
+) -> VerificationResult:
+    """Export a module, lower its recurrent layers, compare the result with the module, and write it.
+
+    Args:
+        module: The module, in evaluation mode.
+        args: Its arguments.
+        path: The file to write. It is only written if the results are equal.
+        strategy: ``unroll``, ``scan`` or ``loop``; ``lower``, with a `target` among the options.
+        kwargs: Its keyword arguments.
+        exporter: Further arguments of ``torch.onnx.export``, such as ``dynamic_shapes`` and ``input_names``.
+        atol: As for `rnnlower.verify`.
+        rtol: As for `rnnlower.verify`.
+        **options: Those of the function of the strategy, such as `rnnlower.unroll`.
+
+    Returns:
+        The comparison with the module, on its arguments and on random numbers in place of their floats.
+
+    Raises:
+        OptionError: The module is in training mode, or an option does not fit.
+        VerificationError: The results differ from the module's.
+        UnverifiableError: onnxruntime does not run the result.
+        UnsupportedModelError: A node cannot be lowered as asked.
+    """
+    if module.training:
+        raise OptionError("the module is in training mode", remedy="call module.eval()")
+    functions: dict[str, tuple[Any, Any]] = {**STRATEGIES, "lower": (api.lower, LowerOptions)}
+    check_choice("the strategy is", strategy, tuple(functions))
+    given = dict(exporter or {})
+    if {"f", "dynamo", "custom_translation_table", "kwargs"} & given.keys():
+        raise OptionError("the exporter's f, dynamo, kwargs and custom_translation_table are set by rnnlower")
+    function, kind = functions[strategy]
+    try:
+        wanted = kind(**options)
+    except TypeError as error:
+        raise OptionError(f"the options do not fit strategy {strategy!r}: {error}") from error
+    program = _exported(module, args, dict(kwargs or {}), given)
+    model = load_model(program.model_proto)
+    steps = max((node.seq_len for node in inspect_model(model) if isinstance(node.seq_len, int)), default=1)
+    function.run(model, wanted)
+    with staged(model, pathlib.Path(path)) as stage:
+        result = _compared(module, args, dict(kwargs or {}), stage.path, (atol, rtol, steps))
+        if not result:
+            raise VerificationError(f"the result differs from the module: {result}")
+        stage.accept()
+    return result
+
+
+def _exported(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> Any:
+    try:
+        return torch.onnx.export(
+            module,
+            args,
+            kwargs=kwargs,
+            dynamo=True,
+            custom_translation_table=custom_translation_table(None),
+            **{"verbose": False, **given},
+        )
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, RnnLowerError):
+                raise cause from error
+            cause = cause.__cause__
+        raise
+
+
+def _compared(
+    module: Any, args: Any, kwargs: Any, path: pathlib.Path, limits: tuple[float | None, float | None, int]
+) -> VerificationResult:
+    """Compare the file with the module on the arguments, and on random numbers in place of their floats."""
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has one class of error for each status.
+        raise UnverifiableError(f"onnxruntime does not load the result: {error}") from error
+    names = [each.name for each in session.get_inputs()]
+    outputs = [each.name for each in session.get_outputs()]
+    worst: dict[str, OutputComparison] = {}
+    for trial, (own, keywords) in enumerate(_trials(args, kwargs)):
+        tensors = [each for each in pytree.tree_leaves((own, keywords)) if isinstance(each, torch.Tensor)]
+        with torch.no_grad():
+            expected = [each for each in pytree.tree_leaves(module(*own, **keywords)) if each is not None]
+        if (len(tensors), len(expected)) != (len(names), len(outputs)):
+            raise UnverifiableError(
+                f"the module has {len(tensors)} tensors in and {len(expected)} out, and the export "
+                f"{len(names)} and {len(outputs)}",
+                remedy="pass tensors that the module reads, and return tensors that differ",
+            )
+        results = session.run(
+            outputs, {name: each.numpy() for name, each in zip(names, tensors, strict=True)}
+        )
+        for name, reference, candidate in zip(outputs, expected, results, strict=True):
+            array = reference.numpy()
+            tolerance = tolerance_for(array.dtype, (), *limits)
+            compared = compare_values(name, array, candidate, tolerance)
+            worst[name] = merge(worst.get(name), compared, trial)
+    return VerificationResult(
+        equal=all(each.equal for each in worst.values()),
+        engines={"reference": "torch", "candidate": "onnxruntime"},
+        trials=_TRIALS,
+        outputs=tuple(worst.values()),
+        versions={"torch": torch.__version__, "onnxruntime": onnxruntime.__version__},
+        tolerances={"atol": limits[0], "rtol": limits[1]},
+    )
+
+
+def _trials(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def random(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        return torch.randn(value.shape, generator=generator).to(value.dtype)
+
+    yield args, kwargs
+    for _ in range(_TRIALS - 1):
+        yield pytree.tree_map(random, (args, kwargs))
