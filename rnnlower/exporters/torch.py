@@ -13,6 +13,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import onnx
+import onnx.shape_inference
 import onnxruntime
 import torch
 from torch.utils import _pytree as pytree
@@ -125,7 +127,7 @@ def export(
     except TypeError as error:
         raise OptionError(f"the options do not fit strategy {strategy!r}: {error}") from error
     program = _exported(module, args, dict(kwargs or {}), given)
-    model = load_model(program.model_proto)
+    model = load_model(_with_own_shapes(program.model_proto))
     steps = max((node.seq_len for node in inspect_model(model) if isinstance(node.seq_len, int)), default=1)
     function.run(model, wanted)
     with staged(model, pathlib.Path(path)) as stage:
@@ -153,6 +155,17 @@ def _exported(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> 
                 raise cause from error
             cause = cause.__cause__
         raise
+
+
+def _with_own_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer shapes anew where sizes are dynamic: behind a layer, PyTorch declares the example's."""
+    shapes = [value.type.tensor_type.shape for value in model.graph.input]
+    if any(dim.dim_param for shape in shapes for dim in shape.dim):
+        del model.graph.value_info[:]
+        for output in model.graph.output:
+            output.type.tensor_type.ClearField("shape")
+        model = onnx.shape_inference.infer_shapes(model)
+    return model
 
 
 def _compared(
