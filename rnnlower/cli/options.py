@@ -334,6 +334,11 @@ OPTIONS = {
     "strip": Flag(
         OUTPUT, "--strip", "Remove metadata and names of nodes, and all doc strings, for the smallest file."
     ),
+    "provenance": Flag(
+        OUTPUT,
+        "--provenance/--no-provenance",
+        "Note version, command and options in the metadata; not with --strip.",
+    ),
     "plot": Flag(OUTPUT, "--plot FILE", "Draw a chart: a .png or an .svg.", pathlib.Path),
     "report": Flag(
         OUTPUT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -206,10 +206,14 @@ def print_inspection(
     size: int,
     nodes: Sequence[RecurrentNode],
     liftable: Sequence[LiftedNode],
+    origin: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print the inputs and outputs, the recurrent nodes, and the number of nodes by operator."""
+    """Print the inputs and outputs, the origin, the recurrent nodes, and the number of nodes by operator."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
     write(f"ir_version {model.ir_version}, opset {opsets}, {size:,} bytes")
+    if origin is not None:
+        options = "".join(f", {name} {value}" for name, value in origin.get("options", {}).items())
+        write(f"made by rnnlower {origin.get('version')} {origin.get('command')}{options}")
     for kind, ports in (("input", summary.inputs), ("output", summary.outputs)):
         write(_ports(kind, ports))
     if nodes:

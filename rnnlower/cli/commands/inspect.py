@@ -14,6 +14,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     """List the inputs, outputs, operators and recurrent nodes."""
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
+    from rnnlower.files.provenance import read_provenance
     from rnnlower.inspection import find_liftable, find_warnings, inspect_model, summarize
 
     loaded = read_model(model)
@@ -22,12 +23,13 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded)
     warn(warnings)
+    origin = read_provenance(loaded.metadata_props)
     if json_:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
-        result |= dataclasses.asdict(summary) | {"bytes": size}
+        result |= dataclasses.asdict(summary) | {"bytes": size, "provenance": origin}
         result["liftable"] = [dataclasses.asdict(node) for node in liftable]
         emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
     else:
-        tables.print_inspection(loaded, summary, size, nodes, liftable)
+        tables.print_inspection(loaded, summary, size, nodes, liftable, origin)

@@ -31,11 +31,14 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         options: Any,
         comparing: Comparing,
         external_data: str = "auto",
+        provenance: bool = True,
         showing: Showing,
     ) -> None:
         from rnnlower import api, reporting
         from rnnlower.cli import tables
         from rnnlower.cli.rewriting import Rewriting
+        from rnnlower.files.provenance import PROVENANCE_KEY
+        from rnnlower.files.provenance import provenance as entry
 
         run = Rewriting(name, model, output, comparing, showing, external_data, options.engine)
         _check_opset(options)
@@ -44,6 +47,9 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         reading = options.reading() | {"sets": report.sets}
         if reading.get("dequantize") and getattr(options, "nodes", None):
             reading["dequantize"] = report.dequantized
+        own.metadata_props.pop(PROVENANCE_KEY, None)
+        if provenance and not options.strip:
+            own.metadata_props[PROVENANCE_KEY] = entry(name, options)
         verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
         kind = {"lift": "lifting", "stream": "stream", "convert": "conversion"}.get(name, "lowering")
         run.report(verification, lambda source: getattr(reporting, f"{kind}_sections")(source, own, report))
