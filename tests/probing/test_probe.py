@@ -414,3 +414,13 @@ def test_check_tells_what_a_target_says_differently(runtime: type[Runtime], tmp_
     changed = rnnlower("probe", "rnnlower-reference", "--check", path, "--json", "-q", code=1)
     assert changed.json["changes"] == ["ops: allowed: -Erf"]
     assert changed.json["error"]["kind"] == "VerificationError"
+
+
+def test_a_target_goes_to_standard_output(runtime: type[Runtime], tmp_path: Path) -> None:
+    path = tmp_path / "faulty.toml"
+    rnnlower("probe", "rnnlower-reference", "-o", path)
+    printed = rnnlower("probe", "rnnlower-reference", "-o", "-")
+    assert printed.stdout == path.read_text()
+    assert "wrote standard output" in printed.stderr
+    both = rnnlower("probe", "rnnlower-reference", "-o", "-", "--json", code=2)
+    assert "leave out one of the two" in both.stderr
