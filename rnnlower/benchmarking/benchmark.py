@@ -26,6 +26,7 @@ from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.folders import temporary_folder
 from rnnlower.lowering.replacing import Gates
+from rnnlower.opset import notes_on_operators
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
@@ -189,7 +190,7 @@ def _bench(
     entries = [native_form(own, source, folder)]
     FreezeDimsPass(settings.dims, settings.input_shapes)(own)
     trial = _trial(runner, own, settings)
-    notes = _notes(own, trial)
+    notes = [*notes_on_operators(own), *_notes(own, trial)]
     if not has_recurrent:
         notes.append("the model has no recurrent node: there is nothing to lower")
         plans = ()

@@ -80,10 +80,9 @@ def _check_output(options: dict[str, Any]) -> None:
         raise OptionError("-o - writes the result to standard output: redirect it to a file or a command")
     if options.get("json_"):
         raise OptionError("-o - and --json both write to standard output: leave out one of the two")
-    if "external_data" in options:
-        mode = options["external_data"]
-        if mode in ("always", "share"):
-            raise OptionError(f"-o - holds one file, and --external-data {mode} needs another one: give a path")
+    if (mode := options.get("external_data")) in ("always", "share"):
+        raise OptionError(f"-o - holds one file, and --external-data {mode} needs another one: give a path")
+    if mode is not None:
         options["external_data"] = "never"
 
 

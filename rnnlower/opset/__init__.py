@@ -8,12 +8,20 @@ are in one module per operator family (`broadcasting`, `shaping`, ...), each wit
 
 from __future__ import annotations
 
-from rnnlower.opset.conversion import convert_opset, needed_opset
+from rnnlower.opset.conversion import convert_opset, needed_opset, notes_on_operators
 from rnnlower.opset.report import Adaptation, OpsetReport
 from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET
 from rnnlower.opset.view import NodePredicate
 
-__all__ = ["OPSETS", "Adaptation", "NodePredicate", "OpsetReport", "convert_opset", "needed_opset"]
+__all__ = [
+    "OPSETS",
+    "Adaptation",
+    "NodePredicate",
+    "OpsetReport",
+    "convert_opset",
+    "needed_opset",
+    "notes_on_operators",
+]
 
 OPSETS = range(MIN_OPSET, MAX_OPSET + 1)
 """The opsets of the default domain that the installed onnx knows."""

@@ -81,11 +81,25 @@ def needed_opset(model: ir.Model) -> int:
 
     onnxruntime takes some operators at opsets that do not have them yet, and writes such models.
     """
-    needed = _source_opset(model)
-    for node, _ in walk(model.graph):
-        version = None if node.domain else first_version(node.op_type)
-        needed = needed if version is None else max(needed, version.since)
-    return needed
+    return max(_ahead(model).values(), default=_source_opset(model))
+
+
+def notes_on_operators(model: ir.Model) -> list[str]:
+    """Return a note on each operator of the main graph that the model's opset does not have yet."""
+    opset = _source_opset(model)
+    return [_note_on(op_type, opset, first) for op_type, first in _ahead(model).items()]
+
+
+def _ahead(model: ir.Model) -> dict[str, int]:
+    """Return the operators of the main graph that are newer than the opset, with their first versions."""
+    opset = _source_opset(model)
+    types = dict.fromkeys(node.op_type for node, _ in walk(model.graph) if not node.domain)
+    found = {op_type: version.since for op_type in types if (version := first_version(op_type)) is not None}
+    return {op_type: first for op_type, first in found.items() if first > opset}
+
+
+def _note_on(op_type: str, opset: int, first: int) -> str:
+    return f"opset {opset} has no {op_type}: it is taken as that of opset {first}"
 
 
 def _source_opset(model: ir.Model) -> int:
@@ -185,7 +199,7 @@ def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> Non
     for graph, where in _graphs_with_paths(session, root, path):
         for node in graph:
             if _is_judged(session, node) and (first := _version(node, opset, where).since) > opset:
-                note = f"opset {opset} has no {node.op_type}: it is taken as that of opset {first}"
+                note = _note_on(node.op_type, opset, first)
                 session.report.notes += [] if note in session.report.notes else [note]
 
 

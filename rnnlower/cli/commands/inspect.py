@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 
 from rnnlower.cli.options import command
-from rnnlower.cli.running import emit_json, size_on_disk, warn
+from rnnlower.cli.running import emit_json, say, size_on_disk, warn
 
 
 @command()
@@ -16,19 +16,23 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     from rnnlower.files.model_io import read_model
     from rnnlower.files.provenance import read_provenance
     from rnnlower.inspection import find_liftable, find_warnings, inspect_model, summarize
+    from rnnlower.opset import notes_on_operators
 
     loaded = read_model(model)
     summary, size = summarize(loaded), size_on_disk(model, loaded)
     liftable = find_liftable(loaded)
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded)
+    notes = notes_on_operators(loaded)
+    for note in notes:
+        say(f"rnnlower: note: {note}", quiet=False)
     warn(warnings)
     origin = read_provenance(loaded.metadata_props)
     if json_:
         opset = {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()}
         recurrent = [node.to_dict() for node in nodes]
         result = {"ir_version": loaded.ir_version, "opset": opset, "recurrent": recurrent}
-        result |= dataclasses.asdict(summary) | {"bytes": size, "provenance": origin}
+        result |= dataclasses.asdict(summary) | {"bytes": size, "notes": notes, "provenance": origin}
         result["liftable"] = [dataclasses.asdict(node) for node in liftable]
         emit_json(result | {"warnings": [dataclasses.asdict(warning) for warning in warnings]})
     else:
