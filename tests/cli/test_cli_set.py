@@ -158,3 +158,13 @@ def test_verify_feeds_a_value_to_the_reference(model: Path, tmp_path: Path) -> N
     assert "input 'sr' is set" in rnnlower("verify", model, out, "--set", "sr=16000").stdout
     rnnlower("verify", model, out, "--set", "sr=8000", code=1)
     assert "'nothing'" in rnnlower("verify", model, out, "--set", "nothing=1", code=2).stderr
+
+
+def test_verify_takes_a_size_of_minus_one_as_dynamic(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2, N] X) => (float[2, N] Y) { Y = Neg (X) }'
+    )
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -1
+    path = save(proto, tmp_path)
+    refused = rnnlower("verify", path, path, "--set", "X=1", code=2)
+    assert "'X' has rank 0, the model needs 2" in refused.stderr

@@ -68,7 +68,8 @@ def read_sets(sets: Mapping[str, Any], graph: onnx.GraphProto) -> dict[str, Arra
         tensor = types.get(name)
         if not isinstance(value, np.ndarray) and tensor is not None and tensor.elem_type:
             array = array.astype(tensor_dtype_to_np_dtype(tensor.elem_type))
-            sizes = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value")]
+            # Some exporters write -1 for a dynamic size.
+            sizes = [d.dim_value for d in tensor.shape.dim if d.HasField("dim_value") and d.dim_value >= 0]
             if array.ndim == 0 and len(sizes) == len(tensor.shape.dim):
                 array = np.full(sizes, array)
         arrays[name] = array

@@ -1,0 +1,217 @@
+"""Run every command with pairs of its options, on a few small models.
+
+python tests/option_pairs.py --seed 1 --runs 5000
+
+The options are those of the command line itself. Each run covers as many new pairs of values as it can: an
+exit code of 0 to 4, no traceback, one JSON object on stdout if asked for, nothing left behind, nothing
+written unless the code is 0, and then a result that `verify` accepts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import typer.main
+from support.configs import random_config
+from typer.testing import CliRunner
+
+import rnnlower
+from rnnlower.cli import app
+
+SKIPPED = ("help", "report", "plot", "new", "schema")
+"""Options that are no choice (`--help`), or write files of their own."""
+SLOW = ("probe", "engines")
+VALUES = {
+    "dims": ["T=4", "T=0", "nope=3", "T"],
+    "input_shapes": ["X:5,2,3", "X:0,1,1", "Z:1"],
+    "sets": ["X=1", "nope=1"],
+    "nodes": ["*", "nope*"],
+    "semantics": ["ort", "spec", "no"],
+    "opset": [7, 14, 18, 99],
+    "unroll_factor": [1, 3],
+    "unroll_factors": [2],
+    "control_flow": ["keep", "unroll"],
+    "compute_type": ["float32", "float64"],
+    "gates": ["auto", "fused", "separate"],
+    "native": ["auto", "keep", "lower"],
+    "strategy": ["none", "scan", "loop"],
+    "strategies": ["unroll", "scan", "adapt"],
+    "target": ["primitive", "litert", "nope"],
+    "chunk": [1, 2, "any"],
+    "time_axes": ["X:0", "X:9"],
+    "trials": [1, 3],
+    "seed": [0, 7],
+    "atol": [0.0, 1e-3],
+    "rtol": [1e-2],
+    "tolerance": ["float16", "int8", "float8"],
+    "inputs": ["missing.npz"],
+    "states": ["Y_h=initial_h", "Y=X"],
+    "on": ["none", "nope"],
+    "engine": ["onnxruntime", "rnnlower-reference"],
+    "external_data": ["auto", "always", "never", "share"],
+    "threads": [1],
+    "runs": [1],
+    "warmup": [0],
+    "max": ["T=8"],
+    "steps": [2, 9],
+}
+"""Values to try by option, right and wrong ones. A flag is given, negated or left out."""
+
+Choice = tuple[str, tuple[str, ...]]
+
+
+def choices(command: str) -> dict[str, list[Choice]]:
+    """Return the words to try for each option of a command; an option without any is refused."""
+    group: Any = typer.main.get_command(app)
+    found: dict[str, list[Choice]] = {}
+    for option in group.commands[command].params:
+        if not option.name or option.name in SKIPPED or option.param_type_name != "option":
+            continue
+        if option.name == "output":
+            continue
+        if option.is_flag:
+            flags = [option.opts[0], *option.secondary_opts[:1]]
+            words = [(flag,) for flag in flags]
+        elif option.name in VALUES:
+            words = [(option.opts[0], str(value)) for value in VALUES[option.name]]
+        else:
+            raise LookupError(f"{command}: no values to try for {option.opts[0]} ({option.name})")
+        found[option.name] = [(option.name, ()), *((option.name, each) for each in words)]
+    return found
+
+
+def pairwise(options: Sequence[Sequence[Choice]], rng: random.Random) -> Iterator[list[Choice]]:
+    """Yield rows with one choice of each option, until every pair of choices has been in one.
+
+    A row begins with a pair that is not covered. The others follow greedily, in random order.
+    """
+    left = {
+        frozenset(pair)
+        for one, other in itertools.combinations(options, 2)
+        for pair in itertools.product(one, other)
+    }
+    while left:
+        row = dict(rng.choice(sorted(map(sorted, left))))
+        for option in rng.sample(options, len(options)):
+            name = option[0][0]
+            if name not in row:
+                # Most options are left out: a refusal of one hides what the others do.
+                gain = collections.Counter(
+                    {
+                        each: sum(frozenset((each, other)) in left for other in row.items())
+                        - 2 * len(row) * (rng.random() < 0.8 and bool(each[1]))
+                        for each in option
+                    }
+                )
+                row[name] = gain.most_common(1)[0][0][1]
+        left -= {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
+        yield [*row.items()]
+
+
+def write_models(folder: Path, count: int, seed: int) -> list[Path]:
+    """Write random models of one recurrent node each."""
+    rng = np.random.default_rng(seed)
+    paths = []
+    for number in range(count):
+        paths.append(folder / f"model_{number}.onnx")
+        onnx.save(random_config(rng).build(), paths[-1])
+    return paths
+
+
+def faults(words: Sequence[str], model: Path, folder: Path) -> tuple[int, list[str]]:
+    """Run a command in an empty folder; return its exit code and what is wrong about the run."""
+    out, before = folder / "out.onnx", model.read_bytes()
+    result = CliRunner().invoke(app, list(words))
+    found = []
+    if result.exit_code not in range(5) or not isinstance(result.exception, SystemExit | None):
+        found.append(f"exit code {result.exit_code}, {result.exception!r}")
+    if "Traceback" in result.stderr or "unexpected" in result.stderr:
+        found.append(result.stderr)
+    if "--json" in words:
+        try:
+            json.loads(result.stdout)
+        except ValueError:
+            found.append(f"no JSON: {result.stdout[:300]!r}")
+    names = {each.name for each in folder.iterdir()}
+    allowed = {"out.onnx", "out.onnx.data"} if result.exit_code == 0 else set()
+    if names - allowed:
+        found.append(f"left behind: {sorted(names - allowed)}")
+    if model.read_bytes() != before:
+        found.append("the source was changed")
+    if result.exit_code == 0 and "-o" in words:
+        if not out.exists():
+            found.append("no result")
+        elif "--no-verify" in words and not _is_right(words, model, out):
+            found.append("the result is wrong")
+    return result.exit_code, found
+
+
+def _is_right(words: Sequence[str], model: Path, out: Path) -> bool:
+    """Return whether an unverified result computes the same, where its interface is still the source's."""
+    ports = [
+        [each.name for each in onnx.load(path, load_external_data=False).graph.input] for path in (model, out)
+    ]
+    changes = ("--semantics", "--assume-linear-before-reset", "--dequantize", "--set")
+    if ports[0] != ports[1] or words[0] == "stream" or any(word in changes for word in words):
+        return True
+    try:
+        return bool(rnnlower.verify(model, out, trials=2))
+    except rnnlower.RnnLowerError:
+        return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--models", type=int, default=10)
+    parser.add_argument("commands", nargs="*", help="which; all but probe and engines if left out")
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    group: Any = typer.main.get_command(app)
+    commands = arguments.commands or [each for each in group.commands if each not in SLOW]
+    codes: dict[str, collections.Counter[int]] = {each: collections.Counter() for each in commands}
+    wrong = 0
+    with tempfile.TemporaryDirectory() as name:
+        paths = write_models(Path(name), arguments.models, arguments.seed)
+        rows = {each: pairwise([*choices(each).values()], rng) for each in commands}
+        turn = 0
+        while rows and turn < arguments.runs:
+            command = [*rows][turn % len(rows)]
+            row = next(rows[command], None)
+            if row is None:
+                del rows[command]
+                continue
+            model = paths[rng.randrange(len(paths))]
+            with tempfile.TemporaryDirectory(dir=name) as folder:
+                kinds = [each.name for each in group.commands[command].params]
+                sources = [str(model) for each in kinds if each in ("model", "reference", "candidate")]
+                words = [command, *sources, *(word for _, each in row for word in each)]
+                words += ["-o", str(Path(folder) / "out.onnx")] if "output" in kinds else []
+                code, found = faults(words, model, Path(folder))
+            codes[command][code] += 1
+            turn += 1
+            for each in found:
+                wrong += 1
+                print(f"{' '.join(words)}\n  {each}", flush=True)
+    for command, counter in codes.items():
+        told = ", ".join(f"{count} of exit code {code}" for code, count in sorted(counter.items()))
+        print(f"{command:8} {counter.total():5} runs: {told}{', pairs left' if command in rows else ''}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

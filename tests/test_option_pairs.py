@@ -1,0 +1,37 @@
+"""The pairs of options that `option_pairs.py` draws, and what it calls a fault."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import option_pairs
+
+
+def test_every_pair_of_choices_is_drawn_once_at_least() -> None:
+    options = [[(name, ()), *((name, (str(value),)) for value in range(3))] for name in "abcd"]
+    rows = list(option_pairs.pairwise(options, random.Random(0)))
+    drawn = {frozenset(pair) for row in rows for pair in itertools.combinations(row, 2)}
+    wanted = {
+        frozenset(pair)
+        for one, other in itertools.combinations(options, 2)
+        for pair in itertools.product(one, other)
+    }
+    assert drawn == wanted
+    assert len(rows) < len(wanted)
+
+
+def test_every_option_of_the_rewriting_commands_has_values_to_try() -> None:
+    for command in ("unroll", "scan", "loop", "lower", "stream", "convert", "check", "verify", "bench"):
+        assert all(len(each) > 1 for each in option_pairs.choices(command).values())
+
+
+def test_faults_are_told(tmp_path: Path) -> None:
+    (model,) = option_pairs.write_models(tmp_path, 1, seed=0)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    words = ["scan", str(model), "-o", str(folder / "out.onnx")]
+    assert option_pairs.faults(words, model, folder) == (0, [])
+    (folder / "left").touch()
+    assert option_pairs.faults(words, model, folder) == (0, ["left behind: ['left']"])
