@@ -57,7 +57,10 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the `rnnlower` command."""
-    signal.signal(signal.SIGTERM, _end)
+    # A terminal that closes sends SIGHUP, which Windows does not have and `nohup` ignores.
+    for ending in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, _end)
     # Collecting the garbage of a large graph at the end takes longer than many commands.
     atexit.register(gc.freeze)
     app()

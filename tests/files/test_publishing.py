@@ -241,7 +241,8 @@ def test_the_sources_data_survives_a_result_of_its_name(tmp_path: Path) -> None:
     assert rnnlower.verify(path, tmp_path / "out.onnx")
 
 
-def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_run_leaves_nothing(tmp_path: Path, number: int) -> None:
     path = saved_model(tmp_path)
     code = "import time, onnx_ir, rnnlower.cli; save = onnx_ir.save\n"
     code += "onnx_ir.save = lambda *a, **k: (save(*a, **k), time.sleep(60))\nrnnlower.cli.main()"
@@ -252,8 +253,8 @@ def test_a_terminated_run_leaves_nothing(tmp_path: Path) -> None:
         while not [n for n in names(tmp_path) if n.startswith(".")] and time.monotonic() < limit:
             time.sleep(0.1)
         time.sleep(0.5)
-        running.terminate()
-        assert running.wait(60) == 128 + signal.SIGTERM
+        running.send_signal(number)
+        assert running.wait(60) == 128 + number
     assert names(tmp_path) == ["model.onnx"]
 
 
