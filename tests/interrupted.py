@@ -3,7 +3,7 @@
 python tests/interrupted.py --runs 1000 --seed 1
 
 Each run is a process of its own that gets a signal after a random time, too little memory, a limit to
-the size of files, a path that is in no folder, or another run on the same output. Afterwards the output
+the size of files, a path that is in no folder, or another run on the same output. At its end the output
 is what it was, or the whole result; no process is left, and no file. What a killed run leaves next to the
 output, the next one removes.
 """
@@ -66,7 +66,7 @@ class Bench:
         )
 
     def run(self, kind: str, rng: random.Random) -> list[str]:
-        """Make one run of the kind, and return what is wrong afterwards."""
+        """Make one run of the kind, and return what is wrong at its end."""
         old = b"what was there before" if rng.random() < 0.5 else None
         shutil.rmtree(self.output.parent)
         self.output.parent.mkdir()
