@@ -1,0 +1,379 @@
+"""LinearAttention-27 in primitive operators: products within chunks of time, a state between chunks.
+
+With ``b`` the sum of the decays from the start of a chunk, ``D[i, j] = exp(b[i] - b[j])`` for ``j <= i``,
+and ``S`` the state before the chunk, the ONNX spec's recurrence over a chunk of ``C`` steps is::
+
+    linear, gated        u = v
+    delta, gated_delta   u = (I + A)^-1 beta (v - exp(b) k S)
+                         A[i, j] = beta[i] (k[i] . k[j]) D[i, j] for j < i
+    all                  o = scale (exp(b) q S + ((q k^T) D) u)
+                         S' = exp(b[C]) S + (exp(b[C] - b) k)^T u
+
+Every exponent is a sum over a segment, not a difference of two sums from the start: differences lose
+all digits beside a decay such as -1e4. A chunk of one step is the recurrence itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.strategies.base import Recurrence, Run, State
+from rnnlower.lowering.strategies.unroll import run_unrolled
+from rnnlower.lowering.timeseries import Axes, TimeSeries
+
+_NOTHING_LEFT = -1e3
+"""A decay below which nothing is left of a state in float32; a product of a mask and -inf would be NaN."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearAttention:
+    """A LinearAttention node, its inputs in the type of the arithmetic.
+
+    Attributes:
+        query: Shape ``[B, T, H_q * d_k]``.
+        key: Shape ``[B, T, H * d_k]``.
+        value: Shape ``[B, T, H * d_v]``.
+        past: The state before, of shape ``[B, H, d_k, d_v]``; ``None``: zeros.
+        decay: Shape ``[B, T, H]`` or ``[B, T, H * d_k]``; ``None`` for the rules without a gate.
+        beta: Shape ``[B, T, H]`` or ``[B, T, 1]``; ``None`` for the rules without delta.
+        batch: B.
+        steps: T.
+        heads: H.
+        group: Query heads of each head.
+        key_size: d_k.
+        value_size: d_v.
+        decay_per_key: Whether each row of the state has a decay of its own.
+        beta_per_head: Whether each head has a rate of its own.
+        scale: Factor of the output.
+    """
+
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    past: ir.Value | None
+    decay: ir.Value | None
+    beta: ir.Value | None
+    batch: Dim
+    steps: Dim
+    heads: int
+    group: int
+    key_size: int
+    value_size: int
+    decay_per_key: bool
+    beta_per_head: bool
+    scale: float
+
+    @property
+    def decays(self) -> int:
+        """The number of decays of a head."""
+        return self.key_size if self.decay_per_key else 1
+
+
+Results = tuple[ir.Value, ir.Value]
+"""The output ``[B, T, H_q * d_v]`` and the state ``[B, H, d_k, d_v]``."""
+
+
+def emit_linear_attention(e: Emitter, node: LinearAttention, chunk: int, run: Run | None) -> Results:
+    """Emit the node in chunks of steps.
+
+    Args:
+        e: The emitter, whose type is that of the arithmetic.
+        node: The node.
+        chunk: Steps of a chunk, a power of two.
+        run: The strategy that takes the state from chunk to chunk. ``None``: one triangular product, which
+            the rules without delta allow.
+    """
+    return _Chunks(e, node, chunk).results(run)
+
+
+class _Chunks:
+    """The chunks of a node: values ``[chunks, rows, steps, width]``, with a row for each head of a batch."""
+
+    def __init__(self, e: Emitter, node: LinearAttention, size: int) -> None:
+        self.e, self.node, self.size = e, node, size
+        self.rows = e.dim_arithmetic("Mul", node.batch, node.heads)
+        # No steps are one chunk, too, of steps that change nothing.
+        some = max(node.steps, 1) if isinstance(node.steps, int) else e.op("Max", node.steps, e.integers(1))
+        self.count = e.dim_arithmetic("Div", e.dim_arithmetic("Add", some, size - 1), size)
+        self.total = e.dim_arithmetic("Mul", self.count, size)
+        self._lines = e.dim_arithmetic("Mul", self.count, self.rows)
+
+    def results(self, run: Run | None) -> Results:
+        e, n = self.e, self.node
+        query = self._split(e.op("Mul", n.query, e.scalar(n.scale)), n.key_size, n.group)
+        key = self._split(n.key, n.key_size)
+        update = self._split(n.value, n.value_size)
+        decays = None if n.decay is None else _Decays(e, self._decay(n.decay), self.size, n.group)
+        from_state = None
+        if n.beta is not None:
+            beta = self._beta(n.beta)
+            overlap = self._pairs(e.op("Mul", key, beta), key, decays, 1, inclusive=False)
+            inverse = self._inverse(overlap)
+            update = _product(e, inverse, e.op("Mul", update, beta))
+            from_state = _product(
+                e,
+                inverse,
+                e.op("Mul", _times(e, key, None if decays is None else decays.since_start()), beta),
+            )
+        pairs = self._pairs(query, key, decays, n.group, inclusive=True)
+        to_end = e.transpose(_times(e, key, None if decays is None else decays.until_end()), [0, 1, 3, 2])
+        total = None if decays is None else decays.total()
+        if run is None:
+            assert from_state is None
+            before, after = self._triangular(to_end, update, total)
+        else:
+            before, update, after = self._one_by_one(run, to_end, update, from_state, total)
+        query = _times(e, query, None if decays is None else decays.since_start(n.group))
+        output = e.op("Add", e.op("MatMul", query, before), e.op("MatMul", pairs, update))
+        state = e.reshape(after, [n.batch, n.heads, n.key_size, n.value_size])
+        return self._join(output), state
+
+    # Layout.
+
+    def _split(self, value: ir.Value, width: int, group: int = 1) -> ir.Value:
+        """Pad ``[B, T, H * group * width]``; return ``[chunks, rows, size * group, width]``."""
+        e, n = self.e, self.node
+        missing = e.dim_arithmetic("Sub", self.total, n.steps)
+        if missing != 0:
+            value = e.concat([value, e.zeros([n.batch, missing, n.heads * group * width])], 1)
+        several = e.dim_arithmetic("Mul", n.batch, self.count)
+        value = e.reshape(value, [several, self.size, n.heads, group * width])
+        value = e.transpose(value, [0, 2, 1, 3])
+        if n.batch != 1:
+            value = e.reshape(value, [n.batch, self.count, n.heads, self.size * group * width])
+            value = e.transpose(value, [1, 0, 2, 3])
+        return e.reshape(value, [self.count, self.rows, self.size * group, width])
+
+    def _join(self, value: ir.Value) -> ir.Value:
+        """Return ``[B, T, H * group * d_v]`` of ``[chunks, rows, size * group, d_v]``."""
+        e, n = self.e, self.node
+        width = n.group * n.value_size
+        if n.batch != 1:
+            value = e.reshape(value, [self.count, n.batch, n.heads, self.size * width])
+            value = e.transpose(value, [1, 0, 2, 3])
+        several = e.dim_arithmetic("Mul", n.batch, self.count)
+        value = e.transpose(e.reshape(value, [several, n.heads, self.size, width]), [0, 2, 1, 3])
+        value = e.reshape(value, [n.batch, self.total, n.heads * width])
+        if isinstance(self.total, int) and self.total == n.steps:
+            return value
+        return e.slice(value, [0], [n.steps], [1])
+
+    def _decay(self, decay: ir.Value) -> ir.Value:
+        kept = self.e.op("Max", decay, self.e.scalar(_NOTHING_LEFT), since=8)
+        return self._split(kept, self.node.key_size if self.node.decay_per_key else 1)
+
+    def _beta(self, beta: ir.Value) -> ir.Value:
+        if not self.node.beta_per_head:
+            beta = self.e.op("Mul", beta, _mask(self.e, np.ones((1, 1, self.node.heads))))
+        return self._split(beta, 1)
+
+    # Within a chunk.
+
+    def _pairs(
+        self, left: ir.Value, right: ir.Value, decays: _Decays | None, group: int, *, inclusive: bool
+    ) -> ir.Value:
+        """Return the products of each step's rows of `left` with those of the steps up to it, decayed."""
+        e, size = self.e, self.size
+        allowed = np.repeat(np.tri(size, k=0 if inclusive else -1), group, axis=0)
+        if decays is None or not self.node.decay_per_key:
+            product = e.op("MatMul", left, e.transpose(right, [0, 1, 3, 2]))
+            return e.op("Mul", product, _mask(e, allowed) if decays is None else decays.between(allowed))
+        total = None
+        for since, until, mask in decays.halves(group):
+            a, b = _times(e, left, since), _times(e, right, until)
+            product = e.op("MatMul", a, e.transpose(b, [0, 1, 3, 2]))
+            product = e.op("Mul", product, _mask(e, mask * allowed))
+            total = product if total is None else e.op("Add", total, product)
+        assert total is not None
+        return total
+
+    def _inverse(self, lower: ir.Value) -> ir.Value | None:
+        """Return the inverse of ``I + lower`` of a strictly lower triangular matrix; ``None`` is I.
+
+        Blocks are inverted, then blocks of twice the size: the series of powers overflows if keys are alike.
+        """
+        e, inverse, width = self.e, None, 1
+        while width < self.size:
+            numbers = np.arange(self.size) // width
+            mask = (numbers[:, None] == numbers[None] + 1) & (numbers[:, None] % 2 == 1)
+            block = e.op("Mul", lower, _mask(e, mask))
+            if inverse is None:
+                inverse = e.op("Sub", _mask(e, np.eye(self.size)), block)
+            else:
+                change = e.op("MatMul", inverse, e.op("MatMul", block, inverse))
+                inverse = e.op("Sub", inverse, change)
+            width *= 2
+        return inverse
+
+    # Between chunks.
+
+    def _one_by_one(
+        self,
+        run: Run,
+        to_end: ir.Value,
+        update: ir.Value,
+        from_state: ir.Value | None,
+        total: ir.Value | None,
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Return the state before each chunk, what each of its steps adds, and the last state."""
+        e, n, size, rows = self.e, self.node, self.size, self.rows
+        keys, values = n.key_size, n.value_size
+        shapes = {"k": (keys, size), "u": (size, values), "w": (size, keys), "g": (n.decays, 1)}
+        factor = None if total is None else e.op("Exp", total)
+        given = {"k": to_end, "u": update, "w": from_state, "g": factor}
+        axes = Axes(self.count, rows)
+        inputs = {
+            name: TimeSeries(e, axes, a * b, flat=e.reshape(value, [self._lines, a * b]), name=name)
+            for (name, value), (a, b) in zip(given.items(), shapes.values(), strict=True)
+            if value is not None
+        }
+
+        def step(
+            b: Emitter, parts: Sequence[ir.Value], states: Sequence[ir.Value | None], number: int | None
+        ) -> tuple[list[ir.Value], list[ir.Value]]:
+            part = {
+                name: b.reshape(value, [rows, *shapes[name]])
+                for name, value in zip(inputs, parts, strict=True)
+            }
+            (flat,) = states
+            added = part["u"]
+            if flat is None:
+                flat = b.zeros([rows, keys * values])
+                kept = None
+            else:
+                kept = b.reshape(flat, [rows, keys, values])
+                if "w" in part:
+                    added = b.op("Sub", added, b.op("MatMul", part["w"], kept))
+            new = b.op("MatMul", part["k"], added)
+            if kept is not None:
+                new = b.op("Add", b.op("Mul", kept, part["g"]) if "g" in part else kept, new)
+            new = b.reshape(new, [rows, keys * values])
+            return [new], [flat, b.reshape(added, [rows, size * values])]
+
+        initial = None if n.past is None else e.reshape(n.past, [rows, keys * values])
+        recurrence = Recurrence(
+            axes,
+            list(inputs.values()),
+            [State(initial, keys * values)],
+            step,
+            [keys * values, size * values],
+            [False, False],
+        )
+        results = (run_unrolled if self.count == 1 else run)(e, recurrence)
+        before, added = (series.stacked() for series in results.outputs)
+        return (
+            e.reshape(before, [self.count, rows, keys, values]),
+            e.reshape(added, [self.count, rows, size, values]),
+            results.states[0],
+        )
+
+    def _triangular(
+        self, to_end: ir.Value, update: ir.Value, total: ir.Value | None
+    ) -> tuple[ir.Value, ir.Value]:
+        """Return the state before each chunk and after the last: sums of the decayed changes before it."""
+        e, n, rows = self.e, self.node, self.rows
+        shape = [n.key_size, n.value_size]
+        past = e.zeros([1, rows, *shape]) if n.past is None else e.reshape(n.past, [1, rows, *shape])
+        changes = e.concat([past, e.op("MatMul", to_end, update)], 0)
+        count = e.dim_arithmetic("Add", self.count, 1)
+        if total is None:
+            one = e.dim_arithmetic("Mul", rows, n.key_size * n.value_size)
+            states = e.op("MatMul", _before(e, count, count, 0), e.reshape(changes, [count, one]))
+        else:
+            # [rows, decays, chunks, 1] and [rows, decays, chunks + 1, d_k / decays * d_v].
+            decay = e.transpose(e.reshape(total, [self.count, rows, n.decays, 1]), [1, 2, 0, 3])
+            wide = n.key_size // n.decays * n.value_size
+            changes = e.transpose(e.reshape(changes, [count, rows, n.decays, wide]), [1, 2, 0, 3])
+            since = e.op(
+                "MatMul",
+                _before(e, count, self.count, 1),
+                e.op("Mul", decay, _before(e, self.count, count, 0)),
+            )
+            factor = e.op("Mul", e.op("Exp", since), _before(e, count, count, 0))
+            states = e.transpose(e.op("MatMul", factor, changes), [2, 0, 1, 3])
+        states = e.reshape(states, [count, rows, *shape])
+        return e.slice(states, [0], [self.count], [0]), e.slice(states, [self.count], [count], [0])
+
+
+class _Decays:
+    """The decays of the steps of chunks, in log space, ``[chunks, rows, steps, 1 or d_k]``."""
+
+    def __init__(self, e: Emitter, values: ir.Value, size: int, group: int) -> None:
+        self.e, self.values, self.size, self.group = e, values, size, group
+
+    def since_start(self, group: int = 1) -> ir.Value:
+        """Emit the decay of the state before the chunk at each step, `group` times each."""
+        return self._exponential(np.repeat(np.tri(self.size), group, axis=0))
+
+    def until_end(self) -> ir.Value | None:
+        """Emit the decay of what a step adds until the end of the chunk."""
+        return None if self.size == 1 else self._exponential(np.tri(self.size, k=-1).T)
+
+    def total(self) -> ir.Value:
+        """Emit the decay over the whole chunk, in log space: ``[chunks, rows, 1, 1 or d_k]``."""
+        return self._sums(np.ones((1, self.size)))
+
+    def between(self, allowed: np.ndarray) -> ir.Value:
+        """Emit the decay from the step of each column to that of each row, where allowed; else 0."""
+        e = self.e
+        later = e.op("Mul", self.values, _mask(e, np.tri(self.size, k=-1)))
+        group = len(allowed) // self.size
+        sums = e.op("MatMul", _mask(e, np.repeat(np.tri(self.size), group, axis=0)), later)
+        return e.op("Mul", e.op("Exp", sums), _mask(e, allowed))
+
+    def halves(self, group: int) -> Iterator[tuple[ir.Value | None, ir.Value | None, np.ndarray]]:
+        """Yield factors of rows and columns, and the pairs for which their product is the decay between.
+
+        A pair of steps lies in different halves of one block of some size; the decay is taken to the middle
+        and from the middle, both at most 1 if no decay grows.
+        """
+        numbers, width = np.arange(self.size), 1
+        yield None, None, np.repeat(np.eye(self.size), group, axis=0)
+        while width < self.size:
+            half = numbers // width
+            same = half[:, None] == half[None]
+            mask = (half[:, None] == half[None] + 1) & (half[:, None] % 2 == 1)
+            since = np.repeat(np.tri(self.size) * same, group, axis=0)
+            yield (
+                self._exponential(since),
+                self._exponential(np.tri(self.size, k=-1).T * same),
+                np.repeat(mask, group, axis=0),
+            )
+            width *= 2
+
+    def _exponential(self, steps: np.ndarray) -> ir.Value:
+        return self.e.op("Exp", self._sums(steps))
+
+    def _sums(self, steps: np.ndarray) -> ir.Value:
+        """Emit the sums over the steps that each row of a matrix of 0 and 1 names."""
+        if np.array_equal(steps, [[1]]):
+            return self.values
+        return self.e.op("MatMul", _mask(self.e, steps), self.values)
+
+
+def _mask(e: Emitter, array: np.ndarray) -> ir.Value:
+    return e.constant(array.astype(e.dtype.numpy()))
+
+
+def _before(e: Emitter, rows: Dim, columns: Dim, distance: int) -> ir.Value:
+    """Emit 1 where the column's number is at least `distance`, 0 or 1, below the row's, else 0."""
+    if isinstance(rows, int) and isinstance(columns, int):
+        return _mask(e, np.tri(rows, columns, -distance))
+    row, column = e.arange(rows), e.arange(columns)
+    row = e.reshape(row, [rows, 1])
+    held = e.op("Less", column, row, since=9) if distance else e.op("Not", e.op("Less", row, column, since=9))
+    return e.cast(held, e.dtype)
+
+
+def _times(e: Emitter, value: ir.Value, factor: ir.Value | None) -> ir.Value:
+    return value if factor is None else e.op("Mul", value, factor)
+
+
+def _product(e: Emitter, matrix: ir.Value | None, value: ir.Value) -> ir.Value:
+    """Return the product with a matrix, where ``None`` is the identity."""
+    return value if matrix is None else e.op("MatMul", matrix, value)
