@@ -12,7 +12,7 @@ from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.reports import Report
-from rnnlower.passes.steps import choosing, emitting, preparing, settling
+from rnnlower.passes.steps import choosing, emitting, preparing, settling, stateful
 from rnnlower.passes.steps.work import LoweringWork, Step, is_selected, leave_out, run
 from rnnlower.targets import Target
 
@@ -154,6 +154,11 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         when=("target", "emits", "may_adapt"),
     ),
     Step(
+        stateful.keep_state_operators,
+        "As for recurrent nodes.",
+        when=("target", "emits", "may_adapt"),
+    ),
+    Step(
         settling.warn_of_other_recurrences,
         "The model's own Loops can still be distinguished from emitted ones.",
     ),
@@ -178,6 +183,11 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     Step(
         emitting.reach_forms,
         "The opset must have the planned forms before they are emitted.",
+        when=("emits",),
+    ),
+    Step(
+        stateful.lower_state_operators,
+        "Sizes are final, and the model has the opset that the result is to have, if it can.",
         when=("emits",),
     ),
     Step(emitting.lower_nodes, "All previous steps prepare this one.", when=("emits",)),

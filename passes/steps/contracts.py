@@ -13,6 +13,7 @@ from rnnlower.lowering import FIRST_OPSET
 from rnnlower.passes.contracts import Condition
 from rnnlower.passes.steps.work import LoweringWork, is_selected
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.fit import find_misfits
 
 _Function = Callable[[Any], None]
@@ -98,6 +99,11 @@ def nodes_are_replaced(model: ir.Model, work: LoweringWork) -> bool:
     """Return whether each node to be lowered is replaced, and reported."""
     there = any(located.node.graph is not None for located in work.nodes)
     return not there and len(work.lowered) == len(work.nodes) + len(work.impossible)
+
+
+def state_operators_are_replaced(model: ir.Model, work: LoweringWork) -> bool:
+    """Return whether no LinearAttention or CausalConvWithState is left to be lowered."""
+    return not any(is_selected(node) and is_state_operator(node) for node, _ in walk(model.graph))
 
 
 def opset_is_asked(model: ir.Model, work: LoweringWork) -> bool:

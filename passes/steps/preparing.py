@@ -28,7 +28,7 @@ from rnnlower.passes.steps.contracts import (
 from rnnlower.passes.steps.opset_moves import inline, move
 from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, select
 from rnnlower.passes.unroll_control_flow import UnrollControlFlowPass
-from rnnlower.recurrent.finding import find_recurrent, is_recurrent, matches
+from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent, matches
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.fit import refuses
 from rnnlower.targets.requirements import require_static_inputs
@@ -54,7 +54,7 @@ def select_nodes(work: LoweringWork) -> None:
     Before: recurrent nodes as `inspect` shows them. After: those that the user asks for are marked.
     """
     work.options.tell("preparing")
-    found, patterns = find_recurrent(work.model), work.options.nodes
+    found, patterns = find_recurrent(work.model, carries_state), work.options.nodes
     for pattern in patterns or ():
         if not any(matches(located, pattern) for located in found):
             names = ", ".join(located.name for located in found) or "none"
@@ -62,7 +62,7 @@ def select_nodes(work: LoweringWork) -> None:
     for located in found:
         if patterns is None or any(matches(located, pattern) for pattern in patterns):
             select(located)
-            work.nodes.append(located)
+            (work.nodes if is_recurrent(located.node) else work.state_nodes).append(located)
 
 
 def open_to_target(work: LoweringWork) -> None:
@@ -107,7 +107,9 @@ def expand_definitions(work: LoweringWork) -> None:
     """
     _adapt(
         work,
-        lambda node: work.refuses(node) and (bool(node.domain) or not has_fallback(node)),
+        lambda node: (
+            work.refuses(node) and not is_selected(node) and (bool(node.domain) or not has_fallback(node))
+        ),
         "has no {op_type}",
     )
 
@@ -144,7 +146,7 @@ def _does_not_run_there(work: LoweringWork, node: ir.Node) -> bool:
     if target.control_flow.keeps_gathered_axis and node.op_type == "Loop" and _gathers_by_number(node):
         return True
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
-    return any(not is_recurrent(each) and work.refuses(each) and not has_fallback(each) for each in inner)
+    return any(not carries_state(each) and work.refuses(each) and not has_fallback(each) for each in inner)
 
 
 def _gathers_by_number(loop: ir.Node) -> bool:
@@ -175,9 +177,9 @@ def simplify_around_nodes(work: LoweringWork) -> None:
     Before: nodes may be in branches that never run. After: those nodes are gone, and known as unreachable.
     """
     settling.simplify_model(work)
-    before = work.nodes
+    before = [*work.nodes, *work.state_nodes]
     work.find_nodes()
-    here = {located.name for located in work.nodes}
+    here = {located.name for located in (*work.nodes, *work.state_nodes)}
     work.unreachable += [located for located in before if located.name not in here]
 
 
@@ -203,7 +205,7 @@ def adapt_nodes(work: LoweringWork) -> None:
     opset = default_opset(work.model)
     _adapt(
         work,
-        lambda node: not is_recurrent(node) and refuses(work.target, node, opset),
+        lambda node: not (is_recurrent(node) or is_selected(node)) and refuses(work.target, node, opset),
         "refuses {op_type} as it is",
     )
 

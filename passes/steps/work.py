@@ -13,6 +13,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, default_opset, walk
 from rnnlower.passes.options import LoweringOptions, Options
 from rnnlower.recurrent.exporter_warnings import Suspicion
+from rnnlower.recurrent.finding import is_recurrent
 
 if TYPE_CHECKING:
     from rnnlower.lowering.node_emitter import Listener
@@ -77,6 +78,7 @@ class LoweringWork(Work):
         options: The options of the lowering.
         listen: Returns what is told the roles of the values in the steps of a node.
         nodes: The recurrent nodes to be lowered, under the names and paths that they had in the source.
+        state_nodes: The LinearAttention and CausalConvWithState nodes to be lowered, likewise.
         unreachable: Those that were removed with a branch that never runs.
         impossible: Those that cannot run on inputs of the given shapes.
         choices: The decision on each node for which there is a target.
@@ -91,6 +93,7 @@ class LoweringWork(Work):
 
     options: LoweringOptions
     listen: Callable[[Located], Listener] | None = None
+    state_nodes: list[Located] = dataclasses.field(default_factory=list)
     unreachable: list[Located] = dataclasses.field(default_factory=list)
     impossible: list[Located] = dataclasses.field(default_factory=list)
     choices: dict[ir.Node, Choice] = dataclasses.field(default_factory=dict)
@@ -105,11 +108,13 @@ class LoweringWork(Work):
     def find_nodes(self) -> None:
         """Locate the selected nodes in the current model, under their names and paths in the source."""
         opset = default_opset(self.model)
-        self.nodes = [
+        selected = [
             dataclasses.replace(node.meta[_ORIGIN], node=node, opset=opset)
             for node, _ in walk(self.model.graph)
             if is_selected(node)
         ]
+        self.nodes = [located for located in selected if is_recurrent(located.node)]
+        self.state_nodes = [located for located in selected if not is_recurrent(located.node)]
 
 
 AnyWork = TypeVar("AnyWork", bound=Work)

@@ -4,5 +4,5 @@ __all__ = ["FIRST_OPSET", "LAST_OPSET"]
 
 FIRST_OPSET = 7
 """The first opset of a lowered model: recurrent operators have their present form from it on."""
-LAST_OPSET = 26
+LAST_OPSET = 28
 """The last opset of a lowered model."""

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.lowering.emitter import Dim, Emitter
-from rnnlower.lowering.strategies.base import Recurrence, Run, State
+from rnnlower.lowering.strategies.repeating import Recurrence, Run, State
 from rnnlower.lowering.strategies.unroll import run_unrolled
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 

@@ -1,0 +1,166 @@
+"""Lowering of LinearAttention and CausalConvWithState nodes to primitive operators.
+
+Before, at opset 27::
+
+    (float[1, 2, 4] x, float[2, 1, 1] w) => (float[1, 2, 4] y, float[1, 2, 0] state) {
+        y, state = CausalConvWithState (x, w)
+    }
+
+After ``LowerStateOperatorsPass("unroll")``::
+
+    (float[1, 2, 4] x, float[2, 1, 1] w) => (float[1, 2, 4] y, float[1, 2, 0] state)
+    <int64[1] end = {9223372036854775807}, int64[1] time = {2}> {
+        y = Conv <dilations = [1], group = 2, kernel_shape = [1], pads = [0, 0]> (x, w)
+        state = Slice (x, end, end, time)
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from rnnlower import wording
+from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
+from rnnlower.graph.cleanup import detach, remove_orphans
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering.dialect import ANY, Dialect
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.replacing import LoweredNode, replace_node
+from rnnlower.lowering.state_operators import (
+    ARITHMETIC,
+    ChunkForm,
+    chunk_form,
+    lower_state_operator,
+    needs_steps,
+)
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.passes.base import Pass
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.operators import OUTPUT_NAMES
+from rnnlower.recurrent.state_operators import (
+    AttentionNode,
+    StateNode,
+    is_state_operator,
+    parse_state_operators,
+    require_sizes,
+)
+
+
+def _nodes_are_replaced(model: ir.Model, lowering: LowerStateOperatorsPass) -> bool:
+    nodes = find_recurrent(model, is_state_operator) if lowering._located is None else lowering._located
+    return all(located.node.graph is None for located in nodes)
+
+
+class LowerStateOperatorsPass(Pass):
+    """Lowers nodes of the main graph and its subgraphs.
+
+    Args:
+        strategy: ``unroll``, ``scan`` or ``loop``.
+        nodes: The nodes to lower; ``None``: all of the model.
+        unroll_factor: Time steps of a chunk, in a Scan or Loop.
+        dialect: The operators that may be emitted; ``None``: all.
+        reason: Why the nodes have the strategy, if it was not asked for; their chunks then have the fastest
+            size.
+
+    Attributes:
+        lowered: Reports on the nodes.
+    """
+
+    ENSURES = (_nodes_are_replaced,)
+
+    def __init__(
+        self,
+        strategy: str,
+        nodes: Sequence[Located] | None = None,
+        *,
+        unroll_factor: int = 1,
+        dialect: Dialect | None = None,
+        reason: str = "",
+    ) -> None:
+        super().__init__()
+        if strategy not in STRATEGIES:
+            raise OptionError(f"the strategy is {strategy!r}; it must be one of {', '.join(STRATEGIES)}")
+        if unroll_factor < 1:
+            raise OptionError(f"the unroll factor is {unroll_factor}; it must be at least 1")
+        self._located, self._strategy, self._factor = nodes, strategy, unroll_factor
+        self._dialect, self._marks, self._reason = dialect or ANY, dialect is not None, reason
+        self.lowered: list[LoweredNode] = []
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Lower the nodes.
+
+        Raises:
+            InvalidModelError: A node breaks the spec of its operator.
+            OpsetError: The replacement of a node is newer than the model's opset.
+            UnsupportedModelError: A node uses an unsupported feature, or something about it is not known.
+        """
+        found = find_recurrent(model, is_state_operator) if self._located is None else self._located
+        nodes = parse_state_operators(found, self.facts)
+        for node in nodes:
+            require_sizes(node)
+            if node.steps is None and needs_steps(node, self._strategy):
+                raise no_steps(node)
+        names = NameSource(names_in(model))
+        initializers = InitializerPool(model, names)
+        emitted: list[tuple[StateNode, Emitter, ChunkForm | None, list[ir.Value]]] = []
+        try:
+            for node in nodes:
+                scope = Scope(names, f"{node.located.name}/")
+                e = Emitter(default_opset(model), scope, ARITHMETIC, initializers, self._dialect)
+                form = None
+                if isinstance(node, AttentionNode):
+                    form = chunk_form(node, self._strategy, self._factor, priced=bool(self._reason))
+                values: list[ir.Value] = []
+                emitted.append((node, e, form, values))
+                values += self._emit(e, node, form)
+        except Exception:
+            for _, e, _, _ in emitted:
+                detach(e.everything)
+            remove_orphans(initializers.values())
+            raise
+        for node, e, form, values in emitted:
+            old = node.located.node.outputs
+            used = [out.name is not None and bool(out.uses() or out.is_graph_output()) for out in old]
+            named = {name: value for name, value, wanted in zip(OUTPUT_NAMES, values, used) if wanted}
+            replace_node(node.located.node, named, e.nodes, mark=self._marks)
+            remove_orphans(value for value in values if value not in named.values())
+            self.lowered.append(self._report(node, e, form))
+        remove_orphans(initializers.values())
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+    def _emit(self, e: Emitter, node: StateNode, form: ChunkForm | None) -> list[ir.Value]:
+        try:
+            return lower_state_operator(e, node, form)
+        except MissingOperatorError as error:
+            raise error.at(node.located) from None
+        except OpsetError as error:
+            raise OpsetError(
+                str(error), node=node.located, opset=error.opset, operator=error.operator
+            ) from None
+
+    def _report(self, node: StateNode, e: Emitter, form: ChunkForm | None) -> LoweredNode:
+        located = node.located
+        return LoweredNode(
+            name=located.name,
+            op_type=located.node.op_type,
+            path=located.path,
+            direction="forward",
+            strategy=(form and form.strategy) or "unroll",
+            steps=node.steps,
+            emitted_ops=len(e.everything),
+            reason=self._reason or "asked for",
+            form="" if form is None else str(form),
+        )
+
+
+def no_steps(node: StateNode) -> UnsupportedModelError:
+    """Return the refusal of a node whose straight line has no known length."""
+    return UnsupportedModelError(
+        "its number of time steps is not known, and a straight line needs it",
+        node=node.located,
+        remedy=f"fix the shape of the inputs, or keep it dynamic with `{wording.call('scan')}`",
+    )

@@ -1,0 +1,123 @@
+"""Steps that lower LinearAttention and CausalConvWithState, or keep them where the target has kernels."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnnlower.errors import OpsetError
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering.replacing import LoweredNode
+from rnnlower.lowering.state_operators import chunk_form
+from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
+from rnnlower.passes.steps.contracts import contract, nodes_are_there, state_operators_are_replaced
+from rnnlower.passes.steps.opset_moves import move
+from rnnlower.passes.steps.work import LoweringWork, is_selected, leave_out
+from rnnlower.recurrent.state_operators import (
+    FIRST_OPSET,
+    AttentionNode,
+    StateNode,
+    parse_state_operators,
+)
+from rnnlower.targets.choosing import KeptNode
+
+_MICROSOFT = "com.microsoft"
+_FEW_CHUNKS = 4
+
+
+def keep_state_operators(work: LoweringWork) -> None:
+    """Decide on each node whether the target's own operator runs it.
+
+    Before: marked nodes. After: those that run there lose the mark, maybe as com.microsoft's operator.
+    """
+    if work.options.native == "lower":
+        return
+    work.facts.forget()
+    for node in parse_state_operators(work.state_nodes, work.facts):
+        located = node.located
+        if not _runs(work, node):
+            continue
+        name, op_type, path = located.name, located.node.op_type, located.path
+        if located.node.domain == _own_domain(work, node):
+            work.kept.append(KeptNode(name, op_type, path, f"{work.target.name} has a kernel of it"))
+        else:
+            located.node.domain = _MICROSOFT
+            work.model.opset_imports.setdefault(_MICROSOFT, 1)
+            reason = f"{work.target.name} has a kernel of com.microsoft's operator"
+            work.adapted.append(LoweredNode(name, op_type, path, "forward", "adapt", node.steps, 1, reason))
+        leave_out(located.node)
+    work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
+
+
+def _own_domain(work: LoweringWork, node: StateNode) -> str | None:
+    """Return the domain in which the target has a kernel of the operator."""
+    op_type = node.located.node.op_type
+    if work.target.has_foreign(_MICROSOFT, op_type):
+        return _MICROSOFT
+    is_new = work.target.opset.range[1] >= FIRST_OPSET and (work.opset or FIRST_OPSET) >= FIRST_OPSET
+    return "" if is_new and op_type in work.target.op_types else None
+
+
+def _runs(work: LoweringWork, node: StateNode) -> bool:
+    """Return whether the target's own kernel takes the node's types, and gives its output."""
+    domain = _own_domain(work, node)
+    if domain is None or (node.located.node.domain and not domain):
+        return False
+    return node.dtype in _TYPES and node.state_dtype == node.dtype
+
+
+_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+"""The types of com.microsoft's kernels, whose states have no type of their own."""
+
+
+@contract(ensures=[state_operators_are_replaced, nodes_are_there])
+def lower_state_operators(work: LoweringWork) -> None:
+    """Replace the nodes.
+
+    Before: marked LinearAttention and CausalConvWithState nodes. After: primitive operators.
+    """
+    work.facts.forget()
+    for node in parse_state_operators(work.state_nodes, work.facts):
+        strategy, reason = _strategy(work, node)
+        _lower(work, node.located, strategy, reason)
+    work.state_nodes = []
+
+
+def _lower(work: LoweringWork, located: Located, strategy: str, reason: str) -> None:
+    """Lower a node, at the first opset that has all of its operators."""
+    while True:
+        lowering = LowerStateOperatorsPass(
+            strategy,
+            [located],
+            unroll_factor=work.options.unroll_factor,
+            dialect=work.options.runtime,
+            reason=reason,
+        )
+        try:
+            lowering(work.model, work.facts)
+        except OpsetError as error:
+            if error.opset is None or error.opset <= default_opset(work.model):
+                raise
+            work.needs.setdefault(located, {})[f"{error.operator}-{error.opset}"] = error.opset
+            work.notes += move(work.model, [error.opset], work.facts, keep=is_selected)
+        else:
+            work.lowered += lowering.lowered
+            return
+
+
+def _strategy(work: LoweringWork, node: StateNode) -> tuple[str, str]:
+    """Return the strategy, and the reason if nobody asked for it."""
+    if work.options.strategy != "target":
+        return work.options.strategy, ""
+    name, flow = work.target.name, work.target.control_flow
+    if not isinstance(node, AttentionNode):
+        return "unroll", "it needs no loop"
+    form = chunk_form(node, "unroll")
+    if form.strategy is None:
+        return "unroll", "chunks of its rule need no loop"
+    if node.steps is not None and node.steps <= _FEW_CHUNKS * form.steps:
+        return "unroll", f"{node.steps} steps are few chunks"
+    if "Scan" in flow.ops and (node.steps is not None or flow.empty_scan or "If" in flow.ops):
+        return "scan", f"{name} has Scan"
+    if "Loop" in flow.ops:
+        return "loop", f"{name} has Loop"
+    return "unroll", f"{name} has no Scan and no Loop"

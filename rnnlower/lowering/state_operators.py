@@ -1,0 +1,133 @@
+"""The lowering of one LinearAttention or CausalConvWithState node, around the chunks or the convolution."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lowering.causal_conv import emit_causal_conv
+from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.linear_attention import LinearAttention, emit_linear_attention
+from rnnlower.lowering.strategies import STRATEGIES
+from rnnlower.recurrent.state_operators import AttentionNode, ConvolutionNode, StateNode
+
+ARITHMETIC = ir.DataType.FLOAT
+"""The type in which both operators compute, whatever the types of their inputs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkForm:
+    """How a LinearAttention is repeated.
+
+    Attributes:
+        steps: Time steps of a chunk.
+        strategy: What takes the state from chunk to chunk; ``None``: one triangular product.
+    """
+
+    steps: int
+    strategy: str | None
+
+    def __str__(self) -> str:
+        return f"chunks of {self.steps}" if self.steps > 1 else "steps"
+
+
+CHUNK = {"linear": 64, "gated": 64, "delta": 32, "gated_delta": 32}
+CHUNK_PER_KEY = 16
+
+
+def chunk_form(node: AttentionNode, strategy: str, factor: int = 1, *, priced: bool = False) -> ChunkForm:
+    """Return how a node is repeated.
+
+    Args:
+        node: The node.
+        strategy: A key of `STRATEGIES`.
+        factor: The requested number of steps of an iteration of a Scan or Loop.
+        priced: Whether the number may be another one, the fastest.
+    """
+    fastest = CHUNK_PER_KEY if node.decay_per_key else CHUNK[node.update_rule]
+    if node.steps is not None:
+        fastest = min(fastest, 1 << max(node.steps - 1, 0).bit_length())
+    if strategy == "unroll" or (priced and factor == 1):
+        return ChunkForm(fastest, None if "delta" not in node.update_rule else strategy)
+    return ChunkForm(factor, strategy)
+
+
+def needs_steps(node: StateNode, strategy: str) -> bool:
+    """Return whether a strategy needs a known number of steps."""
+    return isinstance(node, AttentionNode) and chunk_form(node, strategy).strategy == "unroll"
+
+
+def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) -> list[ir.Value]:
+    """Emit the node; return the output and the state in their types.
+
+    Args:
+        e: The emitter, whose type is `ARITHMETIC`.
+        node: The node, all of whose sizes are known.
+        form: How it is repeated, if it is a LinearAttention.
+    """
+    inputs = {
+        name: value if value.dtype == e.dtype else e.cast(value, e.dtype)
+        for name, value in node.inputs.items()
+    }
+    if isinstance(node, AttentionNode):
+        assert form is not None
+        results = _attention(e, node, inputs, form)
+    else:
+        assert isinstance(node, ConvolutionNode)
+        results = emit_causal_conv(e, node, inputs)
+    outputs = []
+    types = (node.dtype, node.state_dtype)
+    for value, dtype, dims in zip(results, types, node.output_dims, strict=True):
+        assert dtype is not None
+        result = value if dtype == e.dtype else e.cast(value, dtype)
+        if result in (*node.inputs.values(), *outputs):
+            result = e.op("Identity", result)
+        result.type = ir.TensorType(dtype)
+        result.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
+        outputs.append(result)
+    return outputs
+
+
+def _attention(
+    e: Emitter, node: AttentionNode, inputs: dict[str, ir.Value], form: ChunkForm
+) -> tuple[ir.Value, ir.Value]:
+    query = inputs["query"]
+    batch: Dim = e.dim(query, 0) if node.batch is None else node.batch
+    steps: Dim = e.dim(query, 1) if node.steps is None else node.steps
+    queries = max(node.query_heads, node.heads)
+    if queries != node.query_heads:
+        query = _repeat(e, query, [batch, steps, node.query_heads, node.key_size], queries)
+    key = inputs["key"]
+    if node.heads != node.key_heads:
+        key = _repeat(e, key, [batch, steps, node.key_heads, node.key_size], node.heads)
+    chunks = LinearAttention(
+        query=query,
+        key=key,
+        value=inputs["value"],
+        past=inputs.get("past_state"),
+        decay=inputs.get("decay"),
+        beta=inputs.get("beta"),
+        batch=batch,
+        steps=steps,
+        heads=node.heads,
+        group=queries // node.heads,
+        key_size=node.key_size,
+        value_size=node.value_size,
+        decay_per_key=node.decay_per_key,
+        beta_per_head=node.beta_per_head,
+        scale=node.scale,
+    )
+    run = None if form.strategy is None else STRATEGIES[form.strategy].run
+    return emit_linear_attention(e, chunks, form.steps, run)
+
+
+def _repeat(e: Emitter, value: ir.Value, sizes: list[Dim], heads: int) -> ir.Value:
+    """Return ``[batch, steps, heads * width]`` with each head several times, next to each other."""
+    batch, steps, own, width = sizes
+    assert isinstance(own, int)
+    assert isinstance(width, int)
+    parted = e.reshape(value, [batch, steps, own, 1, width])
+    ones = e.constant(np.ones((heads // own, 1), e.dtype.numpy()))
+    return e.reshape(e.op("Mul", parted, ones), [batch, steps, heads * width])
