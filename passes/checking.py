@@ -16,7 +16,7 @@ from rnnlower.passes.options import CheckOptions, LoweringOptions
 from rnnlower.passes.pipeline import PIPELINE
 from rnnlower.passes.steps import emitting, settling
 from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, run
-from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.targets.fit import find_misfits, profile_notes
 from rnnlower.targets.misfits import Misfit, grouped
 
@@ -50,7 +50,7 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
     work = run(CHECK, Work(model, options))
     misfits = find_misfits(model, work.target, options.semantics)
     notes = [*work.notes, *profile_notes(model, work.target)]
-    return CheckReport(misfits, find_recurrent(model), sum(count_ops(model).values()), notes)
+    return CheckReport(misfits, find_recurrent(model, carries_state), sum(count_ops(model).values()), notes)
 
 
 CHECK: Sequence[Step[Work]] = (
@@ -85,7 +85,7 @@ def forecast(model: ir.Model, options: CheckOptions) -> dict[str, Any]:
             located.node.meta[EMITTED] = True
     misfits = find_misfits(model, work.target, options.semantics, emitted=False)
     return {
-        "lowered": [located.name for located in work.nodes],
+        "lowered": [*(located.name for located in work.nodes), *(node.name for node in work.lowered)],
         "adapted": [node.name for node in work.adapted],
         "kept": [node.name for node in work.kept],
         "misfits": [dataclasses.asdict(misfit) for misfit in misfits],

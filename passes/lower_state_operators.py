@@ -17,7 +17,7 @@ After ``LowerStateOperatorsPass("unroll")``::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -26,6 +26,7 @@ from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, Unsup
 from rnnlower.graph.cleanup import detach, remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.open_sizes import open_sizes
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
@@ -103,7 +104,7 @@ class LowerStateOperatorsPass(Pass):
         for node in nodes:
             require_sizes(node)
             if node.steps is None and needs_steps(node, self._strategy):
-                raise no_steps(node)
+                raise _no_steps(node, model)
         names = NameSource(names_in(model))
         initializers = InitializerPool(model, names)
         emitted: list[tuple[StateNode, Emitter, ChunkForm | None, list[ir.Value]]] = []
@@ -157,10 +158,12 @@ class LowerStateOperatorsPass(Pass):
         )
 
 
-def no_steps(node: StateNode) -> UnsupportedModelError:
+def _no_steps(node: StateNode, model: ir.Model) -> UnsupportedModelError:
     """Return the refusal of a node whose straight line has no known length."""
+    sizes = str(open_sizes(model.graph.inputs))
+    other_way = f"keep it dynamic with `{wording.call('scan')}`"
     return UnsupportedModelError(
-        "its number of time steps is not known, and a straight line needs it",
+        "its number of time steps is not known, and a straight line of its rule needs it",
         node=node.located,
-        remedy=f"fix the shape of the inputs, or keep it dynamic with `{wording.call('scan')}`",
+        remedy=f"give it one ({sizes}), or {other_way}" if sizes else other_way,
     )

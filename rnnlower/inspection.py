@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from rnnlower.graph.walk import Located, count_ops, op_types, origin
 from rnnlower.lifting.replacing import LiftedNode
+from rnnlower.graph.facts import Facts
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
-from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
 from rnnlower.recurrent.parsing import parse_recurrent
+from rnnlower.recurrent.state_operators import (
+    ATTRIBUTE_DEFAULTS,
+    STATE_OUTPUTS,
+    ConvolutionNode,
+    StateNode,
+    parse_state_operators,
+)
 from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
 
 
@@ -54,17 +62,19 @@ class ModelSummary:
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentNode:
-    """An LSTM, GRU or RNN node as it stands in the model.
+    """A node that carries a state over time, as it stands in the model.
 
     Attributes:
         name: Its name. An unnamed node gets one made of its operator and a number; ``--node`` accepts it.
         domain: The operator's domain; ``""`` is the default domain.
-        op_type: LSTM, GRU or RNN, or the operator of another domain that wraps one.
+        op_type: LSTM, GRU or RNN, the operator of another domain that wraps one, LinearAttention or
+            CausalConvWithState.
         path: ``""`` for the main graph, ``If_12/then_branch`` for a subgraph, ``function:domain::name`` for a
             function.
         direction: forward, reverse or bidirectional.
-        hidden_size: Units, or ``None`` if the caller of a function sets them.
-        input_size: Features of X, or ``None``.
+        hidden_size: Units, or ``None`` if the caller of a function sets them; of LinearAttention and
+            CausalConvWithState the elements of a row's state.
+        input_size: Features of X, or of the first input; ``None`` if they are not known.
         seq_len: Time steps: a number, a dimension's name, or ``None``.
         batch: Rows: a number, a dimension's name, or ``None``.
         dtype: NumPy's name for the type of X, or ``None``.
@@ -73,7 +83,7 @@ class RecurrentNode:
         outputs: The operator's names of the outputs that something reads.
         attributes: Attributes that differ from the defaults; ``@name`` refers to a function's parameter.
         weights: ``constant``, ``computed`` (from constants) or ``runtime``: the least constant of W, R, B and
-            P.
+            P, or of weight and bias. ``constant`` where there are none.
     """
 
     name: str
@@ -120,7 +130,12 @@ def inspect_model(model: ir.Model) -> list[RecurrentNode]:
         UnsupportedModelError: A node has an unknown activation, or a clip that is not positive.
     """
     InferTypesPass()(model)
-    return [_describe(located) for located in find_recurrent(model)]
+    found = find_recurrent(model, carries_state)
+    states = parse_state_operators(
+        [each for each in found if not is_recurrent(each.node)], Facts(model), lenient=True
+    )
+    described = {state.located.node: _describe_state(state) for state in states}
+    return [described.get(located.node) or _describe(located) for located in found]
 
 
 def find_liftable(model: ir.Model) -> list[LiftedNode]:
@@ -162,6 +177,31 @@ def _describe(located: Located) -> RecurrentNode:
     )
 
 
+def _describe_state(state: StateNode) -> RecurrentNode:
+    """Return the description of a LinearAttention or CausalConvWithState."""
+    located, node = state.located, state.located.node
+    first = next(iter(state.inputs.values()))
+    is_first = isinstance(state, ConvolutionNode) and not state.channels_last
+    used = zip(STATE_OUTPUTS, node.outputs, strict=False)
+    return RecurrentNode(
+        name=located.name,
+        domain=node.domain,
+        op_type=node.op_type,
+        path=located.path,
+        direction="forward",
+        hidden_size=state.state_size,
+        input_size=state.features,
+        seq_len=state.steps or _dimension(first.shape, 2 if is_first else 1),
+        batch=state.batch or _dimension(first.shape, 0),
+        dtype=None if state.dtype is None else str(state.dtype.numpy()),
+        layout=0,
+        inputs=[*state.inputs],
+        outputs=[name for name, out in used if out.uses() or out.is_graph_output()],
+        attributes=_changed(node, ATTRIBUTE_DEFAULTS[node.op_type]),
+        weights=_least_constant(state.inputs.get(name) for name in ("weight", "bias")),
+    )
+
+
 def _dimension(shape: ir.Shape | None, axis: int) -> int | str | None:
     if shape is None or axis >= len(shape):
         return None
@@ -181,8 +221,12 @@ def _attributes(resolved: ResolvedNode) -> dict[str, Any]:
         "output_sequence": 0,
         "activations": [*resolved.cell.activations] * resolved.num_directions,
     }
+    return _changed(resolved.node, defaults)
+
+
+def _changed(node: ir.Node, defaults: Mapping[str, Any]) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
-    for name, attribute in resolved.node.attributes.items():
+    for name, attribute in node.attributes.items():
         if attribute.is_ref():
             attributes[name] = f"@{attribute.ref_attr_name}"
             continue
@@ -193,6 +237,10 @@ def _attributes(resolved: ResolvedNode) -> dict[str, Any]:
 
 
 def _weights(resolved: ResolvedNode) -> str:
+    return _least_constant(resolved.inputs.get(name) for name in ("W", "R", "B", "P"))
+
+
+def _least_constant(values: Iterable[ir.Value | None]) -> str:
     ranks = ("constant", "computed", "runtime")
-    values = [resolved.inputs[name] for name in ("W", "R", "B", "P") if name in resolved.inputs]
-    return max((origin(value) for value in values), key=ranks.index)
+    found = (origin(value) for value in values if value is not None)
+    return max(found, key=ranks.index, default="constant")

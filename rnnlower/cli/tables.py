@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rnnlower.cli.console import Table, new_table, write
-from rnnlower.recurrent.operators import RECURRENT_OPS
 from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
@@ -297,8 +296,9 @@ def print_targets(targets: Sequence[Target]) -> None:
 def print_check(target: Target, report: CheckReport, *, verbose: bool) -> None:
     """Print the recurrent nodes, then other misfits by operator and reason; all of them if verbose."""
     misfits, checked = report.misfits, report
-    recurrent = [misfit for misfit in misfits if misfit.op_type in RECURRENT_OPS]
-    others = [misfit for misfit in misfits if misfit.op_type not in RECURRENT_OPS]
+    places = {(located.path, located.name) for located in checked.recurrent}
+    recurrent = [misfit for misfit in misfits if (misfit.path, misfit.name) in places]
+    others = [misfit for misfit in misfits if (misfit.path, misfit.name) not in places]
     _print_recurrent(checked, recurrent, verbose=verbose)
     if others and verbose:
         write(_misfits(others))

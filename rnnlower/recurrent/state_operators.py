@@ -28,6 +28,7 @@ _INPUTS = {
     LINEAR_ATTENTION: ("query", "key", "value", "past_state", "decay", "beta"),
     CAUSAL_CONV: ("input", "weight", "bias", "past_state"),
 }
+STATE_OPERATORS = frozenset(_INPUTS)
 _REQUIRED = {LINEAR_ATTENTION: 3, CAUSAL_CONV: 2}
 _ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     LINEAR_ATTENTION: {
@@ -53,6 +54,10 @@ _OF_MICROSOFT: Mapping[str, Mapping[str, int]] = {
         "state_window": 0,
     },
 }
+ATTRIBUTE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    op_type: {**_ATTRIBUTES[op_type], **_OF_MICROSOFT[op_type]} for op_type in _INPUTS
+}
+STATE_OUTPUTS = ("output", "present_state")
 _DONE = ("channels_last", "dilation")
 _ACTIVATIONS = ("none", "silu", "swish")
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -99,7 +104,7 @@ class AttentionNode(StateNode):
 
     Attributes:
         update_rule: linear, gated, delta or gated_delta.
-        query_heads, key_heads, heads: Heads of the queries, of the keys and of the values, which have a state.
+        query_heads, key_heads, heads: Heads of the queries, of the keys, and of the values and states.
         key_size, value_size: The sizes of a head's state.
         decay_per_key: Whether each row of the state has a decay of its own.
         beta_per_head: Whether each head has a rate of its own.
@@ -146,22 +151,29 @@ class ConvolutionNode(StateNode):
 
 def is_state_operator(node: ir.Node) -> bool:
     """Return whether the node is a LinearAttention or CausalConvWithState of either domain."""
-    return node.op_type in _INPUTS and node.domain in ("", "com.microsoft")
+    return node.op_type in STATE_OPERATORS and node.domain in ("", "com.microsoft")
 
 
-def parse_state_operators(nodes: Iterable[Located], facts: Facts) -> list[StateNode]:
+def parse_state_operators(
+    nodes: Iterable[Located], facts: Facts, *, lenient: bool = False
+) -> list[StateNode]:
     """Parse the nodes, which are in the order of their graph; tell `facts` what they compute.
 
     Sizes that are not known are 0; `require_sizes` refuses them. An attribute that refers to a function's
     parameter counts as its default.
 
+    Args:
+        nodes: The nodes.
+        facts: The facts about the model.
+        lenient: Take unsupported attributes as absent, and tensors of other ranks as unknown.
+
     Raises:
         InvalidModelError: A node breaks the spec of its operator.
         UnsupportedModelError: A node uses a feature that is not supported.
     """
-    found = []
+    found: list[StateNode] = []
     for located in nodes:
-        parser = _Parser(located, facts)
+        parser = _Parser(located, facts, lenient)
         node = parser.attention() if located.node.op_type == LINEAR_ATTENTION else parser.convolution()
         found.append(node)
         types = (node.dtype, node.state_dtype)
@@ -196,8 +208,8 @@ def require_sizes(node: StateNode) -> None:
 class _Parser:
     """A parser of one node."""
 
-    def __init__(self, located: Located, facts: Facts) -> None:
-        self.located, self.node, self.facts = located, located.node, facts
+    def __init__(self, located: Located, facts: Facts, lenient: bool) -> None:
+        self.located, self.node, self.facts, self.lenient = located, located.node, facts, lenient
         names = _INPUTS[self.node.op_type]
         self.inputs = {
             name: value for name, value in zip(names, self.node.inputs, strict=False) if value is not None
@@ -314,7 +326,9 @@ class _Parser:
                 raise self.invalid(f"unknown attribute {name!r}; it has {', '.join(sorted(known))}")
             if not attribute.is_ref() and not isinstance(attribute.value, type(known[name])):
                 raise self.invalid(f"attribute {name!r} has type {attribute.type.name}")
-            if name in wider and name not in _DONE and self._attribute(name) != wider[name]:
+            if self.lenient or name not in wider or name in _DONE:
+                continue
+            if self._attribute(name) != wider[name]:
                 raise UnsupportedModelError(
                     f"attribute {name} is {self._attribute(name)}, which is not supported",
                     node=self.located,
@@ -323,7 +337,7 @@ class _Parser:
 
     def _attribute(self, name: str) -> Any:
         """Return the attribute's value, or its default."""
-        default = {**_ATTRIBUTES[self.node.op_type], **_OF_MICROSOFT[self.node.op_type]}[name]
+        default = ATTRIBUTE_DEFAULTS[self.node.op_type][name]
         attribute = self.node.attributes.get(name)
         return default if attribute is None or attribute.is_ref() else attribute.value
 
@@ -347,7 +361,9 @@ class _Parser:
 
     def _dims(self, name: str, rank: int) -> Dims:
         dims = self.facts.dims(self.inputs.get(name))
-        if dims is not None and len(dims) != rank:
+        if dims is not None and len(dims) != rank and self.lenient:
+            dims = None
+        elif dims is not None and len(dims) != rank:
             raise self.invalid(f"input {name} has rank {len(dims)}; it must be {rank}")
         return (None,) * rank if dims is None else dims
 

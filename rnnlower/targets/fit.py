@@ -15,7 +15,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import is_open, open_sizes
 from rnnlower.graph.walk import default_opset, walk
 from rnnlower.lowering.replacing import EMITTED
-from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
 from rnnlower.recurrent.sonnx import departures
 from rnnlower.targets.format import CONTROL_FLOW, Limit
@@ -48,10 +48,16 @@ def find_misfits(
     found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
     natives = {} if emitted else natives_of_model(model, target, semantics)
     facts = facts or Facts(model)
+    names = {located.node: located.name for located in find_recurrent(model, carries_state)}
     for node, path in _nodes(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
-        name = node.name or next((out.name for out in node.outputs if out.name), None) or "(unnamed)"
+        name = (
+            names.get(node)
+            or node.name
+            or next((out.name for out in node.outputs if out.name), None)
+            or "(unnamed)"
+        )
         if node in natives:
             found += natives[node]
             continue

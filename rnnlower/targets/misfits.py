@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.open_sizes import open_sizes
+from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
 from rnnlower.targets.target import Target
@@ -120,6 +121,8 @@ def _opset_of(node: ir.Node, target: Target, limit: Limit) -> str:
 
 
 def _replaced(node: ir.Node, target: Target) -> str:
+    if is_state_operator(node):
+        return wording.call("lower", target=target.address)
     if node.domain:
         return "replace it in the model by operators of the ONNX standard"
     others = alternatives(node, target, target.ops)

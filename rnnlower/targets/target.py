@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from rnnlower.lowering.dialect import NoPrices, Prices
 from rnnlower.recurrent.operators import RECURRENT_OPS
+from rnnlower.recurrent.state_operators import STATE_OPERATORS
 from rnnlower.targets.format import Claim, TargetFile, standard_operators
 
 
@@ -48,9 +49,12 @@ class Target(TargetFile, frozen=True, kw_only=True):
         return frozenset({*self.ops.domains} | single)
 
     def has_foreign(self, domain: str, op_type: str) -> bool:
-        """Return whether it runs an operator of a domain other than the default one."""
+        """Return whether it runs an operator of a domain other than the default one.
+
+        That it has a domain says nothing of operators that carry states, which are newer: they are named.
+        """
         name = f"{domain}.{op_type}"
-        if domain in self.ops.domains:
+        if domain in self.ops.domains and op_type not in STATE_OPERATORS:
             return name not in (self.ops.absent or ())
         return name in (self.ops.allowed or ())
 
