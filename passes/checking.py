@@ -81,11 +81,11 @@ def forecast(model: ir.Model, options: CheckOptions) -> dict[str, Any]:
     except RnnLowerError as error:
         return {"lowered": [], "adapted": [], "kept": [], "misfits": [], "left": [], "refused": str(error)}
     if lowering.emits:
-        for located in (*work.nodes, *work.impossible):
+        for located in (*work.nodes, *work.state_nodes, *work.impossible):
             located.node.meta[EMITTED] = True
     misfits = find_misfits(model, work.target, options.semantics, emitted=False)
     return {
-        "lowered": [*(located.name for located in work.nodes), *(node.name for node in work.lowered)],
+        "lowered": [located.name for located in (*work.nodes, *work.state_nodes)],
         "adapted": [node.name for node in work.adapted],
         "kept": [node.name for node in work.kept],
         "misfits": [dataclasses.asdict(misfit) for misfit in misfits],

@@ -125,8 +125,11 @@ class LowerStateOperatorsPass(Pass):
             raise
         for node, e, form, values in emitted:
             old = node.located.node.outputs
-            used = [out.name is not None and bool(out.uses() or out.is_graph_output()) for out in old]
-            named = {name: value for name, value, wanted in zip(OUTPUT_NAMES, values, used) if wanted}
+            named = {
+                name: value
+                for name, value, out in zip(OUTPUT_NAMES, values, old, strict=False)
+                if out.uses() or out.is_graph_output()
+            }
             replace_node(node.located.node, named, e.nodes, mark=self._marks)
             remove_orphans(value for value in values if value not in named.values())
             self.lowered.append(self._report(node, e, form))

@@ -185,12 +185,12 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         "The opset must have the planned forms before they are emitted.",
         when=("emits",),
     ),
+    Step(emitting.lower_nodes, "All previous steps prepare this one.", when=("emits",)),
     Step(
         stateful.lower_state_operators,
         "Sizes are final, and the model has the opset that the result is to have, if it can.",
         when=("emits",),
     ),
-    Step(emitting.lower_nodes, "All previous steps prepare this one.", when=("emits",)),
     Step(settling.legacy_constants, "In old IR versions every initializer is an input.", when=("emits",)),
     Step(
         emitting.return_to_asked,

@@ -31,38 +31,30 @@ def keep_state_operators(work: LoweringWork) -> None:
     """
     if work.options.native == "lower":
         return
+    for located in work.state_nodes:
+        name, op_type, path = located.name, located.node.op_type, located.path
+        if located.node.domain in _domains(work, op_type):
+            work.kept.append(KeptNode(name, op_type, path, f"{work.target.name} has a kernel of it"))
+            leave_out(located.node)
+    work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
     work.facts.forget()
     for node in parse_state_operators(work.state_nodes, work.facts):
-        located = node.located
-        if not _runs(work, node):
-            continue
-        name, op_type, path = located.name, located.node.op_type, located.path
-        if located.node.domain == _own_domain(work, node):
-            work.kept.append(KeptNode(name, op_type, path, f"{work.target.name} has a kernel of it"))
-        else:
-            located.node.domain = _MICROSOFT
+        name, op_type, path = node.located.name, node.located.node.op_type, node.located.path
+        is_right = node.dtype in _TYPES and node.state_dtype == node.dtype
+        if is_right and _MICROSOFT in _domains(work, op_type):
+            node.located.node.domain = _MICROSOFT
             work.model.opset_imports.setdefault(_MICROSOFT, 1)
             reason = f"{work.target.name} has a kernel of com.microsoft's operator"
             work.adapted.append(LoweredNode(name, op_type, path, "forward", "adapt", node.steps, 1, reason))
-        leave_out(located.node)
+            leave_out(node.located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
 
 
-def _own_domain(work: LoweringWork, node: StateNode) -> str | None:
-    """Return the domain in which the target has a kernel of the operator."""
-    op_type = node.located.node.op_type
-    if work.target.has_foreign(_MICROSOFT, op_type):
-        return _MICROSOFT
-    is_new = work.target.opset.range[1] >= FIRST_OPSET and (work.opset or FIRST_OPSET) >= FIRST_OPSET
-    return "" if is_new and op_type in work.target.op_types else None
-
-
-def _runs(work: LoweringWork, node: StateNode) -> bool:
-    """Return whether the target's own kernel takes the node's types, and gives its output."""
-    domain = _own_domain(work, node)
-    if domain is None or (node.located.node.domain and not domain):
-        return False
-    return node.dtype in _TYPES and node.state_dtype == node.dtype
+def _domains(work: LoweringWork, op_type: str) -> list[str]:
+    """Return the domains in which the target has a kernel of the operator."""
+    opset = min(work.target.opset.range[1], work.opset or FIRST_OPSET)
+    found = [_MICROSOFT] if work.target.has_foreign(_MICROSOFT, op_type) else []
+    return found + [""] * (opset >= FIRST_OPSET and op_type in work.target.op_types)
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

@@ -1,4 +1,4 @@
-"""CausalConvWithState-27 in primitive operators: the state before the input, a convolution, the end as state."""
+"""CausalConvWithState-27 in primitive operators: the state, then the input; their end is the new state."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def lower_state_operator(e: Emitter, node: StateNode, form: ChunkForm | None) ->
     else:
         assert isinstance(node, ConvolutionNode)
         results = emit_causal_conv(e, node, inputs)
-    outputs = []
+    outputs: list[ir.Value] = []
     types = (node.dtype, node.state_dtype)
     for value, dtype, dims in zip(results, types, node.output_dims, strict=True):
         assert dtype is not None

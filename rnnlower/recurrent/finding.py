@@ -33,7 +33,8 @@ def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recur
 
     Args:
         model: The model.
-        wanted: Which of the nodes that `carries_state` to list. The others count in the names of unnamed ones.
+        wanted: Which nodes to list of those that carry a state; all of these count in the names of unnamed
+            ones.
     """
     opset = default_opset(model)
     opsets = {
