@@ -26,6 +26,7 @@ from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9, inputs
 from rnnlower.engines.reference.old_ops import find_old_op
 from rnnlower.engines.reference.quantized_ops import OMITTED, DynamicQuantizeLSTM
 from rnnlower.engines.reference.recurrent_ops import recurrent_ops
+from rnnlower.engines.reference.state_ops import STATE_OPS
 from rnnlower.engines.session import RunError
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
@@ -74,10 +75,14 @@ class Evaluator:
         opsets = _opsets(model.opset_import)
         settings = {
             "recurrent": {
-                cls.__name__: cls for cls in recurrent_ops(semantics, precise=precise, inexact=inexact)
+                cls.__name__: cls
+                for cls in (*recurrent_ops(semantics, precise=precise, inexact=inexact), *STATE_OPS)
             },
             "inexact": None if inexact is None else staticmethod(inexact),
-            "foreign": {("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM},
+            "foreign": {
+                ("com.microsoft", "DynamicQuantizeLSTM"): DynamicQuantizeLSTM,
+                **{("com.microsoft", cls.__name__): cls for cls in STATE_OPS},
+            },
             "local_functions": {_key(f.domain, f.name): f for f in model.functions},
         }
         # The settings are class attributes, because the evaluator only passes the class to subgraphs.

@@ -10,12 +10,21 @@ Dim = int | str | None
 Dims = tuple[Dim, ...]
 
 QUANTIZED_LSTM = "DynamicQuantizeLSTM"
+STATE_AXES = {
+    "LinearAttention": ("NT.", "NT.", "NT.", "N...", "NT.", "NT."),
+    "CausalConvWithState": ("N.T", "...", ".", "N.."),
+}
+"""Operators of ai.onnx and com.microsoft that carry a state: the axes of their inputs, N rows, T steps."""
 RECURRENT = ("LSTM", "GRU", "RNN", QUANTIZED_LSTM)
 
 
 @dataclass
 class Uses:
-    """The uses of a graph input. Limits are exclusive sizes: an int, a dimension's name or ``None``."""
+    """The uses of a graph input. Limits are exclusive sizes: an int, a dimension's name or ``None``.
+
+    A linear attention grows without bounds unless its decays are at most 0 (they are logarithms), its rates
+    from 0 to 1, and its keys of length 1.
+    """
 
     lengths: list[Dim] = field(default_factory=list)
     indices: list[Dim] = field(default_factory=list)
@@ -23,6 +32,9 @@ class Uses:
     ordered_with: set[float] = field(default_factory=set)
     is_weight: bool = False
     is_state: bool = False
+    is_decay: bool = False
+    is_rate: bool = False
+    is_key: bool = False
     is_shape: bool = False
     is_count: bool = False
 

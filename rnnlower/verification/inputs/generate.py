@@ -188,7 +188,7 @@ class InputMaker:
             if use.is_weight:
                 factor = _WEIGHT_FACTORS.get(turn.pattern, 0.4)
                 return np.asarray(factor * rng.standard_normal(shape)).astype(dtype)
-            return _floats(rng, dtype, shape, turn.pattern, self.threshold)
+            return _bounded(_floats(rng, dtype, shape, turn.pattern, self.threshold), use)
         if dtype.kind == "b":
             return _booleans(rng, shape, turn.round + turn.attempt)
         if dtype.kind in "iu":
@@ -252,6 +252,18 @@ def _floats(
         # The type ends at 65504: larger inputs would test little but its overflow.
         factor = min(factor, max(10.0, min(2.0 * threshold, 6000.0)))
     return np.asarray(normal * factor).astype(dtype)
+
+
+def _bounded(values: Array, use: Uses) -> Array:
+    """Return the values as decays, rates or keys, if they are any."""
+    if use.is_decay:
+        return np.asarray(-np.abs(values))
+    if use.is_rate:
+        return np.minimum(np.abs(values), 1).astype(values.dtype)
+    if use.is_key and values.ndim:
+        length = np.linalg.norm(values.astype(np.float64), axis=-1, keepdims=True)
+        return np.asarray(values / np.maximum(length, 1)).astype(values.dtype)
+    return values
 
 
 def _integers(

@@ -19,6 +19,7 @@ from onnx import numpy_helper
 from rnnlower.verification.inputs.facts import (
     QUANTIZED_LSTM,
     RECURRENT,
+    STATE_AXES,
     Dim,
     Dims,
     Facts,
@@ -138,6 +139,8 @@ class _Tracer:
             own = "com.microsoft" if node.op_type == QUANTIZED_LSTM else ""
             if node.op_type in RECURRENT and node.domain.removeprefix("ai.onnx") == own:
                 self._record(node, scope)
+            if node.op_type in STATE_AXES and node.domain in ("", "ai.onnx", "com.microsoft"):
+                self._relate(node, _state_axes(node, scope), scope)
             sized = {
                 *_SHAPES.get(node.op_type, ()),
                 *_COUNTS.get(node.op_type, ()),
@@ -177,7 +180,7 @@ class _Tracer:
         elem_types = [scope.types[name] for name in node.input if name and scope.types.get(name)]
         # sequence_lens is the only input of another type.
         elem_types = [t for t in elem_types if t != onnx.TensorProto.INT32]
-        self._relate(node, attributes, scope)
+        self._relate(node, _recurrent_axes(node, attributes), scope)
         if node.output and node.output[0]:
             self.facts.time_axes[node.output[0]] = attributes["layout"].i if "layout" in attributes else 0
         self.facts.recurrent.append(
@@ -195,12 +198,8 @@ class _Tracer:
             )
         )
 
-    def _relate(self, node: onnx.NodeProto, attributes: Mapping[str, Any], scope: _Scope) -> None:
-        """Record which dimensions of the node's inputs are equal."""
-        batch_first = "layout" in attributes and attributes["layout"].i
-        state = "NDH" if batch_first else "DNH"
-        weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
-        letters = ("NTI" if batch_first else "TNI", *weights, "D.", "N", state, state, "D.")
+    def _relate(self, node: onnx.NodeProto, letters: Iterable[str], scope: _Scope) -> None:
+        """Record which dimensions of the node's inputs are equal: those of one letter; N rows, T steps."""
         seen: dict[str, list[Dim]] = {}
         for name, axes in zip(node.input, letters, strict=False):
             dims = scope.dims.get(name)
@@ -226,8 +225,14 @@ class _Tracer:
                 use.lengths.append(_axis_size(scope, node.input[0], time_axis))
             elif op_type in RECURRENT and index in (1, 2, 3, 7, 8, 9, 10, 11):
                 use.is_weight = True
-            elif op_type in RECURRENT and index in (5, 6):
+            elif (op_type in RECURRENT and index in (5, 6)) or (op_type in STATE_AXES and index == 3):
                 use.is_state = True
+            elif op_type == "CausalConvWithState" and index in (1, 2):
+                use.is_weight = True
+            elif op_type == "LinearAttention":
+                use.is_key |= index == 1
+                use.is_decay |= index == 4
+                use.is_rate |= index == 5
             elif op_type in _INDEXES and index == _INDEXES[op_type][0]:
                 use.indices.append(_axis_size(scope, node.input[0], axis))
             elif op_type in ("GatherND", "ScatterND") and index == 1:
@@ -297,6 +302,20 @@ def _dims_on_entry(node: onnx.NodeProto, index: int, scope: _Scope) -> Dims | No
     axes = attributes["scan_input_axes"].ints if "scan_input_axes" in attributes else ()
     axis = axes[scanned] % len(dims) if axes else 0
     return dims[:axis] + dims[axis + 1 :]
+
+
+def _recurrent_axes(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    batch_first = "layout" in attributes and attributes["layout"].i
+    state = "NDH" if batch_first else "DNH"
+    weights = ("DI.", "DH.") if node.op_type == QUANTIZED_LSTM else ("D.I", "D.H")
+    return ("NTI" if batch_first else "TNI", *weights, "D.", "N", state, state, "D.")
+
+
+def _state_axes(node: onnx.NodeProto, scope: _Scope) -> tuple[str, ...]:
+    attributes = scope.attributes(node)
+    axes = STATE_AXES[node.op_type]
+    is_last = "channels_last" in attributes and attributes["channels_last"].i
+    return ("NT.", *axes[1:]) if is_last else axes
 
 
 def _is_number(value: Any) -> bool:
