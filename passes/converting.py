@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.opset import OpsetReport
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.options import ConvertOptions
-from rnnlower.passes.steps import settling
+from rnnlower.passes.steps import settling, stateful
 from rnnlower.passes.steps.work import Step, Work, run
 
 
@@ -57,6 +57,11 @@ CONVERT: Sequence[Step[ConvertWork]] = (
         settling.legacy_constants,
         "In old IR versions every initializer is an input.",
         when=("changes_inputs",),
+    ),
+    Step(
+        stateful.lower_for_older_opset,
+        "The definitions that a conversion would take are slower, and need a step.",
+        when=("lacks_state_operators",),
     ),
     Step(_convert, "What need not be converted is gone."),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),

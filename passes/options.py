@@ -400,6 +400,13 @@ class ConvertOptions(Options):
         """True if initializers may no longer be graph inputs, as old IR versions require."""
         return bool(self.sets or self.freeze)
 
+    @property
+    def lacks_state_operators(self) -> bool:
+        """True if the requested opset has neither LinearAttention nor CausalConvWithState."""
+        from rnnlower.recurrent.state_operators import FIRST_OPSET
+
+        return self.opset < FIRST_OPSET
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):

@@ -11,13 +11,17 @@ from rnnlower.lowering.state_operators import chunk_form
 from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_there, state_operators_are_replaced
 from rnnlower.passes.steps.opset_moves import move
-from rnnlower.passes.steps.work import LoweringWork, is_selected, leave_out
+from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, leave_out
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import (
     FIRST_OPSET,
     AttentionNode,
     StateNode,
+    has_sizes,
+    is_state_operator,
     parse_state_operators,
 )
+from rnnlower.targets import Target
 from rnnlower.targets.choosing import KeptNode
 
 _MICROSOFT = "com.microsoft"
@@ -29,8 +33,6 @@ def keep_state_operators(work: LoweringWork) -> None:
 
     Before: marked nodes. After: those that run there lose the mark, maybe as com.microsoft's operator.
     """
-    if work.options.native == "lower":
-        return
     for located in work.state_nodes:
         name, op_type, path = located.name, located.node.op_type, located.path
         if located.node.domain in _domains(work, op_type):
@@ -69,9 +71,27 @@ def lower_state_operators(work: LoweringWork) -> None:
     """
     work.facts.forget()
     for node in parse_state_operators(work.state_nodes, work.facts):
-        strategy, reason = _strategy(work, node)
+        strategy, reason = work.options.strategy, ""
+        if strategy == "target":
+            strategy, reason = _fastest(node, work.options.runtime)
         _lower(work, node.located, strategy, reason)
     work.state_nodes = []
+
+
+def lower_for_older_opset(work: Work) -> None:
+    """Lower the operators that the requested opset lacks; their definitions fail where there are no steps.
+
+    Before: LinearAttention and CausalConvWithState of known sizes. After: primitive operators.
+    """
+    located = [
+        each
+        for each in find_recurrent(work.model, is_state_operator)
+        if not each.node.domain and not each.path.startswith("function:")
+    ]
+    for node in parse_state_operators(located, work.facts):
+        if has_sizes(node):
+            strategy, reason = _fastest(node, None)
+            LowerStateOperatorsPass(strategy, [node.located], reason=reason)(work.model, work.facts)
 
 
 def _lower(work: LoweringWork, located: Located, strategy: str, reason: str) -> None:
@@ -96,11 +116,8 @@ def _lower(work: LoweringWork, located: Located, strategy: str, reason: str) -> 
             return
 
 
-def _strategy(work: LoweringWork, node: StateNode) -> tuple[str, str]:
-    """Return the strategy, and the reason if nobody asked for it."""
-    if work.options.strategy != "target":
-        return work.options.strategy, ""
-    name, flow = work.target.name, work.target.control_flow
+def _fastest(node: StateNode, target: Target | None) -> tuple[str, str]:
+    """Return the strategy and the reason for it; without a target there are all operators."""
     if not isinstance(node, AttentionNode):
         return "unroll", "it needs no loop"
     form = chunk_form(node, "unroll")
@@ -108,8 +125,11 @@ def _strategy(work: LoweringWork, node: StateNode) -> tuple[str, str]:
         return "unroll", "chunks of its rule need no loop"
     if node.steps is not None and node.steps <= _FEW_CHUNKS * form.steps:
         return "unroll", f"{node.steps} steps are few chunks"
+    if target is None:
+        return "scan", "it takes any number of steps"
+    flow = target.control_flow
     if "Scan" in flow.ops and (node.steps is not None or flow.empty_scan or "If" in flow.ops):
-        return "scan", f"{name} has Scan"
+        return "scan", f"{target.name} has Scan"
     if "Loop" in flow.ops:
-        return "loop", f"{name} has Loop"
-    return "unroll", f"{name} has no Scan and no Loop"
+        return "loop", f"{target.name} has Loop"
+    return "unroll", f"{target.name} has no Scan and no Loop"

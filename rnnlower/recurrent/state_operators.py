@@ -184,22 +184,30 @@ def parse_state_operators(
     return found
 
 
+def has_sizes(node: StateNode) -> bool:
+    """Return whether all that a lowering needs is known of a node."""
+    return not _lacking(node)
+
+
+def _lacking(node: StateNode) -> str:
+    if node.dtype is None or node.state_dtype is None:
+        return "the types of its inputs are"
+    if isinstance(node, AttentionNode) and not (node.key_size and node.value_size):
+        return "the sizes of its heads are"
+    if isinstance(node, ConvolutionNode) and not (node.channels and node.width):
+        return "the shape of its weight is"
+    return ""
+
+
 def require_sizes(node: StateNode) -> None:
     """Refuse a node that cannot be lowered because its type or sizes are not known.
 
     Raises:
         UnsupportedModelError: Something is not known.
     """
-    lacking = ""
-    if node.dtype is None or node.state_dtype is None:
-        lacking = "the types of its inputs are"
-    elif isinstance(node, AttentionNode) and not (node.key_size and node.value_size):
-        lacking = "the sizes of its heads are"
-    elif isinstance(node, ConvolutionNode) and not (node.channels and node.width):
-        lacking = "the shape of its weight is"
-    if lacking:
+    if not has_sizes(node):
         raise UnsupportedModelError(
-            f"{lacking} not known",
+            f"{_lacking(node)} not known",
             node=node.located,
             remedy="declare types and shapes of the model's inputs, or fix them (--input-shape)",
         )
