@@ -74,6 +74,9 @@ class LinearAttention:
         return self.key_size if self.decay_per_key else 1
 
 
+_BLOCK = 16
+"""Steps of the blocks whose triangular matrices are inverted."""
+
 Results = tuple[ir.Value, ir.Value]
 """The output ``[B, T, H_q * d_v]`` and the state ``[B, H, d_k, d_v]``."""
 
@@ -112,24 +115,23 @@ class _Chunks:
         from_state = None
         if n.beta is not None:
             beta = self._beta(n.beta)
-            overlap = self._pairs(e.op("Mul", key, beta), key, decays, 1, inclusive=False)
-            inverse = self._inverse(overlap)
-            update = _product(e, inverse, e.op("Mul", update, beta))
-            from_state = _product(
-                e,
-                inverse,
-                e.op("Mul", _times(e, key, None if decays is None else decays.since_start()), beta),
-            )
+            scaled = e.op("Mul", key, beta)
+            overlap = self._pairs(scaled, key, decays, 1, inclusive=False)
+            known = e.op("Mul", update, beta)
+            read = scaled if decays is None else e.op("Mul", scaled, decays.since_start())
+            solved = self._solve(overlap, e.concat([known, read], 3))
+            update, from_state = e.split(solved, [n.value_size, n.key_size], 3)
         pairs = self._pairs(query, key, decays, n.group, inclusive=True)
         to_end = e.transpose(_times(e, key, None if decays is None else decays.until_end()), [0, 1, 3, 2])
         total = None if decays is None else decays.total()
+        query = _times(e, query, None if decays is None else decays.since_start(n.group))
         if run is None:
             assert from_state is None
             before, after = self._triangular(to_end, update, total)
+            output = e.op("MatMul", query, before)
         else:
-            before, update, after = self._one_by_one(run, to_end, update, from_state, total)
-        query = _times(e, query, None if decays is None else decays.since_start(n.group))
-        output = e.op("Add", e.op("MatMul", query, before), e.op("MatMul", pairs, update))
+            output, update, after = self._one_by_one(run, to_end, update, from_state, query, total)
+        output = e.op("Add", output, e.op("MatMul", pairs, update))
         state = e.reshape(after, [n.batch, n.heads, n.key_size, n.value_size])
         return self._join(output), state
 
@@ -192,18 +194,43 @@ class _Chunks:
         assert total is not None
         return total
 
-    def _inverse(self, lower: ir.Value) -> ir.Value | None:
+    def _solve(self, lower: ir.Value, right: ir.Value) -> ir.Value:
+        """Return the solution of ``(I + lower) x = right`` of a strictly lower triangular matrix.
+
+        The blocks on the diagonal are inverted; forward substitution goes from block to block.
+        """
+        e, size = self.e, self.size
+        if size <= _BLOCK or size % _BLOCK:
+            return _product(e, self._inverse(lower, size), right)
+        count = size // _BLOCK
+        starts = range(0, size, _BLOCK)
+        diagonal = [e.slice(lower, [at, at], [at + _BLOCK] * 2, [2, 3]) for at in starts]
+        blocks = e.reshape(e.concat(diagonal, 2), [self._lines, count, _BLOCK, _BLOCK])
+        inverse = self._inverse(blocks, _BLOCK)
+        assert inverse is not None
+        inverse = e.reshape(inverse, [self.count, self.rows, size, _BLOCK])
+        inverses = e.split_evenly(inverse, count, 2, _BLOCK)
+        solved: list[ir.Value] = []
+        for at, own, part in zip(starts, inverses, e.split_evenly(right, count, 2, _BLOCK), strict=True):
+            rest = part
+            if solved:
+                left = e.slice(lower, [at, 0], [at + _BLOCK, at], [2, 3])
+                rest = e.op("Sub", part, e.op("MatMul", left, e.concat(solved, 2)))
+            solved.append(e.op("MatMul", own, rest))
+        return e.concat(solved, 2)
+
+    def _inverse(self, lower: ir.Value, size: int) -> ir.Value | None:
         """Return the inverse of ``I + lower`` of a strictly lower triangular matrix; ``None`` is I.
 
         Blocks are inverted, then blocks of twice the size: the series of powers overflows if keys are alike.
         """
         e, inverse, width = self.e, None, 1
-        while width < self.size:
-            numbers = np.arange(self.size) // width
+        while width < size:
+            numbers = np.arange(size) // width
             mask = (numbers[:, None] == numbers[None] + 1) & (numbers[:, None] % 2 == 1)
             block = e.op("Mul", lower, _mask(e, mask))
             if inverse is None:
-                inverse = e.op("Sub", _mask(e, np.eye(self.size)), block)
+                inverse = e.op("Sub", _mask(e, np.eye(size)), block)
             else:
                 change = e.op("MatMul", inverse, e.op("MatMul", block, inverse))
                 inverse = e.op("Sub", inverse, change)
@@ -218,59 +245,56 @@ class _Chunks:
         to_end: ir.Value,
         update: ir.Value,
         from_state: ir.Value | None,
+        query: ir.Value,
         total: ir.Value | None,
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Return the state before each chunk, what each of its steps adds, and the last state."""
+        """Return what each query reads of the state, what each step adds, and the last state."""
         e, n, size, rows = self.e, self.node, self.size, self.rows
-        keys, values = n.key_size, n.value_size
-        shapes = {"k": (keys, size), "u": (size, values), "w": (size, keys), "g": (n.decays, 1)}
+        keys, values, queries = n.key_size, n.value_size, size * n.group
+        readers = [size] * (from_state is not None) + [queries]
+        reading = query if from_state is None else e.concat([from_state, query], 2)
         factor = None if total is None else e.op("Exp", total)
-        given = {"k": to_end, "u": update, "w": from_state, "g": factor}
+        if factor is not None:
+            factor = e.reshape(factor, [self.count, rows, n.decays, 1])
+        given = {"k": to_end, "u": update, "q": reading, "g": factor}
+        shapes = {"k": (keys, size), "u": (size, values), "q": (sum(readers), keys), "g": (n.decays, 1)}
         axes = Axes(self.count, rows)
         inputs = {
-            name: TimeSeries(e, axes, a * b, flat=e.reshape(value, [self._lines, a * b]), name=name)
-            for (name, value), (a, b) in zip(given.items(), shapes.values(), strict=True)
+            name: TimeSeries(e, axes, shapes[name], stacked=value, name=name)
+            for name, value in given.items()
             if value is not None
         }
 
         def step(
             b: Emitter, parts: Sequence[ir.Value], states: Sequence[ir.Value | None], number: int | None
         ) -> tuple[list[ir.Value], list[ir.Value]]:
-            part = {
-                name: b.reshape(value, [rows, *shapes[name]])
-                for name, value in zip(inputs, parts, strict=True)
-            }
-            (flat,) = states
+            part = dict(zip(inputs, parts, strict=True))
+            (state,) = states
             added = part["u"]
-            if flat is None:
-                flat = b.zeros([rows, keys * values])
-                kept = None
+            if state is None:
+                new = b.op("MatMul", part["k"], added)
+                read = b.zeros([rows, queries, values])
             else:
-                kept = b.reshape(flat, [rows, keys, values])
-                if "w" in part:
-                    added = b.op("Sub", added, b.op("MatMul", part["w"], kept))
-            new = b.op("MatMul", part["k"], added)
-            if kept is not None:
-                new = b.op("Add", b.op("Mul", kept, part["g"]) if "g" in part else kept, new)
-            new = b.reshape(new, [rows, keys * values])
-            return [new], [flat, b.reshape(added, [rows, size * values])]
+                *of_steps, read = b.split(b.op("MatMul", part["q"], state), readers, 1)
+                for each in of_steps:
+                    added = b.op("Sub", added, each)
+                new = b.op("MatMul", part["k"], added)
+                new = b.op("Add", b.op("Mul", state, part["g"]) if "g" in part else state, new)
+            return [new], [read, *([added] if from_state is not None else [])]
 
-        initial = None if n.past is None else e.reshape(n.past, [rows, keys * values])
+        initial = None if n.past is None else e.reshape(n.past, [rows, keys, values])
+        widths = [(queries, values), *([(size, values)] if from_state is not None else [])]
         recurrence = Recurrence(
             axes,
             list(inputs.values()),
-            [State(initial, keys * values)],
+            [State(initial, (keys, values))],
             step,
-            [keys * values, size * values],
-            [False, False],
+            widths,
+            [False] * len(widths),
         )
         results = (run_unrolled if self.count == 1 else run)(e, recurrence)
-        before, added = (series.stacked() for series in results.outputs)
-        return (
-            e.reshape(before, [self.count, rows, keys, values]),
-            e.reshape(added, [self.count, rows, size, values]),
-            results.states[0],
-        )
+        read, *added = (series.stacked() for series in results.outputs)
+        return read, added[0] if added else update, results.states[0]
 
     def _triangular(
         self, to_end: ir.Value, update: ir.Value, total: ir.Value | None

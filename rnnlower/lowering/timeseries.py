@@ -11,6 +11,9 @@ import onnx_ir as ir
 from rnnlower.lowering.emitter import Dim, Emitter
 from rnnlower.lowering.step_names import StepNames
 
+Width = Dim | tuple[int, ...]
+"""The size of the last axis of a value, or the sizes of all axes after the rows."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
@@ -31,9 +34,9 @@ class Axes:
         """The axis of the units and gates in one step's value."""
         return len(self.lead) + 1
 
-    def value(self, width: Dim) -> list[Dim]:
+    def value(self, width: Width) -> list[Dim]:
         """Return the sizes of one step's value."""
-        return [*self.lead, self.batch, width]
+        return [*self.lead, self.batch, *(width if isinstance(width, tuple) else [width])]
 
 
 class TimeSeries:
@@ -53,7 +56,7 @@ class TimeSeries:
         self,
         e: Emitter,
         axes: Axes,
-        width: Dim,
+        width: Width,
         *,
         flat: ir.Value | None = None,
         stacked: ir.Value | None = None,
@@ -84,7 +87,7 @@ class TimeSeries:
         if self._flat is None and self.known is not None:
             self._flat = self.e.constant(self.known.reshape(-1, self.known.shape[-1]))
         elif self._flat is None:
-            sizes = self.e.size_vector([-1, self.width])
+            sizes = self.e.size_vector([-1, *Axes(1, -1).value(self.width)[1:]])
             self._flat = self.e.op("Reshape", self.stacked(), sizes, since=5)
         return self._flat
 

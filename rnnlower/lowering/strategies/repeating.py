@@ -23,7 +23,7 @@ class State:
     """The initial value of a state, with the axes of the recurrence; ``None`` is zero."""
 
     initial: ir.Value | None
-    width: int
+    width: int | tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Recurrence:
     inputs: Sequence[TimeSeries]
     states: Sequence[State]
     step: Step
-    output_widths: Sequence[int]
+    output_widths: Sequence[int | tuple[int, ...]]
     output_reverse: Sequence[bool]
     rows: str | None = None
     fit_names: Callable[[Emitter], None] = lambda e: None

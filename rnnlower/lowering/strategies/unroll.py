@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.strategies.repeating import Recurrence, Results
-from rnnlower.lowering.timeseries import TimeSeries
+from rnnlower.lowering.timeseries import TimeSeries, Width
 
 FAN_OUT = 128
 """Maximum fan-out of a Split and fan-in of a Concat: runtimes take quadratic time for wider ones."""
@@ -63,7 +63,7 @@ def _declare_rows(
     declarations the rows of every step get a symbol of their own, no two shapes are equal, and the search is
     quadratic.
     """
-    begin: list[tuple[ir.Value | None, Dim, ir.DataType]] = [
+    begin: list[tuple[ir.Value | None, Width, ir.DataType]] = [
         (value, series.width, series.dtype)
         for series, values in zip(recurrence.inputs, inputs, strict=True)
         for value in values
