@@ -119,8 +119,7 @@ class _Chunks:
             overlap = self._pairs(scaled, key, decays, 1, inclusive=False)
             known = e.op("Mul", update, beta)
             read = scaled if decays is None else e.op("Mul", scaled, decays.since_start())
-            solved = self._solve(overlap, e.concat([known, read], 3))
-            update, from_state = e.split(solved, [n.value_size, n.key_size], 3)
+            update, from_state = self._solve(overlap, [known, read])
         pairs = self._pairs(query, key, decays, n.group, inclusive=True)
         to_end = e.transpose(_times(e, key, None if decays is None else decays.until_end()), [0, 1, 3, 2])
         total = None if decays is None else decays.total()
@@ -194,14 +193,15 @@ class _Chunks:
         assert total is not None
         return total
 
-    def _solve(self, lower: ir.Value, right: ir.Value) -> ir.Value:
-        """Return the solution of ``(I + lower) x = right`` of a strictly lower triangular matrix.
+    def _solve(self, lower: ir.Value, right: Sequence[ir.Value]) -> list[ir.Value]:
+        """Return the solutions of ``(I + lower) x = right`` of a strictly lower triangular matrix.
 
         The blocks on the diagonal are inverted; forward substitution goes from block to block.
         """
         e, size = self.e, self.size
         if size <= _BLOCK or size % _BLOCK:
-            return _product(e, self._inverse(lower, size), right)
+            inverse = self._inverse(lower, size)
+            return [_product(e, inverse, each) for each in right]
         count = size // _BLOCK
         starts = range(0, size, _BLOCK)
         diagonal = [e.slice(lower, [at, at], [at + _BLOCK] * 2, [2, 3]) for at in starts]
@@ -210,14 +210,17 @@ class _Chunks:
         assert inverse is not None
         inverse = e.reshape(inverse, [self.count, self.rows, size, _BLOCK])
         inverses = e.split_evenly(inverse, count, 2, _BLOCK)
-        solved: list[ir.Value] = []
-        for at, own, part in zip(starts, inverses, e.split_evenly(right, count, 2, _BLOCK), strict=True):
-            rest = part
-            if solved:
-                left = e.slice(lower, [at, 0], [at + _BLOCK, at], [2, 3])
-                rest = e.op("Sub", part, e.op("MatMul", left, e.concat(solved, 2)))
-            solved.append(e.op("MatMul", own, rest))
-        return e.concat(solved, 2)
+        left = [e.slice(lower, [at, 0], [at + _BLOCK, at], [2, 3]) for at in starts[1:]]
+        found = []
+        for each in right:
+            solved: list[ir.Value] = []
+            for number, part in enumerate(e.split_evenly(each, count, 2, _BLOCK)):
+                rest = part
+                if solved:
+                    rest = e.op("Sub", part, e.op("MatMul", left[number - 1], e.concat(solved, 2)))
+                solved.append(e.op("MatMul", inverses[number], rest))
+            found.append(e.concat(solved, 2))
+        return found
 
     def _inverse(self, lower: ir.Value, size: int) -> ir.Value | None:
         """Return the inverse of ``I + lower`` of a strictly lower triangular matrix; ``None`` is I.
@@ -251,13 +254,12 @@ class _Chunks:
         """Return what each query reads of the state, what each step adds, and the last state."""
         e, n, size, rows = self.e, self.node, self.size, self.rows
         keys, values, queries = n.key_size, n.value_size, size * n.group
-        readers = [size] * (from_state is not None) + [queries]
-        reading = query if from_state is None else e.concat([from_state, query], 2)
         factor = None if total is None else e.op("Exp", total)
         if factor is not None:
             factor = e.reshape(factor, [self.count, rows, n.decays, 1])
-        given = {"k": to_end, "u": update, "q": reading, "g": factor}
-        shapes = {"k": (keys, size), "u": (size, values), "q": (sum(readers), keys), "g": (n.decays, 1)}
+        given = {"k": to_end, "u": update, "q": query, "w": from_state, "g": factor}
+        shapes = {"k": (keys, size), "u": (size, values), "q": (queries, keys), "w": (size, keys)}
+        shapes["g"] = (n.decays, 1)
         axes = Axes(self.count, rows)
         inputs = {
             name: TimeSeries(e, axes, shapes[name], stacked=value, name=name)
@@ -275,9 +277,9 @@ class _Chunks:
                 new = b.op("MatMul", part["k"], added)
                 read = b.zeros([rows, queries, values])
             else:
-                *of_steps, read = b.split(b.op("MatMul", part["q"], state), readers, 1)
-                for each in of_steps:
-                    added = b.op("Sub", added, each)
+                read = b.op("MatMul", part["q"], state)
+                if "w" in part:
+                    added = b.op("Sub", added, b.op("MatMul", part["w"], state))
                 new = b.op("MatMul", part["k"], added)
                 new = b.op("Add", b.op("Mul", state, part["g"]) if "g" in part else state, new)
             return [new], [read, *([added] if from_state is not None else [])]
