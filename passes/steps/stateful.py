@@ -26,6 +26,7 @@ from rnnlower.targets.choosing import KeptNode
 
 _MICROSOFT = "com.microsoft"
 _FEW_CHUNKS = 4
+_FEW_IN_A_PRODUCT = 32
 
 
 def keep_state_operators(work: LoweringWork) -> None:
@@ -121,9 +122,9 @@ def _fastest(node: StateNode, target: Target | None) -> tuple[str, str]:
     if not isinstance(node, AttentionNode):
         return "unroll", "it needs no loop"
     form = chunk_form(node, "unroll")
-    if form.strategy is None:
-        return "unroll", "chunks of its rule need no loop"
-    if node.steps is not None and node.steps <= _FEW_CHUNKS * form.steps:
+    # The product of all chunks grows with the square of their number, and with each row that decays alone.
+    few = _FEW_CHUNKS if form.strategy or node.decay_per_key else _FEW_IN_A_PRODUCT
+    if node.steps is not None and node.steps <= few * form.steps:
         return "unroll", f"{node.steps} steps are few chunks"
     if target is None:
         return "scan", "it takes any number of steps"

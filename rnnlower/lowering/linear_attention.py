@@ -104,6 +104,7 @@ class _Chunks:
         some = max(node.steps, 1) if isinstance(node.steps, int) else e.op("Max", node.steps, e.integers(1))
         self.count = e.dim_arithmetic("Div", e.dim_arithmetic("Add", some, size - 1), size)
         self.total = e.dim_arithmetic("Mul", self.count, size)
+        self._decayed: list[ir.Value] | None = None
         self._lines = e.dim_arithmetic("Mul", self.count, self.rows)
 
     def results(self, run: Run | None) -> Results:
@@ -111,7 +112,7 @@ class _Chunks:
         query = self._split(e.op("Mul", n.query, e.scalar(n.scale)), n.key_size, n.group)
         key = self._split(n.key, n.key_size)
         update = self._split(n.value, n.value_size)
-        decays = None if n.decay is None else _Decays(e, self._decay(n.decay), self.size, n.group)
+        decays = None if n.decay is None else _Decays(e, self._decay(n.decay), self.size)
         from_state = None
         if n.beta is not None:
             beta = self._beta(n.beta)
@@ -185,9 +186,11 @@ class _Chunks:
             product = e.op("MatMul", left, e.transpose(right, [0, 1, 3, 2]))
             return e.op("Mul", product, _mask(e, allowed) if decays is None else decays.between(allowed))
         total = None
-        for since, until, mask in decays.halves(group):
-            a, b = _times(e, left, since), _times(e, right, until)
-            product = e.op("MatMul", a, e.transpose(b, [0, 1, 3, 2]))
+        if self._decayed is None:
+            keys = [_times(e, right, until) for _, until, _ in decays.halves(group)]
+            self._decayed = [e.transpose(each, [0, 1, 3, 2]) for each in keys]
+        for (since, _, mask), decayed in zip(decays.halves(group), self._decayed, strict=True):
+            product = e.op("MatMul", _times(e, left, since), decayed)
             product = e.op("Mul", product, _mask(e, mask * allowed))
             total = product if total is None else e.op("Add", total, product)
         assert total is not None
@@ -329,8 +332,9 @@ class _Chunks:
 class _Decays:
     """The decays of the steps of chunks, in log space, ``[chunks, rows, steps, 1 or d_k]``."""
 
-    def __init__(self, e: Emitter, values: ir.Value, size: int, group: int) -> None:
-        self.e, self.values, self.size, self.group = e, values, size, group
+    def __init__(self, e: Emitter, values: ir.Value, size: int) -> None:
+        self.e, self.values, self.size = e, values, size
+        self._exponentials: dict[bytes, ir.Value] = {}
 
     def since_start(self, group: int = 1) -> ir.Value:
         """Emit the decay of the state before the chunk at each step, `group` times each."""
@@ -373,7 +377,11 @@ class _Decays:
             width *= 2
 
     def _exponential(self, steps: np.ndarray) -> ir.Value:
-        return self.e.op("Exp", self._sums(steps))
+        """Emit the decay over the steps that each row of a matrix of 0 and 1 names, once for each matrix."""
+        key = steps.astype(bool).tobytes()
+        if key not in self._exponentials:
+            self._exponentials[key] = self.e.op("Exp", self._sums(steps))
+        return self._exponentials[key]
 
     def _sums(self, steps: np.ndarray) -> ir.Value:
         """Emit the sums over the steps that each row of a matrix of 0 and 1 names."""

@@ -33,8 +33,9 @@ class ChunkForm:
         return f"chunks of {self.steps}" if self.steps > 1 else "steps"
 
 
-CHUNK = {"linear": 64, "gated": 64, "delta": 32, "gated_delta": 32}
+CHUNK = {"linear": 64, "gated": 64, "delta": 16, "gated_delta": 16}
 CHUNK_PER_KEY = 16
+"""Steps of a chunk with which onnxruntime is fastest: `benchmarks/linear_attention.py` measures them."""
 
 
 def chunk_form(node: AttentionNode, strategy: str, factor: int = 1, *, priced: bool = False) -> ChunkForm:
@@ -49,9 +50,9 @@ def chunk_form(node: AttentionNode, strategy: str, factor: int = 1, *, priced: b
     fastest = CHUNK_PER_KEY if node.decay_per_key else CHUNK[node.update_rule]
     if node.steps is not None:
         fastest = min(fastest, 1 << max(node.steps - 1, 0).bit_length())
-    if strategy == "unroll" or (priced and factor == 1):
-        return ChunkForm(fastest, None if "delta" not in node.update_rule else strategy)
-    return ChunkForm(factor, strategy)
+    if strategy != "unroll":
+        return ChunkForm(fastest if priced and factor == 1 else factor, strategy)
+    return ChunkForm(fastest, None if "delta" not in node.update_rule else strategy)
 
 
 def needs_steps(node: StateNode, strategy: str) -> bool:
