@@ -11,7 +11,7 @@ from rnnlower.opset import OpsetReport
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.options import ConvertOptions
 from rnnlower.passes.steps import settling, stateful
-from rnnlower.passes.steps.work import Step, Work, run
+from rnnlower.passes.steps.work import Step, Work, is_selected, run
 
 
 @dataclasses.dataclass
@@ -43,7 +43,7 @@ def _convert(work: ConvertWork) -> None:
 
     Before: the opset of the source. After: the requested one.
     """
-    converting = ConvertOpsetPass(work.options.opset)
+    converting = ConvertOpsetPass(work.options.opset, keep=is_selected)
     converting(work.model, work.facts)
     assert converting.report is not None
     work.report = converting.report
@@ -59,11 +59,16 @@ CONVERT: Sequence[Step[ConvertWork]] = (
         when=("changes_inputs",),
     ),
     Step(
-        stateful.lower_for_older_opset,
+        stateful.select_state_operators,
         "The definitions that a conversion would take are slower, and need a step.",
         when=("lacks_state_operators",),
     ),
     Step(_convert, "What need not be converted is gone."),
+    Step(
+        stateful.lower_for_older_opset,
+        "Operators are written in the opset that they are to have.",
+        when=("lacks_state_operators",),
+    ),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),
 )
 """The steps of convert, in order."""

@@ -11,7 +11,7 @@ from rnnlower.lowering.state_operators import chunk_form
 from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
 from rnnlower.passes.steps.contracts import contract, nodes_are_there, state_operators_are_replaced
 from rnnlower.passes.steps.opset_moves import move
-from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, leave_out
+from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, leave_out, select
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.state_operators import (
     FIRST_OPSET,
@@ -79,20 +79,37 @@ def lower_state_operators(work: LoweringWork) -> None:
     work.state_nodes = []
 
 
-def lower_for_older_opset(work: Work) -> None:
-    """Lower the operators that the requested opset lacks; their definitions fail where there are no steps.
+def select_state_operators(work: Work) -> None:
+    """Mark the operators that the requested opset lacks; their definitions fail where there are no steps.
 
-    Before: LinearAttention and CausalConvWithState of known sizes. After: primitive operators.
+    Before: LinearAttention and CausalConvWithState. After: those of known sizes are marked.
     """
     located = [
         each
         for each in find_recurrent(work.model, is_state_operator)
         if not each.node.domain and not each.path.startswith("function:")
     ]
-    for node in parse_state_operators(located, work.facts):
-        if has_sizes(node):
-            strategy, reason = _fastest(node, None)
-            LowerStateOperatorsPass(strategy, [node.located], reason=reason)(work.model, work.facts)
+    work.nodes = [each.located for each in parse_state_operators(located, work.facts) if has_sizes(each)]
+    for each in work.nodes:
+        select(each)
+
+
+def lower_for_older_opset(work: Work) -> None:
+    """Lower the marked operators.
+
+    Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
+    """
+    work.facts.forget()
+    for node in parse_state_operators(work.nodes, work.facts):
+        strategy, reason = _fastest(node, None)
+        lowering = LowerStateOperatorsPass(strategy, [node.located], reason=reason)
+        try:
+            lowering(work.model, work.facts)
+        except OpsetError as error:
+            error.advise(f"ask for opset {error.opset} or higher")
+            raise
+        (made,) = lowering.lowered
+        work.notes.append(f"{node.located.label} became {made.emitted_ops} nodes of older operators")
 
 
 def _lower(work: LoweringWork, located: Located, strategy: str, reason: str) -> None:

@@ -30,6 +30,10 @@ _NOTHING_LEFT = -1e3
 """A decay below which nothing is left of a state in float32; a product of a mask and -inf would be NaN."""
 
 
+_EVERYTHING = 1e3
+"""A decay above which a state overflows in one step."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LinearAttention:
     """A LinearAttention node, its inputs in the type of the arithmetic.
@@ -101,7 +105,7 @@ class _Chunks:
         self.e, self.node, self.size = e, node, size
         self.rows = e.dim_arithmetic("Mul", node.batch, node.heads)
         # No steps are one chunk, too, of steps that change nothing.
-        some = max(node.steps, 1) if isinstance(node.steps, int) else e.op("Max", node.steps, e.integers(1))
+        some = e.dim_arithmetic("Add", node.steps, e.dim_arithmetic("Div", 1, _after(e, node.steps)))
         self.count = e.dim_arithmetic("Div", e.dim_arithmetic("Add", some, size - 1), size)
         self.total = e.dim_arithmetic("Mul", self.count, size)
         self._decayed: list[ir.Value] | None = None
@@ -166,7 +170,7 @@ class _Chunks:
         return e.slice(value, [0], [n.steps], [1])
 
     def _decay(self, decay: ir.Value) -> ir.Value:
-        kept = self.e.op("Max", decay, self.e.scalar(_NOTHING_LEFT), since=8)
+        kept = self.e.clip(decay, _NOTHING_LEFT, _EVERYTHING)
         return self._split(kept, self.node.key_size if self.node.decay_per_key else 1)
 
     def _beta(self, beta: ir.Value) -> ir.Value:
@@ -309,7 +313,7 @@ class _Chunks:
         shape = [n.key_size, n.value_size]
         past = e.zeros([1, rows, *shape]) if n.past is None else e.reshape(n.past, [1, rows, *shape])
         changes = e.concat([past, e.op("MatMul", to_end, update)], 0)
-        count = e.dim_arithmetic("Add", self.count, 1)
+        count = _after(e, self.count)
         if total is None:
             one = e.dim_arithmetic("Mul", rows, n.key_size * n.value_size)
             states = e.op("MatMul", _before(e, count, count, 0), e.reshape(changes, [count, one]))
@@ -388,6 +392,10 @@ class _Decays:
         if np.array_equal(steps, [[1]]):
             return self.values
         return self.e.op("MatMul", _mask(self.e, steps), self.values)
+
+
+def _after(e: Emitter, dim: Dim) -> Dim:
+    return e.dim_arithmetic("Add", dim, 1)
 
 
 def _mask(e: Emitter, array: np.ndarray) -> ir.Value:
