@@ -35,6 +35,7 @@ from refusal_models import (
 )
 from refusal_quantization import QUANTIZATION
 from refusal_quantized import QUANTIZED
+from refusal_states import STATES
 from refusal_streams import STREAMS
 from refusal_targets import TARGET_FILES, TARGETS
 
@@ -271,6 +272,7 @@ CASES = {
     "Tensors and external data": TENSORS,
     "Recurrent nodes": RECURRENT,
     "Quantized recurrent nodes": QUANTIZED,
+    "LinearAttention and CausalConvWithState": STATES,
     "Lengths": LENGTHS,
     "Options": OPTIONS,
     "Inputs that are set, control flow": SETS,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.legacy_constants import LegacyConstantsPass
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+    from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
     from rnnlower.passes.remove_noops import RemoveNoopsPass
     from rnnlower.passes.remove_unused import RemoveUnusedPass
     from rnnlower.passes.resolve_sequences import ResolveSequencesPass
@@ -59,6 +60,7 @@ __all__ = [
     "LegacyConstantsPass",
     "LiftRecurrentPass",
     "LowerRecurrentPass",
+    "LowerStateOperatorsPass",
     "RemoveNoopsPass",
     "RemoveUnusedPass",
     "ResolveSequencesPass",

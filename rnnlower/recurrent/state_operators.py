@@ -209,7 +209,7 @@ def require_sizes(node: StateNode) -> None:
         raise UnsupportedModelError(
             f"{_lacking(node)} not known",
             node=node.located,
-            remedy="declare types and shapes of the model's inputs, or fix them (--input-shape)",
+            remedy="declare types and shapes of the model's inputs",
         )
 
 
@@ -333,7 +333,8 @@ class _Parser:
             if name not in known:
                 raise self.invalid(f"unknown attribute {name!r}; it has {', '.join(sorted(known))}")
             if not attribute.is_ref() and not isinstance(attribute.value, type(known[name])):
-                raise self.invalid(f"attribute {name!r} has type {attribute.type.name}")
+                wanted = {int: "INT", float: "FLOAT", str: "STRING"}[type(known[name])]
+                raise self.invalid(f"attribute {name!r} has type {attribute.type.name}; it must be {wanted}")
             if self.lenient or name not in wider or name in _DONE:
                 continue
             if self._attribute(name) != wider[name]:
@@ -397,7 +398,8 @@ class _Parser:
             sizes += [dims["past_state"][0]] if axis == 0 else []
             numbers = {size for size in sizes if isinstance(size, int)}
             if len(numbers) > 1:
-                raise self.invalid(f"query, key, value and past_state differ in axis {axis}: {sizes}")
+                different = " and ".join(map(str, sorted(numbers)))
+                raise self.invalid(f"query, key, value and past_state have {different} in axis {axis}")
             found.append(next(iter(numbers), sizes[0]))
         return found
 

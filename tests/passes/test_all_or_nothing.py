@@ -211,6 +211,15 @@ SCANS = """
 """
 
 
+STATES = """
+    main (float[1, 4, 5] x, float[4, 1, 3] w) => (float[1, 4, 5] y, float[1, 4, 2] z)
+    {
+        a, s = com.microsoft.CausalConvWithState (x, w)
+        y, z = com.microsoft.CausalConvWithState (a, w)
+    }
+"""
+
+
 def is_a(*op_types: str) -> Callable[[ir.Node], bool]:
     return lambda node: node.op_type in op_types
 
@@ -236,6 +245,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "LegacyConstantsPass": (passes.LegacyConstantsPass, LEGACY),
     "LiftRecurrentPass": (passes.LiftRecurrentPass, SCANS),
     "LowerRecurrentPass": (lambda: passes.LowerRecurrentPass("scan"), GATED),
+    "LowerStateOperatorsPass": (lambda: passes.LowerStateOperatorsPass("scan"), STATES),
     "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),
     "RemoveUnusedPass": (passes.RemoveUnusedPass, UNUSED),
     "ResolveSequencesPass": (passes.ResolveSequencesPass, SEQUENCE),
@@ -304,7 +314,7 @@ def model_of(name: str) -> ir.Model:
         again = onnx.compose.add_prefix(twice, "again_")
         return ir.from_proto(onnx.compose.merge_models(twice, again, io_map=[]))
     ir_version = 3 if name == "LegacyConstantsPass" else 8
-    local = ', "local" : 1' if "local" in text else ""
+    local = "".join(f', "{domain}" : 1' for domain in ("local", "com.microsoft") if domain in text)
     parsed = onnx.parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : 17{local}]>{text}')
     return ir.from_proto(parsed)
 

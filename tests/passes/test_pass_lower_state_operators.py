@@ -55,8 +55,12 @@ def is_left(model: onnx.ModelProto) -> bool:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_random_nodes_follow_the_text(seed: int) -> None:
+    check_way(seed, WAYS[seed % len(WAYS)])
+
+
+def check_way(seed: int, way: dict[str, Any]) -> None:
+    """Check a random node, lowered in a way."""
     case = random_case(seed)
-    way = WAYS[seed % len(WAYS)]
     if way["way"] == "unroll":
         case = dataclasses.replace(case, dynamic=False)
     if way.get("target") == "tract":
