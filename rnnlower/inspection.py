@@ -25,7 +25,7 @@ from rnnlower.recurrent.state_operators import (
     StateNode,
     parse_state_operators,
 )
-from rnnlower.recurrent.state_warnings import forgotten_states, other_recurrences
+from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states, other_recurrences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +150,8 @@ def find_liftable(model: ir.Model) -> list[LiftedNode]:
 def find_warnings(model: ir.Model) -> list[Suspicion]:
     """Return what a user should know about the model's recurrence; call `inspect_model` first."""
     steps = [(each, parse_recurrent(each, lenient=True).seq_length) for each in find_recurrent(model)]
-    return [*find_suspicions(model), *forgotten_states(steps), *other_recurrences(model)]
+    forgetful = [*forgotten_states(steps), *forgetful_operators(model, Facts(model))]
+    return [*find_suspicions(model), *forgetful, *other_recurrences(model)]
 
 
 def _describe(located: Located) -> RecurrentNode:

@@ -35,7 +35,7 @@ from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import STATE_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.recurrent.state_warnings import forgotten_states
+from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states
 from rnnlower.targets import find_target
 from rnnlower.targets.choosing import Chooser, KeptNode
 from rnnlower.targets.requirements import cautions, require_known
@@ -131,7 +131,7 @@ def warn_of_forgotten_states(work: LoweringWork) -> None:
     found = [each for each in find_recurrent(work.model) if (each.path, each.name) in kept]
     nodes = [*work.nodes, *found]
     lengths = [(located, parse_recurrent(located, work.options.semantics).seq_length) for located in nodes]
-    work.warnings += forgotten_states(lengths)
+    work.warnings += [*forgotten_states(lengths), *forgetful_operators(work.model, work.facts)]
 
 
 def preferences(work: LoweringWork) -> Preferences:

@@ -8,9 +8,12 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, captured, subgraphs_of, walk, walk_all
 from rnnlower.recurrent.exporter_warnings import Suspicion
+from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
+from rnnlower.recurrent.state_operators import is_state_operator, parse_state_operators
 
 _PRODUCTS = frozenset(
     (
@@ -79,6 +82,21 @@ def forgotten_states(nodes: Iterable[tuple[Located, int | None]]) -> list[Suspic
         _forgetful(located)
         for located, steps in nodes
         if steps == 1 and located.node.domain == "" and not _gets_state(located.node)
+    ]
+
+
+def forgetful_operators(model: ir.Model, facts: Facts) -> list[Suspicion]:
+    """List LinearAttention and CausalConvWithState nodes of one time step that start from scratch."""
+    nodes = parse_state_operators(find_recurrent(model, is_state_operator), facts, lenient=True)
+    return [
+        Suspicion(
+            node.located.label,
+            "it runs one time step and loses its state",
+            "no input sets its past_state, and present_state is lost between calls",
+            "make past_state an input of the model and present_state an output",
+        )
+        for node in nodes
+        if node.steps == 1 and not _holds_data(node.inputs.get("past_state"))
     ]
 
 
