@@ -10,8 +10,10 @@ import onnx_ir as ir
 from rnnlower.opset import OpsetReport
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 from rnnlower.passes.options import ConvertOptions
-from rnnlower.passes.steps import settling, stateful
-from rnnlower.passes.steps.work import Step, Work, is_selected, run
+from rnnlower.passes.steps import settling
+from rnnlower.passes.steps.work import Step, Work, is_selected, run, select
+from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.recurrent.state_operators import has_sizes, is_state_operator, parse_state_operators
 
 
 @dataclasses.dataclass
@@ -49,6 +51,34 @@ def _convert(work: ConvertWork) -> None:
     work.report = converting.report
 
 
+def _select_state_operators(work: ConvertWork) -> None:
+    """Mark the operators that the requested opset lacks; their definitions fail where there are no steps.
+
+    Before: LinearAttention and CausalConvWithState. After: those of known sizes are marked.
+    """
+    located = [
+        each
+        for each in find_recurrent(work.model, is_state_operator)
+        if not each.node.domain and not each.path.startswith("function:")
+    ]
+    work.nodes = [each.located for each in parse_state_operators(located, work.facts) if has_sizes(each)]
+    for each in work.nodes:
+        select(each)
+
+
+def _lower_state_operators(work: ConvertWork) -> None:
+    """Lower the marked operators.
+
+    Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
+    """
+    if not work.nodes:
+        return
+    # Other conversions need not load what lowers.
+    from rnnlower.passes.steps.stateful import lower_for_older_opset
+
+    lower_for_older_opset(work)
+
+
 CONVERT: Sequence[Step[ConvertWork]] = (
     Step(settling.set_inputs, "Later steps know constants.", when=("sets",)),
     Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
@@ -59,13 +89,13 @@ CONVERT: Sequence[Step[ConvertWork]] = (
         when=("changes_inputs",),
     ),
     Step(
-        stateful.select_state_operators,
+        _select_state_operators,
         "The definitions that a conversion would take are slower, and need a step.",
         when=("lacks_state_operators",),
     ),
     Step(_convert, "What need not be converted is gone."),
     Step(
-        stateful.lower_for_older_opset,
+        _lower_state_operators,
         "Operators are written in the opset that they are to have.",
         when=("lacks_state_operators",),
     ),

@@ -9,16 +9,13 @@ from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.lowering.state_operators import chunk_form
 from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
-from rnnlower.passes.steps.contracts import contract, nodes_are_there, state_operators_are_replaced
+from rnnlower.passes.steps.contracts import contract, nodes_are_replaced, state_operators_are_replaced
 from rnnlower.passes.steps.opset_moves import move
-from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, leave_out, select
-from rnnlower.recurrent.finding import find_recurrent
+from rnnlower.passes.steps.work import LoweringWork, Work, is_selected, leave_out
 from rnnlower.recurrent.state_operators import (
     FIRST_OPSET,
     AttentionNode,
     StateNode,
-    has_sizes,
-    is_state_operator,
     parse_state_operators,
 )
 from rnnlower.targets import Target
@@ -64,7 +61,7 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 """The types of com.microsoft's kernels, whose states have no type of their own."""
 
 
-@contract(ensures=[state_operators_are_replaced, nodes_are_there])
+@contract(requires=[nodes_are_replaced], ensures=[state_operators_are_replaced])
 def lower_state_operators(work: LoweringWork) -> None:
     """Replace the nodes.
 
@@ -77,21 +74,6 @@ def lower_state_operators(work: LoweringWork) -> None:
             strategy, reason = _fastest(node, work.options.runtime)
         _lower(work, node.located, strategy, reason)
     work.state_nodes = []
-
-
-def select_state_operators(work: Work) -> None:
-    """Mark the operators that the requested opset lacks; their definitions fail where there are no steps.
-
-    Before: LinearAttention and CausalConvWithState. After: those of known sizes are marked.
-    """
-    located = [
-        each
-        for each in find_recurrent(work.model, is_state_operator)
-        if not each.node.domain and not each.path.startswith("function:")
-    ]
-    work.nodes = [each.located for each in parse_state_operators(located, work.facts) if has_sizes(each)]
-    for each in work.nodes:
-        select(each)
 
 
 def lower_for_older_opset(work: Work) -> None:

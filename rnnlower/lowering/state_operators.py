@@ -19,7 +19,7 @@ ARITHMETIC = ir.DataType.FLOAT
 
 @dataclasses.dataclass(frozen=True)
 class ChunkForm:
-    """How a LinearAttention is repeated.
+    """The repetition of a LinearAttention.
 
     Attributes:
         steps: Time steps of a chunk.
