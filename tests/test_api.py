@@ -153,7 +153,7 @@ def test_options_are_the_command_lines() -> None:
         ({"input_shapes": {"X": "523"}}, "input 'X' cannot have the shape '523': it must be a list"),
         ({"input_shapes": {"X": [5, 2.5, 3]}}, "input 'X' cannot have the size 2.5: it must be an integer"),
         ({"input_shapes": {"X": 5}}, "input 'X' cannot have the shape 5: it must be a list"),
-        ({"opset": 6}, "from 7 to 26"),
+        ({"opset": 6}, "from 7 to 28"),
         ({"unroll_factor": 0}, "unroll factor"),
         ({"semantics": "torch"}, "torch"),
     ],

@@ -304,11 +304,11 @@ def test_text_that_is_no_utf_8(text: bytes, strategy: str, tmp_path: Path) -> No
     refused(path, "utf-8", strategy=strategy, options=("--opset", "17"))
 
 
-@pytest.mark.parametrize("opset", [27, 99])
+@pytest.mark.parametrize("opset", [29, 99])
 def test_future_opset(opset: int, tmp_path: Path) -> None:
     model = cell_with("LSTM")
     model.opset_import[0].version = opset
-    refused(save(model, tmp_path), f"opset {opset}", "--opset 26")
+    refused(save(model, tmp_path), f"opset {opset}", "--opset 28")
 
 
 def test_function_attribute_that_no_call_sets(tmp_path: Path) -> None:
