@@ -405,7 +405,7 @@ class ConvertOptions(Options):
         """True if the requested opset has neither LinearAttention nor CausalConvWithState."""
         from rnnlower.recurrent.state_operators import FIRST_OPSET
 
-        return self.opset < FIRST_OPSET
+        return integer("opset", self.opset) < FIRST_OPSET
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
