@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, count_ops, op_types, origin
 from rnnlower.lifting.replacing import LiftedNode
-from rnnlower.graph.facts import Facts
 from rnnlower.passes.infer_types import InferTypesPass
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
