@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rnnlower.lifting.replacing import LiftedNode
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets.choosing import KeptNode
+
+if TYPE_CHECKING:
+    from rnnlower.lifting.replacing import LiftedNode
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, count_ops, op_types, origin
-from rnnlower.lifting.replacing import LiftedNode
 from rnnlower.passes.infer_types import InferTypesPass
-from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.recurrent.exporter_warnings import Suspicion, find_suspicions
 from rnnlower.recurrent.finding import carries_state, find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
@@ -26,6 +24,9 @@ from rnnlower.recurrent.state_operators import (
     parse_state_operators,
 )
 from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states, other_recurrences
+
+if TYPE_CHECKING:
+    from rnnlower.lifting.replacing import LiftedNode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +143,8 @@ def find_liftable(model: ir.Model) -> list[LiftedNode]:
     """List the Loops and Scans that `lift` would replace, and by what. Straight lines take too long."""
     if not {"Loop", "Scan"} & op_types(model):
         return []
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+
     lifting = LiftRecurrentPass(steps=None)
     lifting(model.clone())
     return [node for node in lifting.lifted if node.op_type is not None]

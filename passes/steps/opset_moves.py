@@ -10,9 +10,10 @@ import onnx_ir as ir
 from rnnlower.errors import OpsetError
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
+from rnnlower.graph.versions import needed_opset
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering import LAST_OPSET
-from rnnlower.opset import NodePredicate, needed_opset
+from rnnlower.opset import NodePredicate
 from rnnlower.passes.convert_opset import ConvertOpsetPass
 
 

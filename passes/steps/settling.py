@@ -11,7 +11,6 @@ from rnnlower.passes.assume_linear import AssumeLinearBeforeResetPass
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass
-from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.set_inputs import SetInputsPass
 from rnnlower.passes.simplify import simplify
 from rnnlower.passes.steps import opset_moves
@@ -49,6 +48,8 @@ def lift(work: Work) -> None:
     """
     if not {"Loop", "Scan"} & op_types(work.model):
         return
+    from rnnlower.passes.lift_recurrent import LiftRecurrentPass
+
     patterns = getattr(work.options, "nodes", None)
     lifting = LiftRecurrentPass(patterns, steps=None, semantics=work.options.semantics)
     lifting(work.model, work.facts)

@@ -25,8 +25,8 @@ from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.folders import temporary_folder
+from rnnlower.graph.versions import notes_on_operators
 from rnnlower.lowering.replacing import Gates
-from rnnlower.opset import notes_on_operators
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.legacy_constants import LegacyConstantsPass

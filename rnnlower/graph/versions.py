@@ -12,6 +12,9 @@ from typing import Any
 
 import onnx.defs
 import onnx.helper
+import onnx_ir as ir
+
+from rnnlower.graph.walk import default_opset, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,3 +141,30 @@ def version_at(op_type: str, opset: int) -> Version | None:
 def first_version(op_type: str) -> Version | None:
     """Return the first version of `op_type`, or ``None`` if there never was such an operator."""
     return next(iter(history(op_type)), None)
+
+
+def needed_opset(model: ir.Model) -> int:
+    """Return the first opset that has every operator of the main graph, or the model's own if that has them.
+
+    onnxruntime takes some operators at opsets that do not have them yet, and writes such models.
+    """
+    return max(_ahead(model).values(), default=default_opset(model))
+
+
+def notes_on_operators(model: ir.Model) -> list[str]:
+    """Return a note on each operator of the main graph that the model's opset does not have yet."""
+    opset = default_opset(model)
+    return [note_on_operator(op_type, opset, first) for op_type, first in _ahead(model).items()]
+
+
+def _ahead(model: ir.Model) -> dict[str, int]:
+    """Return the operators of the main graph that are newer than the opset, with their first versions."""
+    opset = default_opset(model)
+    types = dict.fromkeys(node.op_type for node, _ in walk(model.graph) if not node.domain)
+    found = {op_type: version.since for op_type in types if (version := first_version(op_type)) is not None}
+    return {op_type: first for op_type, first in found.items() if first > opset}
+
+
+def note_on_operator(op_type: str, opset: int, first: int) -> str:
+    """Return the note on an operator that an opset does not have yet."""
+    return f"opset {opset} has no {op_type}: it is taken as that of opset {first}"

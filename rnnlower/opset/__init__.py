@@ -8,7 +8,7 @@ are in one module per operator family (`broadcasting`, `shaping`, ...), each wit
 
 from __future__ import annotations
 
-from rnnlower.opset.conversion import convert_opset, needed_opset, notes_on_operators
+from rnnlower.opset.conversion import convert_opset
 from rnnlower.opset.report import Adaptation, OpsetReport
 from rnnlower.opset.version_fit import MAX_OPSET, MIN_OPSET
 from rnnlower.opset.view import NodePredicate
@@ -19,8 +19,6 @@ __all__ = [
     "NodePredicate",
     "OpsetReport",
     "convert_opset",
-    "needed_opset",
-    "notes_on_operators",
 ]
 
 OPSETS = range(MIN_OPSET, MAX_OPSET + 1)

@@ -15,8 +15,15 @@ from rnnlower.errors import OpsetError
 from rnnlower.files import beyond_ir
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.restoring import undone_on_failure
-from rnnlower.graph.versions import Version, changed_in, first_version, version_at
-from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.graph.versions import (
+    Version,
+    changed_in,
+    first_version,
+    needed_opset,
+    note_on_operator,
+    version_at,
+)
+from rnnlower.graph.walk import default_opset, subgraphs_of
 from rnnlower.opset import functions
 from rnnlower.opset.report import Adaptation, OpsetReport
 from rnnlower.opset.step import Row, Step
@@ -50,7 +57,7 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
         raise OpsetError(
             f"opset {target} is not one of {MIN_OPSET} to {MAX_OPSET}, which the installed onnx knows"
         )
-    source = _source_opset(model)
+    source = default_opset(model)
     if source > MAX_OPSET:
         raise OpsetError(
             f"the model has opset {source}, but the installed onnx knows {MAX_OPSET} at most",
@@ -74,37 +81,6 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     if rest is not None and training is not None:
         rest.training_info = training
     return report
-
-
-def needed_opset(model: ir.Model) -> int:
-    """Return the first opset that has every operator of the main graph, or the model's own if that has them.
-
-    onnxruntime takes some operators at opsets that do not have them yet, and writes such models.
-    """
-    return max(_ahead(model).values(), default=_source_opset(model))
-
-
-def notes_on_operators(model: ir.Model) -> list[str]:
-    """Return a note on each operator of the main graph that the model's opset does not have yet."""
-    opset = _source_opset(model)
-    return [_note_on(op_type, opset, first) for op_type, first in _ahead(model).items()]
-
-
-def _ahead(model: ir.Model) -> dict[str, int]:
-    """Return the operators of the main graph that are newer than the opset, with their first versions."""
-    opset = _source_opset(model)
-    types = dict.fromkeys(node.op_type for node, _ in walk(model.graph) if not node.domain)
-    found = {op_type: version.since for op_type in types if (version := first_version(op_type)) is not None}
-    return {op_type: first for op_type, first in found.items() if first > opset}
-
-
-def _note_on(op_type: str, opset: int, first: int) -> str:
-    return f"opset {opset} has no {op_type}: it is taken as that of opset {first}"
-
-
-def _source_opset(model: ir.Model) -> int:
-    imports = model.graph.opset_imports
-    return imports.get("", imports.get("ai.onnx", 1))
 
 
 def _needs_work(model: ir.Model, target: int) -> bool:
@@ -199,7 +175,7 @@ def _check_known(session: Session, root: ir.Graph, opset: int, path: str) -> Non
     for graph, where in _graphs_with_paths(session, root, path):
         for node in graph:
             if _is_judged(session, node) and (first := _version(node, opset, where).since) > opset:
-                note = _note_on(node.op_type, opset, first)
+                note = note_on_operator(node.op_type, opset, first)
                 session.report.notes += [] if note in session.report.notes else [note]
 
 

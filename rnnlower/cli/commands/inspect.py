@@ -15,8 +15,8 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     from rnnlower.cli import tables
     from rnnlower.files.model_io import read_model
     from rnnlower.files.provenance import read_provenance
+    from rnnlower.graph.versions import notes_on_operators
     from rnnlower.inspection import find_liftable, find_warnings, inspect_model, summarize
-    from rnnlower.opset import notes_on_operators
 
     loaded = read_model(model)
     summary, size = summarize(loaded), size_on_disk(model, loaded)
