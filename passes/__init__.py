@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.lift_recurrent import LiftRecurrentPass
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass
     from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
+    from rnnlower.passes.pad_lengths import PadLengthsPass
     from rnnlower.passes.remove_noops import RemoveNoopsPass
     from rnnlower.passes.remove_unused import RemoveUnusedPass
     from rnnlower.passes.resolve_sequences import ResolveSequencesPass
@@ -61,6 +62,7 @@ __all__ = [
     "LiftRecurrentPass",
     "LowerRecurrentPass",
     "LowerStateOperatorsPass",
+    "PadLengthsPass",
     "RemoveNoopsPass",
     "RemoveUnusedPass",
     "ResolveSequencesPass",

@@ -80,6 +80,9 @@ HELP = {
     "LiftOptions.nodes": "Shell wildcards. Only Loop and Scan nodes whose name matches one are lifted, "
     "and lines whose first node's name does.",
     "steps": "The least number of steps of a straight line.",
+    "max": "The maximum for each symbolic dimension that is a length: ``{name: size}``.",
+    "mask": "Take a mask of floats for each length, which the caller computes, instead of a number.",
+    "PadOptions.time_axes": "Time axes of inputs whose length is static: ``{name: axis}``.",
 }
 """The description of each option, by its name, and by its class where it means something else."""
 
@@ -383,6 +386,16 @@ class LiftOptions(Options):
             check_strings("nodes", self.nodes)
         if integer("number of steps", self.steps) < 1:
             raise OptionError(f"{wording.option('steps')} is {self.steps}; it must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PadOptions(Options):
+    """The options of `rnnlower.pad`."""
+
+    target: None = field(default=None, init=False)
+    max: Mapping[str, int] = field()
+    mask: bool = False
+    time_axes: Mapping[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rnnlower.files.pad_metadata import PadMetadata
 from rnnlower.lowering.replacing import LoweredNode
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.targets.choosing import KeptNode
@@ -135,4 +136,37 @@ class StreamReport:
             "notes": list(self.notes),
             "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
             "lowering": None if self.lowering is None else self.lowering.to_dict(),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class PadReport:
+    """The report on padding.
+
+    Attributes:
+        metadata: The calling convention of the result.
+        opset: Version of the default domain.
+        ops_before: Number of nodes by operator in the source, including subgraphs and functions.
+        ops_after: The same of the result.
+        notes: Messages for the user.
+        sets: The inputs that were set, with their values.
+        warnings: What the source may not do that the user expects of it.
+    """
+
+    metadata: PadMetadata
+    opset: int
+    ops_before: Mapping[str, int]
+    ops_after: Mapping[str, int]
+    notes: Sequence[str] = ()
+    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    warnings: Sequence[Suspicion] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return dataclasses.asdict(self.metadata) | {
+            "opset": self.opset,
+            "ops_before": dict(self.ops_before),
+            "ops_after": dict(self.ops_after),
+            "notes": list(self.notes),
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
         }

@@ -27,6 +27,7 @@ from rnnlower.passes.options import (
     LoopOptions,
     LoweringOptions,
     LowerOptions,
+    PadOptions,
     Progress,
     QuantizeOptions,
     ScanOptions,
@@ -38,9 +39,7 @@ from rnnlower.recurrent.node import Semantics
 if TYPE_CHECKING:
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
-    from rnnlower.passes.reports import LiftReport, Report, StreamReport
-    from rnnlower.quantizing.calibrating import Calibration
-    from rnnlower.quantizing.quantize import QuantizeReport
+    from rnnlower.passes.reports import LiftReport, PadReport, QuantizeReport, Report, StreamReport
     from rnnlower.targets.misfits import Misfit
 
 
@@ -129,6 +128,22 @@ def stream(model: ir.Model, options: StreamOptions) -> StreamReport:
     from rnnlower.passes.streaming import stream_model
 
     return stream_model(model, options)
+
+
+@model_function(PadOptions)
+def pad(model: ir.Model, options: PadOptions) -> PadReport:
+    """Turn a model of any length into a static one of a maximal length, right for every length up to it.
+
+    It takes the length, or a mask, as one more input. The metadata entry ``rnnlower.pad`` describes its use.
+
+    Raises:
+        OptionError: An option does not fit the model.
+        InvalidModelError: The model cannot be read or breaks the ONNX specification.
+        UnsupportedModelError: A node does with padding what no rule undoes.
+    """
+    from rnnlower.passes.padding import pad_model
+
+    return pad_model(model, options)
 
 
 @model_function(ConvertOptions)

@@ -22,6 +22,7 @@ _EXAMPLES = {
     "loop": "rnnlower loop model.onnx -o looped.onnx --node 'encoder*'",
     "lower": "rnnlower lower model.onnx -o lowered.onnx --target openvino",
     "lift": "rnnlower lift model.onnx -o lifted.onnx",
+    "pad": "rnnlower pad model.onnx -o padded.onnx --max T=512",
     "convert": "rnnlower convert model.onnx -o older.onnx --opset 13",
     "verify": "rnnlower verify model.onnx lowered.onnx",
     "inspect": "rnnlower inspect model.onnx",

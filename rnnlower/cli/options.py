@@ -16,7 +16,15 @@ from typing import Annotated, Any
 import typer
 
 from rnnlower.cli.running import exit_codes
-from rnnlower.cli.values import parse_axes, parse_chunk, parse_dims, parse_sets, parse_shapes, parse_states
+from rnnlower.cli.values import (
+    parse_axes,
+    parse_chunk,
+    parse_dims,
+    parse_maxima,
+    parse_sets,
+    parse_shapes,
+    parse_states,
+)
 from rnnlower.errors import OptionError
 
 PANELS = (
@@ -145,6 +153,21 @@ OPTIONS = {
         STREAMING,
         "--time-axis INPUT:AXIS",
         "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
+        list[str],
+        read=parse_axes,
+    ),
+    "max": Flag(
+        STREAMING,
+        "--max NAME=N",
+        "The largest size of a dimension that is a length; repeatable.",
+        list[str],
+        read=parse_maxima,
+    ),
+    "mask": Flag(STREAMING, "--mask", "Take a mask of floats as an input, instead of a length."),
+    "pad.time_axes": Flag(
+        STREAMING,
+        "--time-axis INPUT:AXIS",
+        "The time axis of an input whose length is static; repeatable.",
         list[str],
         read=parse_axes,
     ),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
-    from rnnlower.passes.reports import LiftReport, Report, StreamReport
+    from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.targets import Target
     from rnnlower.targets.misfits import Misfit
     from rnnlower.verification import OutputComparison, VerificationResult
@@ -103,6 +103,22 @@ def _lifted_nodes(nodes: Sequence[LiftedNode]) -> Table:
         row = (str(node.op_type), str(node.direction), str(node.hidden_size))
         table.add_row(node.name, node.path or "main graph", node.form, *row)
     return table
+def print_padding(
+    report: PadReport, verification: VerificationResult | None, *, verbose: bool = False
+) -> None:
+    """Print the inputs and outputs over time with their valid sizes, and the verification."""
+    table = new_table("input or output", "axis", "valid", "of")
+    metadata = report.metadata
+    for name, axis in metadata.inputs.items():
+        symbol = metadata.symbols[name]
+        table.add_row(name, str(axis), symbol, f"{symbol} = {metadata.max[symbol]}")
+    for name, output in metadata.outputs.items():
+        table.add_row(name, str(output["axis"]), str(output["size"]), "")
+    write(table)
+    given = ", ".join(f"{name} ({symbol})" for symbol, name in metadata.lengths.items())
+    write(f"the {metadata.form} is given in {given}")
+    if verification is not None:
+        print_verification(verification, verbose=verbose)
 
 
 def print_stream(

@@ -27,6 +27,16 @@ def parse_dims(options: list[str] | None) -> dict[str, int]:
     return dims
 
 
+def parse_maxima(options: list[str] | None) -> dict[str, int]:
+    maxima: dict[str, int] = {}
+    for option in options or ():
+        name, separator, size = option.rpartition("=")
+        if not separator or not name or not size.isdecimal():
+            raise OptionError(f"--max {option!r} is not NAME=N, as in --max T=512")
+        _set_once(maxima, name, int(size), "--max")
+    return maxima
+
+
 def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
     shapes: dict[str, list[int]] = {}
     for option in options or ():

@@ -20,7 +20,7 @@ from rnnlower.wording import counted, steps_of_call
 if TYPE_CHECKING:
     from rnnlower.benchmarking.result import BenchResult, Timing
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.reports import LiftReport, Report, StreamReport
+    from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult
 
 _MOST_DRAWN = 4
@@ -202,6 +202,17 @@ def lifting_sections(source: ModelFacts, lifted: ir.Model, report: LiftReport) -
     ]
     body = table(header, rows) if rows else paragraphs(["Nothing was lifted."])
     yield Section("What was lifted", body + paragraphs([*report.notes]))
+
+
+def padding_sections(source: ModelFacts, padded: ir.Model, report: PadReport) -> Iterator[Section]:
+    """Yield the section on the lengths, and on what is valid of each output."""
+    metadata = report.metadata
+    rows = [(name, metadata.inputs[name], symbol) for name, symbol in metadata.symbols.items()]
+    rows += [(name, output["axis"], output["size"]) for name, output in metadata.outputs.items()]
+    maxima = ", ".join(f"{symbol} is at most {most}" for symbol, most in metadata.max.items())
+    body = paragraphs([f"{maxima}; the {metadata.form} is given in {', '.join(metadata.lengths.values())}."])
+    body += table(("input or output", "axis", "valid"), rows)
+    yield Section("What is padded", body + paragraphs([*report.notes]))
 
 
 def conversion_sections(source: ModelFacts, converted: ir.Model, report: OpsetReport) -> Iterator[Section]:

@@ -25,6 +25,7 @@ from rnnlower.verification.integers import SATURATION, may_saturate
 from rnnlower.verification.interface import feedable_inputs, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, hold
 from rnnlower.verification.options import Options, Progress, check_options
+from rnnlower.verification.padded import Padded, padding_of
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.result import RuntimeTrial, VerificationResult
 from rnnlower.verification.running import Runner, in_float32
@@ -40,7 +41,7 @@ _UNSORTED = "must be topologically sorted"
 
 @dataclass(frozen=True)
 class _Procedure:
-    """The way in which two models are run: on the same inputs, or the candidate on chunks of them."""
+    """The way in which two models are run: on the same inputs, or the candidate on chunks, or padded ones."""
 
     problems: Callable[
         [onnx.ModelProto, onnx.ModelProto, Collection[str], Mapping[str, str]], tuple[list[str], bool]
@@ -72,7 +73,8 @@ def verify(
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs by name.
 
-    A streamed candidate (``rnnlower stream``) runs on chunks of the reference's sequences.
+    A streamed candidate (``rnnlower stream``) runs on chunks of the reference's sequences, a padded one
+    (``rnnlower pad``) on padded ones.
 
     Args:
         reference: The model taken as correct: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
@@ -125,18 +127,24 @@ def verify(
         runner = Runner(read, models[1], semantics, engine, fixed, tolerance)
         if runtime is not None:
             runner = runner.on(runtime)
-        stream = stream_of(*models)
+        stream, padding = stream_of(*models), padding_of(*models)
+        procedure = _WHOLE
+        if stream is not None:
+            procedure = _by_length(Chunks(stream))
+        elif padding is not None:
+            procedure = _by_length(Padded(padding))
         with closing(runner):
-            return _verify(runner, _WHOLE if stream is None else _in_chunks(Chunks(stream)), options)
+            return _verify(runner, procedure, options)
 
 
-def _in_chunks(chunks: Chunks) -> _Procedure:
+def _by_length(manner: Chunks | Padded) -> _Procedure:
     def reference(runner: Runner, options: Options) -> list[Trial]:
-        runner.states = dict(chunks.stream.states)
+        if isinstance(manner, Chunks):
+            runner.states = dict(manner.stream.states)
         given = options.given(runner.reference.proto.graph, {})
-        return chunks.run_reference(runner, given, options.trials, options.seed, options.progress)
+        return manner.run_reference(runner, given, options.trials, options.seed, options.progress)
 
-    return _Procedure(chunks.problems, reference, chunks.run_candidate, chunks.where_it_begins)
+    return _Procedure(manner.problems, reference, manner.run_candidate, manner.where_it_begins)
 
 
 def _verify(runner: Runner, procedure: _Procedure, options: Options) -> VerificationResult:

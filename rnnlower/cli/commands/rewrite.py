@@ -1,4 +1,4 @@
-"""The commands that write a model: `rnnlower unroll`, `scan`, `loop`, `lower`, `stream` and `convert`."""
+"""The commands that write a model: `rnnlower unroll`, `scan`, `loop`, `lower`, `lift`, `pad` and others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from rnnlower.passes.options import (
     LiftOptions,
     LoopOptions,
     LowerOptions,
+    PadOptions,
     ScanOptions,
     StreamOptions,
     UnrollOptions,
 )
+
+_KINDS = {"lift": "lifting", "pad": "padding", "stream": "stream", "convert": "conversion"}
+"""What a command does, where that is no lowering."""
 
 
 def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable[..., None]:
@@ -51,12 +55,12 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         if provenance and not options.strip:
             own.metadata_props[PROVENANCE_KEY] = entry(name, options)
         verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
-        kind = {"lift": "lifting", "stream": "stream", "convert": "conversion"}.get(name, "lowering")
+        kind = _KINDS.get(name, "lowering")
         run.report(verification, lambda source: getattr(reporting, f"{kind}_sections")(source, own, report))
         if run.shows_words:
             getattr(tables, f"print_{kind}")(report, verification, verbose=showing.verbose)
         lowering = getattr(report, "lowering", report)
-        if name not in ("convert", "lift") and lowering is not None:
+        if name not in ("convert", "lift", "pad") and lowering is not None:
             tell_of_rounding(lowering, verification, showing.quiet)
         run.finish(report.to_dict(), verification)
 
@@ -96,6 +100,12 @@ REWRITINGS = [
         "lift",
         LiftOptions,
         "Turn Loops, Scans and straight lines that compute an LSTM, GRU or RNN into these operators.",
+    ),
+    _rewriting(
+        "pad",
+        PadOptions,
+        "Make a static model of a maximal length that is right for every length up to it.",
+        "states",
     ),
     _rewriting(
         "stream",

@@ -1,0 +1,184 @@
+"""Padding to a maximum: a static model that is right for every length up to there.
+
+The input ``length`` says how many steps are valid. What couples the steps is masked, counted, or told the
+length, so that the valid part of each output does not depend on what follows it.
+
+Before::
+
+    (float[T, 1, 4] X, float[2, 6, 4] W, float[2, 6, 2] R) => (float[T, 2, 1, 2] Y) {
+        [gru] Y = GRU <hidden_size = 2, direction = "bidirectional"> (X, W, R)
+    }
+
+After ``PadLengthsPass({"T": 16})``::
+
+    (float[16, 1, 4] X, float[2, 6, 4] W, float[2, 6, 2] R, int64[1] length) => (float[16, 2, 1, 2] Y) {
+        lengths = Cast <to = 6> (length)
+        [gru] Y = GRU <hidden_size = 2, direction = "bidirectional"> (X, W, R, , lengths)
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from rnnlower.arguments import integer
+from rnnlower.errors import OptionError, UnsupportedModelError
+from rnnlower.files.pad_metadata import PadMetadata
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
+from rnnlower.graph.walk import dim_name
+from rnnlower.padding.flow import PadFlow
+from rnnlower.passes.base import Pass
+from rnnlower.passes.freeze_initializers import FreezeInitializersPass
+from rnnlower.passes.inline_functions import InlineFunctionsPass
+from rnnlower.wording import option
+
+
+def _maximum_is_fixed(model: ir.Model, padding: PadLengthsPass) -> bool:
+    inputs = {value.name: value for value in model.graph.inputs}
+    metadata = padding.metadata
+    if metadata is None:
+        return False
+    shapes = {name: inputs[name].shape for name in metadata.inputs}
+    return all(
+        shape is not None and shape[metadata.inputs[name]] == metadata.max[metadata.symbols[name]]
+        for name, shape in shapes.items()
+    )
+
+
+class PadLengthsPass(Pass):
+    """Makes a model of any length one of a maximal length, which takes the length as an input.
+
+    Args:
+        maxima: The maximum for each symbolic dimension.
+        by_mask: Whether masks are taken instead of lengths.
+        time_axes: The axes of time of inputs whose length is static in the source.
+
+    Attributes:
+        metadata: The calling convention of the result.
+
+    Raises:
+        OptionError: There is no maximum, or it is below 2.
+    """
+
+    ENSURES = (_maximum_is_fixed,)
+
+    def __init__(
+        self,
+        maxima: Mapping[str, int],
+        *,
+        by_mask: bool = False,
+        time_axes: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(maxima, Mapping) or not maxima:
+            raise OptionError(f"{option('max')} is {maxima!r}; it must name a dimension and its maximum")
+        for name, maximum in maxima.items():
+            if integer(f"maximum of {name!r}", maximum) < 2:
+                raise OptionError(f"the maximum of {name!r} is {maximum}; it must be at least 2")
+        self._maxima, self._by_mask = dict(maxima), by_mask
+        self._time_axes = dict(time_axes or {})
+        self.metadata: PadMetadata | None = None
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Pad the model.
+
+        Raises:
+            OptionError: A dimension does not exist, or an axis does not.
+            UnsupportedModelError: A node does with padding what no rule undoes.
+        """
+        InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
+        if model.ir_version < FREE_INITIALIZERS_IR:
+            FreezeInitializersPass()(model, self.facts)
+        self._open_axes(model)
+        inputs = self._axes(model)
+        flow = PadFlow(model, self._maxima, inputs, by_mask=self._by_mask).run()
+        self.metadata = _metadata(model, flow, self._maxima, inputs)
+        self.metadata.write(model.metadata_props)
+        self._fix(model, flow)
+        return ir.passes.PassResult(model, modified=True)
+
+    def _open_axes(self, model: ir.Model) -> None:
+        """Give the static time axes of inputs the name of the length."""
+        inputs = {value.name: value for value in model.graph.inputs}
+        for name, axis in self._time_axes.items():
+            if name not in inputs or (shape := inputs[name].shape) is None:
+                raise OptionError(f"the model has no input {name!r} of known shape")
+            if not -len(shape) <= axis < len(shape):
+                raise OptionError(f"input {name!r} has {len(shape)} axes, so none with the number {axis}")
+            if len(self._maxima) != 1:
+                raise OptionError(f"{option('time-axis')} goes with one length, not with several")
+            (symbol,) = self._maxima
+            inputs[name].shape = ir.Shape(
+                [ir.SymbolicDim(symbol) if place == axis % len(shape) else d for place, d in enumerate(shape)]
+            )
+
+    def _axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
+        """Return for each input over time its axis and its length."""
+        found: dict[str, dict[int, str]] = {}
+        for value in model.graph.inputs:
+            places = {
+                axis: name
+                for axis, dim in enumerate(value.shape or ())
+                if (name := dim_name(dim)) in self._maxima
+            }
+            if len(places) > 1:
+                raise UnsupportedModelError(
+                    f"input {value.name!r} has several axes of a length that is padded",
+                    remedy="make it an input of one such axis, or compute it in the model",
+                )
+            if places:
+                found[str(value.name)] = places  # type: ignore[assignment]
+        missing = sorted(
+            self._maxima.keys() - {name for places in found.values() for name in places.values()}
+        )
+        if missing:
+            names = sorted(
+                {name for value in model.graph.inputs for dim in value.shape or () if (name := dim_name(dim))}
+            )
+            known = f"it has {', '.join(names)}" if names else "it has none"
+            raise OptionError(
+                f"no input has a dimension {missing[0]!r}; {known}",
+                remedy=f"name the axis of a static input ({option('time-axis', 'INPUT:AXIS')})",
+            )
+        return found
+
+    def _fix(self, model: ir.Model, flow: PadFlow) -> None:
+        """Declare the maximum at inputs and outputs; shapes inside follow from it."""
+        for node in model.graph:
+            for out in node.outputs:
+                if not out.is_graph_output():
+                    out.shape = None
+        for value in (*model.graph.inputs, *model.graph.outputs):
+            if value.shape is not None:
+                axes = flow.axes_of(value)
+                value.shape = ir.Shape(
+                    [
+                        axes[place].full if place in axes else self._maxima.get(dim_name(dim) or "", dim)
+                        for place, dim in enumerate(value.shape)
+                    ]
+                )
+
+
+def _metadata(
+    model: ir.Model, flow: PadFlow, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
+) -> PadMetadata:
+    outputs = {}
+    for value in model.graph.outputs:
+        axes = flow.axes_of(value)
+        if len(axes) > 1:
+            raise UnsupportedModelError(
+                f"output {value.name!r} has several axes of a length that is padded",
+                remedy="let the model give what is computed from it",
+            )
+        for axis, size in axes.items():
+            outputs[str(value.name)] = {"axis": axis, "size": size.expression()}
+    return PadMetadata(
+        max=dict(maxima),
+        inputs={name: next(iter(places)) for name, places in inputs.items()},
+        outputs=outputs,
+        lengths={symbol: str(value.name) for symbol, value in flow.given.items()},
+        symbols={name: next(iter(places.values())) for name, places in inputs.items()},
+        form="mask" if flow.by_mask else "length",
+    )

@@ -1,0 +1,13 @@
+"""The rule of each operator that padding may reach; any other operator is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rnnlower.padding.combining import COMBINING
+from rnnlower.padding.flow import Rule
+from rnnlower.padding.moving import MOVING
+from rnnlower.padding.recurrence import RECURRENCE
+from rnnlower.padding.windows import WINDOWS
+
+RULES: Mapping[str, Rule] = {**COMBINING, **MOVING, **WINDOWS, **RECURRENCE}

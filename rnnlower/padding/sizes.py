@@ -1,0 +1,79 @@
+"""Sizes that follow from the length of a sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rnnlower.graph.evaluation import Array
+
+_FACTORS = range(1, 9)
+_DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """The number of valid elements of an axis, as a function of one length.
+
+    Attributes:
+        symbol: The dimension of the source whose length it is.
+        table: The number for each length from 0 to the maximum.
+    """
+
+    symbol: str
+    table: tuple[int, ...]
+
+    @classmethod
+    def of(cls, symbol: str, maximum: int) -> Size:
+        """Return the size of an axis that is as long as the sequence."""
+        return cls(symbol, tuple(range(maximum + 1)))
+
+    @property
+    def full(self) -> int:
+        """The size for the maximum."""
+        return self.table[-1]
+
+    @property
+    def is_length(self) -> bool:
+        """True if it is the length itself."""
+        return self.table == tuple(range(len(self.table)))
+
+    def via(self, factor: int = 1, offset: int = 0, divisor: int = 1) -> Size:
+        """Return ``(factor * size + offset) // divisor``, at least 0."""
+        return Size(self.symbol, tuple(max((factor * size + offset) // divisor, 0) for size in self.table))
+
+    def fits(self, lengths: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> bool:
+        """Return whether the size is this one at each of the lengths."""
+        return all(self.table[each[self.symbol]] == size for each, size in zip(lengths, sizes, strict=True))
+
+    def first_length(self) -> list[int]:
+        """Return for each element of the axis the least length at which it is valid, at least 1."""
+        table = np.asarray(self.table)
+        return [max(int(np.argmax(table > place)), 1) for place in range(self.full)]
+
+    def expression(self) -> str:
+        """Return the size as an expression in the length, which Python and JavaScript-like readers evaluate.
+
+        Raises:
+            ValueError: No quotient describes it.
+        """
+        lengths: Array = np.arange(len(self.table))
+        table: Array = np.asarray(self.table)
+        for divisor, factor in itertools.product(_DIVISORS, _FACTORS):
+            first = self.full * divisor - factor * lengths[-1]
+            for offset in range(first, first + divisor):
+                if (np.maximum((factor * lengths + offset) // divisor, 0) == table).all():
+                    return _text(self.symbol, factor, int(offset), divisor)
+        raise ValueError(f"no quotient gives the sizes {self.table}")
+
+
+def _text(symbol: str, factor: int, offset: int, divisor: int) -> str:
+    text = symbol if factor == 1 else f"{factor} * {symbol}"
+    if offset:
+        text += f" {'+' if offset > 0 else '-'} {abs(offset)}"
+    if divisor == 1:
+        return text
+    return f"({text}) // {divisor}" if offset or factor != 1 else f"{text} // {divisor}"

@@ -1,0 +1,124 @@
+"""Padded models compute what their sources compute, at every length and whatever the padding holds."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from support.padded_models import MODELS, padded_case, with_weights
+
+import rnnlower
+
+MOST = 13
+_UNTOUCHED = {"positions"}
+
+
+def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def _differences(source: onnx.ModelProto, padded: onnx.ModelProto, fill: float) -> dict[int, float]:
+    """Return the largest difference of the valid part at each length."""
+    entry = {each.key: each.value for each in padded.metadata_props}["rnnlower.pad"]
+    told, whole, fixed = json.loads(entry), _session(source), _session(padded)
+    axis, found = told["inputs"]["x"], {}
+    for length in range(3, MOST + 1):
+        shape = [size if isinstance(size, int) else length for size in whole.get_inputs()[0].shape]
+        x = np.random.default_rng(length).normal(size=shape).astype(np.float32)
+        shape[axis] = MOST - length
+        padding = np.full(shape, fill, np.float32)
+        given = {"length": np.array([length])}
+        if told["form"] == "mask":
+            given = {"mask": (np.arange(MOST)[None] < length).astype(np.float32)}
+        (expected,) = whole.run(None, {"x": x})
+        (actual,) = fixed.run(None, {"x": np.concatenate([x, padding], axis), **given})
+        (output,) = whole.get_outputs()
+        if output.name in told["outputs"]:
+            valid = told["outputs"][output.name]
+            size = eval(valid["size"], {"T": length})
+            assert size == expected.shape[valid["axis"]]
+            actual = actual.take(range(size), valid["axis"])
+        assert actual.shape == expected.shape
+        found[length] = float(np.abs(actual.astype(float) - expected).max(initial=0))
+    return found
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_valid_part_is_right_at_every_length(name: str, mask: bool) -> None:
+    source = padded_case(name)
+    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask)
+    assert "T" not in str([value.type for value in padded.graph.input])
+    for fill in (0.0, 5.0, -300.0, float("nan")):
+        assert max(_differences(source, padded, fill).values()) < 2e-6
+
+
+@pytest.mark.parametrize("name", ["tagger", "attention", "convolutions"])
+def test_verify_knows_the_padding(name: str) -> None:
+    source = padded_case(name)
+    padded = rnnlower.pad(source, max={"T": 40})
+    assert rnnlower.verify(source, padded)
+    for node in padded.graph.node:
+        if node.op_type == "Less":
+            node.op_type = "GreaterOrEqual"
+        if node.op_type in ("LSTM", "GRU", "RNN"):
+            node.input[4] = ""
+    assert not rnnlower.verify(source, padded)
+
+
+def test_a_static_source_is_taken_with_its_axis() -> None:
+    source = padded_case("bidirectional", str(MOST))
+    padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
+    assert max(_differences(padded_case("bidirectional"), padded, 7.0).values()) < 2e-6
+    assert rnnlower.verify(source, padded)
+
+
+def test_two_lengths() -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[1, T, 3] x, float[1, S, 3] m) '
+        "=> (float[1, T, 3] z) { k = Transpose <perm = [0, 2, 1]> (m) w = MatMul (x, k) "
+        "p = Softmax <axis = 2> (w) z = MatMul (p, m) }"
+    )
+    padded = rnnlower.pad(source, max={"T": 9, "S": 7})
+    assert [value.name for value in padded.graph.input] == ["x", "m", "length_T", "length_S"]
+    assert rnnlower.verify(source, padded)
+
+
+REFUSED = {
+    "no rule says what NonZero": "n = NonZero (x) f = Cast <to = 1> (n) z = ReduceSum <keepdims = 0> (f)",
+    "puts something behind the last step": "y = Concat <axis = 0> (x, x) z = ReduceSum <keepdims = 0> (y)",
+    "computed while it runs": "a = ArgMax <axis = 0, keepdims = 0> (x) g = Gather <axis = 0> (x, a) "
+    "z = ReduceSum <keepdims = 0> (g)",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_has_no_rule_is_refused_by_name(reason: str) -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 1, 3] x) => (float z) '
+        f"{{ {REFUSED[reason]} }}"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=reason) as caught:
+        rnnlower.pad(source, max={"T": MOST})
+    assert caught.value.node
+    assert caught.value.remedy
+
+
+def test_time_behind_a_batch_is_refused() -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[2, T, 3] x) => (float[1, 3] z) '
+        "{ s2 = Constant <value_ints = [-1, 3]> () r = Reshape (x, s2) z = ReduceMax <axes = [0]> (r) }"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="folds time behind another axis"):
+        rnnlower.pad(source, max={"T": MOST})
+
+
+@pytest.mark.parametrize(
+    ("most", "words"), [({}, "must name"), ({"T": 1}, "at least 2"), ({"Q": 8}, "no input has")]
+)
+def test_wrong_maxima(most: dict[str, int], words: str) -> None:
+    with pytest.raises(rnnlower.OptionError, match=words):
+        rnnlower.pad(padded_case("mean"), max=most)

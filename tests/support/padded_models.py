@@ -1,0 +1,143 @@
+"""Small models over an open length, one for each way in which padding reaches valid steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+_SIZES = {
+    "W": (2, 12, 3),
+    "R": (2, 12, 3),
+    "F": (1, 12, 3),
+    "K": (1, 12, 3),
+    "P": (6, 4),
+    "C": (4, 3, 3),
+    "D": (4, 3, 2),
+    "E": (3, 4, 3),
+    "V": (3, 3),
+    "s": (3,),
+}
+_LSTM = 'y, h, c = LSTM <hidden_size = 3, direction = "bidirectional"> (x, W, R)'
+
+SEQUENCES: Mapping[str, tuple[str, str]] = {
+    # Each takes x[T, 1, 3].
+    "bidirectional": ("float[T, 2, 1, 3] y", _LSTM),
+    "tagger": (
+        "float[T, 1, 4] z",
+        f"{_LSTM} t = Transpose <perm = [0, 2, 1, 3]> (y) "
+        "n = Constant <value_ints = [0, 0, -1]> () r = Reshape (t, n) z = MatMul (r, P)",
+    ),
+    "final states": ("float[2, 1, 3] h", _LSTM),
+    "forward state": (
+        "float[1, 1, 3] h",
+        "y, h, c = LSTM <hidden_size = 3> (x, F, K)",
+    ),
+    "last step by Gather": (
+        "float[1, 3] z",
+        "i = Constant <value_int = -1> () z = Gather <axis = 0> (x, i)",
+    ),
+    "last steps by Slice": (
+        "float[2, 1, 3] z",
+        "b = Constant <value_ints = [-2]> () e = Constant <value_ints = [9223372036854775807]> () "
+        "a = Constant <value_ints = [0]> () z = Slice (x, b, e, a)",
+    ),
+    "flip": (
+        "float[T, 1, 3] z",
+        "b = Constant <value_ints = [-1]> () e = Constant <value_ints = [-9223372036854775807]> () "
+        "a = Constant <value_ints = [0]> () z = Slice (x, b, e, a, b)",
+    ),
+    "all but the first and the last": (
+        "float[U, 1, 3] z",
+        "b = Constant <value_ints = [1]> () e = Constant <value_ints = [-1]> () "
+        "a = Constant <value_ints = [0]> () z = Slice (x, b, e, a)",
+    ),
+    "mean": ("float[1, 3] z", "z = ReduceMean <axes = [0], keepdims = 0> (x)"),
+    "mean by hand": (
+        "float[1, 3] z",
+        "a = Constant <value_ints = [0]> () s1 = ReduceSum <keepdims = 0> (x, a) n = Shape (x) "
+        "f = Cast <to = 1> (n) i = Constant <value_int = 0> () d = Gather (f, i) z = Div (s1, d)",
+    ),
+    "largest": ("float[1, 3] z", "z = ReduceMax <axes = [0], keepdims = 0> (x)"),
+    "smallest": ("float[1, 3] z", "z = ReduceMin <axes = [0], keepdims = 0> (x)"),
+    "norm": ("float[1, 3] z", "z = ReduceL2 <axes = [0], keepdims = 0> (x)"),
+    "position of the largest": ("int64[1, 1, 3] z", "z = ArgMax <axis = 0> (x)"),
+    "softmax": ("float[T, 1, 3] z", "z = Softmax <axis = 0> (x)"),
+    "log softmax": ("float[T, 1, 3] z", "z = LogSoftmax <axis = 0> (x)"),
+    "sum from the end": (
+        "float[T, 1, 3] z",
+        "a = Constant <value_int = 0> () z = CumSum <reverse = 1> (x, a)",
+    ),
+    "number of steps": ("int64[3] z", "z = Shape (x)"),
+    "positions": (
+        "float[T, 1, 3] z",
+        "n = Shape (x) i = Constant <value_int = 0> () d = Gather (n, i) o = Constant <value_int = 1> () "
+        "r = Range (i, d, o) f = Cast <to = 1> (r) e = Constant <value_ints = [1, 2]> () "
+        "u = Unsqueeze (f, e) z = Add (x, u)",
+    ),
+    "attention": (
+        "float[1, T, 3] z",
+        "q = Transpose <perm = [1, 0, 2]> (x) v = MatMul (q, V) k = Transpose <perm = [0, 2, 1]> (q) "
+        "w = MatMul (v, k) p = Softmax <axis = 2> (w) z = MatMul (p, v)",
+    ),
+    "summed by Einsum": (
+        "float[1, 3, 3] z",
+        'z = Einsum <equation = "tbi,tbj->bij"> (x, x)',
+    ),
+}
+_SPATIAL = {
+    # Each takes x[1, 3, T].
+    "convolution": ("float[1, 4, T] z", "z = Conv <pads = [1, 1]> (x, C)"),
+    "convolutions": (
+        "float[1, 4, T] z",
+        "y = Conv <pads = [1, 1]> (x, C, b) r = Sigmoid (y) z = Conv <pads = [2, 2], dilations = [2]> (r, G)",
+    ),
+    "strided convolution": ("float[1, 4, U] z", "z = Conv <pads = [1, 1], strides = [2]> (x, C)"),
+    "transposed convolution": ("float[1, 4, U] z", "z = ConvTranspose <strides = [2]> (x, E)"),
+    "largest of a window": (
+        "float[1, 3, U] z",
+        "z = MaxPool <kernel_shape = [3], pads = [1, 1], strides = [2]> (x)",
+    ),
+    "mean of a window": (
+        "float[1, 3, T] z",
+        "z = AveragePool <kernel_shape = [3], pads = [1, 1]> (x)",
+    ),
+    "mean of a window with zeros": (
+        "float[1, 3, T] z",
+        "z = AveragePool <kernel_shape = [3], pads = [1, 1], count_include_pad = 1> (x)",
+    ),
+    "mean of all": ("float[1, 3, 1] z", "z = GlobalAveragePool (x)"),
+    "largest of all": ("float[1, 3, 1] z", "z = GlobalMaxPool (x)"),
+    "norm of channels": ("float[1, 3, T] z", "z = InstanceNormalization (x, s, s)"),
+    "zeros at both ends": (
+        "float[1, 4, T] z",
+        "p = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () y = Pad (x, p) z = Conv (y, C)",
+    ),
+}
+MODELS = {**SEQUENCES, **_SPATIAL}
+"""The output and the nodes of each model."""
+
+
+def padded_case(name: str, length: str = "T") -> onnx.ModelProto:
+    """Return the model of this name; its length may be a number."""
+    output, nodes = MODELS[name]
+    shape = f"[1, 3, {length}]" if name in _SPATIAL else f"[{length}, 1, 3]"
+    if length != "T":
+        output = output.replace("T", length).replace("U", "_")
+    return with_weights(f"{_HEAD} main (float{shape} x) => ({output}) {{ {nodes} }}")
+
+
+def with_weights(text: str) -> onnx.ModelProto:
+    """Return the model of the text with weights of the names that it reads."""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    read = {name for node in model.graph.node for name in node.input}
+    for name, shape in {**_SIZES, "b": (4,), "G": (4, 4, 3)}.items():
+        made = {out for node in model.graph.node for out in node.output}
+        if name in read - made:
+            array = rng.normal(0, 0.6, shape).astype(np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
