@@ -129,7 +129,7 @@ class PadLengthsPass(Pass):
                     remedy="make it an input of one such axis, or compute it in the model",
                 )
             if places:
-                found[str(value.name)] = places  # type: ignore[assignment]
+                found[str(value.name)] = places
         missing = sorted(
             self._maxima.keys() - {name for places in found.values() for name in places.values()}
         )

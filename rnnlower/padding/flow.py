@@ -86,6 +86,8 @@ class PadFlow:
         self._origins: dict[ir.Value, ir.Value] = {}
         self._numbers: dict[ir.Value, ir.Value] = {}
         self._sized: set[ir.Value] = set()
+        # Contents that are numbers of the valid steps in the result already.
+        self._ruled: set[ir.Value] = set()
         self._shared: dict[tuple[object, ...], ir.Value] = {}
         self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
         self._lengths, self._worlds = self._make_worlds(maxima, inputs)
@@ -378,10 +380,11 @@ class PadFlow:
 
         if any(self.axes_of(each) or self.origin(each) in self._sized for each in captured(node)):
             raise NoRuleError("has a body that reads values over time")
+        controls = () if node.domain else CONTROLS.get(node.op_type, ())
+        self._fix_controls(node, controls)
         if self._has_contents(node):
             return
         over_time = any(self.axes_of(each) for each in node.inputs)
-        controls = () if node.domain else CONTROLS.get(node.op_type, ())
         numbers = [
             index
             for index, each in enumerate(node.inputs)
@@ -430,9 +433,32 @@ class PadFlow:
             if all(a is not None and np.array_equal(a, b) for a, b in zip(prefixes, contents, strict=True)):
                 if axes := self.varying(out):
                     self.axes[out] = axes
+            elif self._reads_steps(node):
+                # What combines steps that are known combines the valid ones alone.
+                self._ruled.update(node.outputs)
+                return False
             else:
                 self._sized.add(out)
+                if any(each is not None and self.origin(each) in self._ruled for each in node.inputs):
+                    self._ruled.add(out)
         return True
+
+    def _reads_steps(self, node: ir.Node) -> bool:
+        return node.op_type not in ("Shape", "Size") and any(map(self.axes_of, node.inputs))
+
+    def _fix_controls(self, node: ir.Node, controls: Sequence[int]) -> None:
+        """Make constants of shapes and positions that follow from a number of valid steps."""
+        for index in controls:
+            value = node.inputs[index] if index < len(node.inputs) else None
+            if value is None or self.origin(value) not in self._ruled:
+                continue
+            contents, other = self.contents(value), self._other.constant(self.origin(value))
+            if contents is None or other is None or not np.array_equal(contents[0], other):
+                raise NoRuleError("takes a shape from a number of steps and from another open size")
+            emitter = self.emitter_for(node)
+            constant = emitter.constant(contents[0])
+            self._origins[constant] = self.origin(value)
+            node.replace_input_with(index, constant)
 
 
 def _number(dim: int | ir.SymbolicDim | None, others: tuple[int, int]) -> int:
@@ -447,4 +473,5 @@ def _representable(fill: float, dtype: np.dtype[np.generic]) -> float | int | bo
         return fill
     if dtype.kind == "b":
         return fill > 0
-    return int(np.iinfo(dtype).max if fill > 0 else np.iinfo(dtype).min)
+    limits = np.iinfo(dtype.name)  # type: ignore[call-overload]
+    return int(limits.max if fill > 0 else limits.min)

@@ -193,7 +193,7 @@ class Padded:
             yield trial, {name: self._valid(name, array, lengths) for name, array in found.items()}
 
     def _lengths_of(self, feeds: Feeds) -> dict[str, int]:
-        found = {}
+        found: dict[str, int] = {}
         for name, symbol in self.padding.symbols.items():
             length, most = feeds[name].shape[self.padding.inputs[name]], self.padding.max[symbol]
             if not 0 < length <= most or found.setdefault(symbol, length) != length:

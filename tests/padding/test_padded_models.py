@@ -13,7 +13,6 @@ from support.padded_models import MODELS, padded_case, with_weights
 import rnnlower
 
 MOST = 13
-_UNTOUCHED = {"positions"}
 
 
 def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:

@@ -72,6 +72,11 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "a = Constant <value_int = 0> () z = CumSum <reverse = 1> (x, a)",
     ),
     "number of steps": ("int64[3] z", "z = Shape (x)"),
+    "a mask of its own": (
+        "float[T, 1, 3] z",
+        "n = Shape (x) o = ConstantOfShape <value = float[1] {1.0}> (n) a = Constant <value_ints = [0]> () "
+        "d = ReduceSum <keepdims = 1> (o, a) z = Div (x, d)",
+    ),
     "positions": (
         "float[T, 1, 3] z",
         "n = Shape (x) i = Constant <value_int = 0> () d = Gather (n, i) o = Constant <value_int = 1> () "
