@@ -29,6 +29,7 @@ from rnnlower.files.pad_metadata import PadMetadata
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import dim_name
 from rnnlower.padding.flow import PadFlow
+from rnnlower.padding.sizes import NoRuleError, Size
 from rnnlower.passes.base import Pass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
@@ -173,12 +174,22 @@ def _metadata(
                 remedy="let the model give what is computed from it",
             )
         for axis, size in axes.items():
-            outputs[str(value.name)] = {"axis": axis, "size": size.expression()}
+            outputs[str(value.name)] = {"axis": axis, "size": _expression(value, size, flow)}
     return PadMetadata(
         max=dict(maxima),
+        least=flow.least,
         inputs={name: next(iter(places)) for name, places in inputs.items()},
         outputs=outputs,
         lengths={symbol: str(value.name) for symbol, value in flow.given.items()},
         symbols={name: next(iter(places.values())) for name, places in inputs.items()},
         form="mask" if flow.by_mask else "length",
     )
+
+
+def _expression(value: ir.Value, size: Size, flow: PadFlow) -> str:
+    try:
+        return size.expression(flow.least[size.symbol])
+    except NoRuleError as error:
+        raise UnsupportedModelError(
+            f"output {value.name!r} {error}", remedy="choose another maximum"
+        ) from None

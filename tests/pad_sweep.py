@@ -89,7 +89,8 @@ LAYERS: dict[str, str] = {
         "@a = Constant <value_ints = [1, 2]> () @u = Unsqueeze (@g, @a) @y = Add (@x, @u)"
     ),
     "mask of its own": (
-        "@n = Shape (@x) @o = ConstantOfShape <value = float[1] {1.0}> (@n) @a = Constant <value_ints = [0]> () "
+        "@n = Shape (@x) @o = ConstantOfShape <value = float[1] {1.0}> (@n) "
+        "@a = Constant <value_ints = [0]> () "
         "@s = ReduceSum <keepdims = 1> (@o, @a) @y = Div (@x, @s)"
     ),
     "divided by the length": (
@@ -159,9 +160,12 @@ def judge(seed: int) -> tuple[str, bool, str]:
     except rnnlower.UnsupportedModelError as error:
         return "refused", False, f"{names}: {error}"
     (entry,) = (each.value for each in padded.metadata_props if each.key == "rnnlower.pad")
-    outputs, fixed = json.loads(entry)["outputs"], _session(padded)
+    told, fixed = json.loads(entry), _session(padded)
+    outputs = told["outputs"]
     rng, worst, naive, ran = np.random.default_rng([seed, 1]), 0.0, False, 0
     for length in LENGTHS:
+        if length < told["least"]["T"]:
+            continue
         x = rng.normal(size=(length, 1, SIZE)).astype(np.float32)
         try:
             (expected,) = source.run(None, {"x": x})

@@ -16,6 +16,7 @@ class PadMetadata:
 
     Attributes:
         max: The maximum of each length.
+        least: The least of each length: a shorter sequence fills no window of some operator.
         inputs: The axis of time of each input that has one.
         outputs: For each output over time its axis, and its valid size as an expression in the lengths.
         lengths: For each length the input of the model that says it.
@@ -24,6 +25,7 @@ class PadMetadata:
     """
 
     max: Mapping[str, int]
+    least: Mapping[str, int]
     inputs: Mapping[str, int]
     outputs: Mapping[str, Mapping[str, Any]]
     lengths: Mapping[str, str]

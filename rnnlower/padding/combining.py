@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.flow import Axes, NoRuleError, PadFlow, Rule
+from rnnlower.padding.flow import Axes, PadFlow, Rule
+from rnnlower.padding.sizes import NoRuleError
 from rnnlower.timeflow.pointwise import POINTWISE
 
 _ELEMENTWISE = (*POINTWISE, "BiasGelu", "FastGelu")

@@ -19,7 +19,7 @@ from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import captured, default_opset, dim_name
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.padding.sizes import Size
+from rnnlower.padding.sizes import NoRuleError, Size
 from rnnlower.timeflow.flow import located
 from rnnlower.wording import call
 
@@ -45,10 +45,6 @@ _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
 
 
-class NoRuleError(Exception):
-    """A node does with padding what no rule undoes; the message says what."""
-
-
 class PadFlow:
     """A walk through the main graph of a model, which it changes.
 
@@ -61,6 +57,7 @@ class PadFlow:
     Attributes:
         axes: For each value over time, the size of each axis that has one.
         given: For each symbol, the input of the padded model that says how much is valid.
+        least: For each symbol, the least length that fills a window of each operator.
     """
 
     def __init__(
@@ -80,6 +77,7 @@ class PadFlow:
             )
         self.axes: dict[ir.Value, Axes] = {}
         self.given: dict[str, ir.Value] = {}
+        self.least = dict.fromkeys(maxima, 1)
         self._start = next(iter(model.graph))
         self._names = NameSource(names_in(model))
         self._pool = InitializerPool(model, self._names)
@@ -232,6 +230,14 @@ class PadFlow:
         return {axis: self.matched(sizes) for axis, sizes in enumerate(columns) if len(set(sizes)) > 1}
 
     # Actions of the rules.
+
+    def windows(self, size: Size, more: int, stride: int) -> Size:
+        """Return the number of windows; lengths that fill none are below the source's least one."""
+        found = size.via(1, more, stride)
+        if not found.full:
+            raise NoRuleError("reads windows that are longer than the maximum")
+        self.least[size.symbol] = max(self.least[size.symbol], found.first_length()[0])
+        return found
 
     def fill(self, node: ir.Node, index: int, axis: int, fill: float) -> None:
         """Fill the padding of an input on an axis."""
@@ -473,5 +479,5 @@ def _representable(fill: float, dtype: np.dtype[np.generic]) -> float | int | bo
         return fill
     if dtype.kind == "b":
         return fill > 0
-    limits = np.iinfo(dtype.name)  # type: ignore[call-overload]
+    limits = np.iinfo(dtype.name)
     return int(limits.max if fill > 0 else limits.min)

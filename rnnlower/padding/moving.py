@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnnlower.padding.combining import broadcast
-from rnnlower.padding.flow import Axes, NoRuleError, PadFlow, Rule
-from rnnlower.padding.sizes import Size
+from rnnlower.padding.flow import Axes, PadFlow, Rule
+from rnnlower.padding.sizes import NoRuleError, Size
 
 
 def _transpose(flow: PadFlow, node: ir.Node) -> Axes:

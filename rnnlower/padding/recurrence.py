@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.padding.flow import Axes, NoRuleError, PadFlow, Rule
+from rnnlower.padding.flow import Axes, PadFlow, Rule
+from rnnlower.padding.sizes import NoRuleError
 
 _LENGTHS = 4
 

@@ -14,6 +14,10 @@ _FACTORS = range(1, 9)
 _DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
 
 
+class NoRuleError(Exception):
+    """A node does with padding what no rule undoes; the message says what."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Size:
     """The number of valid elements of an axis, as a function of one length.
@@ -54,20 +58,31 @@ class Size:
         table = np.asarray(self.table)
         return [max(int(np.argmax(table > place)), 1) for place in range(self.full)]
 
-    def expression(self) -> str:
-        """Return the size as an expression in the length, which Python and JavaScript-like readers evaluate.
+    def expression(self, least: int = 1) -> str:
+        """Return the size as an expression in the length, from the least length on; below 0 it means 0.
 
         Raises:
-            ValueError: No quotient describes it.
+            NoRuleError: No product of a quotient describes it.
         """
-        lengths: Array = np.arange(len(self.table))
-        table: Array = np.asarray(self.table)
-        for divisor, factor in itertools.product(_DIVISORS, _FACTORS):
-            first = self.full * divisor - factor * lengths[-1]
-            for offset in range(first, first + divisor):
-                if (np.maximum((factor * lengths + offset) // divisor, 0) == table).all():
-                    return _text(self.symbol, factor, int(offset), divisor)
-        raise ValueError(f"no quotient gives the sizes {self.table}")
+        lengths, table = np.arange(least, len(self.table)), np.asarray(self.table[least:])
+        for outer in _FACTORS:
+            rest = int(table[-1]) % outer
+            if ((table - rest) % outer).any():
+                continue
+            inner = _quotient(self.symbol, lengths, (table - rest) // outer)
+            if inner is not None:
+                more = f" + {rest}" if rest else ""
+                return inner if outer == 1 else f"{outer} * ({inner}){more}"
+        raise NoRuleError(f"has sizes that no expression gives: {[*self.table]}")
+
+
+def _quotient(symbol: str, lengths: Array, table: Array) -> str | None:
+    for divisor, factor in itertools.product(_DIVISORS, _FACTORS):
+        first = int(table[-1] * divisor - factor * lengths[-1])
+        for offset in range(first, first + divisor):
+            if (np.maximum((factor * lengths + offset) // divisor, 0) == table).all():
+                return _text(symbol, factor, offset, divisor)
+    return None
 
 
 def _text(symbol: str, factor: int, offset: int, divisor: int) -> str:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.flow import Axes, NoRuleError, PadFlow, Rule
-from rnnlower.padding.sizes import Size
+from rnnlower.padding.flow import Axes, PadFlow, Rule
+from rnnlower.padding.sizes import NoRuleError, Size
 
 
 def _spatial(flow: PadFlow, node: ir.Node) -> Axes:
@@ -37,7 +37,7 @@ def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
         both = width - 1
     if node.attributes.get_int("ceil_mode", 0) and stride != 1:
         raise NoRuleError("takes windows that begin behind the end (ceil_mode)")
-    return size.via(1, both - width + stride, stride)
+    return flow.windows(size, both - width + stride, stride)
 
 
 def _conv(flow: PadFlow, node: ir.Node) -> Axes:

@@ -5,8 +5,9 @@ The padding holds zeros, noise, or large values: the valid part of each output m
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-import re
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,10 +32,12 @@ Feeds = dict[str, Array]
 _LARGE = 1e4
 _PADDINGS = 3
 _PATTERNS = 2
-_EXPRESSION = re.compile(
-    r"\(?((?P<factor>\d+) \* )?(?P<symbol>[^()]+?)( (?P<sign>[+-]) (?P<offset>\d+))?\)?"
-    r"( // (?P<divisor>\d+))?"
-)
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mult: operator.mul,
+    ast.Sub: operator.sub,
+}
 
 
 def padding_of(reference: HeldModel, candidate: HeldModel) -> PadMetadata | None:
@@ -153,10 +156,11 @@ class Padded:
     def _lengths(self) -> list[dict[str, int]]:
         """Return the least length, odd ones, a power of two and its neighbors, and the maximum."""
         columns = []
-        for number, most in enumerate(self.padding.max.values()):
+        for number, (symbol, most) in enumerate(self.padding.max.items()):
+            least = self.padding.least[symbol]
             power = 1 << max(most.bit_length() - 2, 1)
-            chosen = {1, 2, 3, 7, power - 1, power, power + 1, most - 1, most, most * 2 // 3 | 1}
-            column = sorted(length for length in chosen if 0 < length <= most)
+            chosen = {least, least + 1, 3, 7, power - 1, power, power + 1, most - 1, most, most * 2 // 3 | 1}
+            column = sorted(length for length in chosen if least <= length <= most)
             columns.append(column[number:] + column[:number])
         count = max(map(len, columns))
         return [
@@ -236,12 +240,22 @@ class Padded:
 
 def evaluate(expression: str, lengths: Mapping[str, int]) -> int:
     """Return the size that an expression of the metadata gives for these lengths."""
-    match = _EXPRESSION.fullmatch(expression)
-    if match is None or match["symbol"] not in lengths:
-        raise OptionError(f"the size {expression!r} in the metadata is no expression in the lengths")
-    total = int(match["factor"] or 1) * lengths[match["symbol"]]
-    total += int(f"{match['sign'] or '+'}{match['offset'] or 0}")
-    return max(total // int(match["divisor"] or 1), 0)
+    text = expression
+    for symbol in sorted(lengths, key=len, reverse=True):
+        text = text.replace(symbol, f"({lengths[symbol]})")
+    try:
+        return max(_value(ast.parse(text, mode="eval").body), 0)
+    except (SyntaxError, KeyError, TypeError):
+        problem = f"the size {expression!r} in the metadata is no expression in the lengths"
+        raise OptionError(problem) from None
+
+
+def _value(tree: ast.expr) -> int:
+    if isinstance(tree, ast.BinOp):
+        return _OPERATORS[type(tree.op)](_value(tree.left), _value(tree.right))
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
+        return tree.value
+    raise TypeError(f"{tree} is no number")
 
 
 def _filling(array: Array, shape: Sequence[int], way: int, rng: np.random.Generator) -> Array:

@@ -55,6 +55,18 @@ def test_the_valid_part_is_right_at_every_length(name: str, mask: bool) -> None:
         assert max(_differences(source, padded, fill).values()) < 2e-6
 
 
+def test_a_size_may_be_rounded_down() -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[1, 3, T] x) => (float[1, 3, U] z) { '
+        "y = MaxPool <kernel_shape = [2], strides = [2]> (x) z = ConvTranspose <strides = [2]> (y, Q) }"
+    )
+    padded = rnnlower.pad(source, max={"T": 15})
+    told = json.loads(next(each.value for each in padded.metadata_props if each.key == "rnnlower.pad"))
+    assert told["outputs"]["z"]["size"] == "2 * (T // 2)"
+    assert told["least"] == {"T": 2}
+    assert rnnlower.verify(source, padded)
+
+
 @pytest.mark.parametrize("name", ["tagger", "attention", "convolutions"])
 def test_verify_knows_the_padding(name: str) -> None:
     source = padded_case(name)

@@ -140,7 +140,7 @@ def with_weights(text: str) -> onnx.ModelProto:
     model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
     read = {name for node in model.graph.node for name in node.input}
-    for name, shape in {**_SIZES, "b": (4,), "G": (4, 4, 3)}.items():
+    for name, shape in {**_SIZES, "b": (4,), "Q": (3, 3, 2), "G": (4, 4, 3)}.items():
         made = {out for node in model.graph.node for out in node.output}
         if name in read - made:
             array = rng.normal(0, 0.6, shape).astype(np.float32)

@@ -1,0 +1,71 @@
+"""The command `rnnlower pad`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from support.cli_helpers import rnnlower, save
+from support.judge import recurrent_left
+from support.padded_models import padded_case
+
+
+@pytest.fixture
+def tagger(tmp_path: Path) -> Path:
+    return save(padded_case("tagger"), tmp_path)
+
+
+def test_pad_writes_a_verified_model_and_tells_in_json(tagger: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    run = rnnlower("pad", tagger, "-o", out, "--max", "T=20", "--json")
+    assert run.json["max"] == {"T": 20}
+    assert run.json["inputs"] == {"x": 0}
+    assert run.json["outputs"] == {"z": {"axis": 0, "size": "T"}}
+    assert run.json["verification"]["equal"]
+    inputs = {value.name: value.type.tensor_type for value in onnx.load(out).graph.input}
+    assert [dim.dim_value for dim in inputs["x"].shape.dim] == [20, 1, 3]
+    assert inputs["length"].elem_type == onnx.TensorProto.INT64
+
+
+def test_the_table_says_what_is_valid(tmp_path: Path) -> None:
+    source = save(padded_case("strided convolution"), tmp_path)
+    run = rnnlower("pad", source, "-o", tmp_path / "out.onnx", "--max", "T=20", "--mask")
+    assert "(T + 1) // 2" in run.stdout
+    assert "Verified" in run.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("unroll",), ("scan",), ("lower", "--target", "tinygrad", "--on", "none")]
+)
+def test_a_padded_model_can_be_lowered(tagger: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    padded, lowered = tmp_path / "padded.onnx", tmp_path / "lowered.onnx"
+    rnnlower("pad", tagger, "-o", padded, "--max", "T=12")
+    rnnlower(command[0], padded, "-o", lowered, *command[1:])
+    assert recurrent_left(onnx.load(lowered)) == []
+    assert rnnlower("verify", tagger, lowered, "--json").json["equal"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (["--max", "T"], 2),
+        (["--max", "T=1"], 2),
+        (["--max", "Q=9"], 2),
+        (["--max", "T=9", "--max", "T=8"], 2),
+    ],
+)
+def test_wrong_usage(tagger: Path, tmp_path: Path, wrong: list[str], code: int) -> None:
+    rnnlower("pad", tagger, "-o", tmp_path / "out.onnx", *wrong, code=code)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
+    source = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[T, 2] x) => (int64[2, N] z) '
+        "{ [found] z = NonZero (x) }"
+    )
+    run = rnnlower("pad", save(source, tmp_path), "-o", tmp_path / "out.onnx", "--max", "T=9", code=3)
+    assert "'found'" in run.stderr
+    assert "NonZero" in run.stderr
+    assert not (tmp_path / "out.onnx").exists()
