@@ -16,6 +16,7 @@ import rnnlower.passes
 from rnnlower.passes.checking import CHECK
 from rnnlower.passes.converting import CONVERT
 from rnnlower.passes.lifting import LIFT
+from rnnlower.passes.padding import PAD
 from rnnlower.passes.pipeline import PIPELINE
 from rnnlower.passes.steps.work import Step
 from rnnlower.passes.streaming import STREAM
@@ -26,6 +27,7 @@ MARKER = "<!-- What follows is written by docs/passes.py. -->\n"
 PIPELINES: dict[str, Sequence[Step]] = {
     "`unroll`, `scan`, `loop`, `lower`": PIPELINE,
     "`lift`": LIFT,
+    "`pad`": PAD,
     "`stream`": STREAM,
     "`convert`": CONVERT,
     "`check`": CHECK,

@@ -40,7 +40,7 @@ CONTROLS: Mapping[str, Sequence[int]] = {
 }
 """Inputs that are read as shapes and positions: there a size is the maximum; as a number it is the length."""
 
-_FIRST_OPSET = 11
+_FIRST_OPSET = 9
 _OTHER_SIZES = ((29, 31), (37, 41))
 _FEWER_STEPS = (1, 2, 5)
 

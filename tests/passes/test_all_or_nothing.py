@@ -210,6 +210,13 @@ SCANS = """
     }
 """
 
+PADDED = """
+    main (float[T, 2] x) => (float[1, 2] y, int64[2, N] z) {
+        y = ReduceMean <axes = [0]> (x)
+        z = NonZero (x)
+    }
+"""
+
 
 STATES = """
     main (float[1, 4, 5] x, float[4, 1, 3] w) => (float[1, 4, 5] y, float[1, 4, 2] z)
@@ -246,6 +253,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "LiftRecurrentPass": (passes.LiftRecurrentPass, SCANS),
     "LowerRecurrentPass": (lambda: passes.LowerRecurrentPass("scan"), GATED),
     "LowerStateOperatorsPass": (lambda: passes.LowerStateOperatorsPass("scan"), STATES),
+    "PadLengthsPass": (lambda: passes.PadLengthsPass({"T": 8}), PADDED),
     "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),
     "RemoveUnusedPass": (passes.RemoveUnusedPass, UNUSED),
     "ResolveSequencesPass": (passes.ResolveSequencesPass, SEQUENCE),

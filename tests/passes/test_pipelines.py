@@ -22,7 +22,7 @@ from rnnlower.graph import restoring
 from rnnlower.passes import options
 from rnnlower.targets import adapting
 
-FUNCTIONS = ("unroll", "scan", "loop", "lower", "lift", "stream", "convert", "check")
+FUNCTIONS = ("unroll", "scan", "loop", "lower", "lift", "pad", "stream", "convert", "check")
 CONSTANT = """
     <ir_version: 8, opset_import: ["" : 17]>
     main (float[2] x) => (float[2] y)
@@ -88,6 +88,7 @@ def test_pipelines_that_move_no_opset_remember_no_model(
         ("converting", "CONVERT"),
         ("checking", "CHECK"),
         ("lifting", "LIFT"),
+        ("padding", "PAD"),
     ],
 )
 def test_every_step_says_what_the_graph_is_before_and_after(module: str, name: str) -> None:
