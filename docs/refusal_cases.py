@@ -36,7 +36,7 @@ from refusal_models import (
 from refusal_quantization import QUANTIZATION
 from refusal_quantized import QUANTIZED
 from refusal_states import STATES
-from refusal_streams import STREAMS
+from refusal_streams import PADDING, STREAMS
 from refusal_targets import TARGET_FILES, TARGETS
 
 FLOAT, UINT8, INT32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT32
@@ -293,6 +293,7 @@ CASES = {
     "Benchmarks": BENCHMARKS,
     "Streams": STREAMS,
     "Quantization": QUANTIZATION,
+    "Padding": PADDING,
 }
 
 CALLS = [

@@ -1,4 +1,4 @@
-"""Models that cannot be streamed."""
+"""Models that cannot be streamed, or padded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from onnx import ModelProto, TensorProto, helper
 from refusal_models import Case, branches, insert, lens, node, rename_input, set_attribute, text, then, x
 
 STREAM = "stream model.onnx -o out.onnx"
+PAD = "pad model.onnx -o out.onnx --max T=8"
 
 
 def before(*nodes_: object) -> object:
@@ -102,4 +103,21 @@ STREAMS = [
     ),
     Case("forms of what stays", f"{STREAM} --gates separate"),
     Case("a strategy and a target", f"{STREAM} --strategy unroll --target tract"),
+]
+
+PADDING = [
+    Case("a length that no input has", PAD, x(TensorProto.FLOAT, 5, 1, 3)),
+    Case(
+        "an operator without a rule",
+        PAD,
+        then(
+            x(TensorProto.FLOAT, "T", 1, 3),
+            before(
+                node("NonZero", ["X"], ["n"], name="positions"),
+                node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+                node("ReduceSum", ["f"], ["m"], keepdims=0),
+                node("Sub", ["X", "m"], ["x"]),
+            ),
+        ),
+    ),
 ]

@@ -103,6 +103,8 @@ def _lifted_nodes(nodes: Sequence[LiftedNode]) -> Table:
         row = (str(node.op_type), str(node.direction), str(node.hidden_size))
         table.add_row(node.name, node.path or "main graph", node.form, *row)
     return table
+
+
 def print_padding(
     report: PadReport, verification: VerificationResult | None, *, verbose: bool = False
 ) -> None:

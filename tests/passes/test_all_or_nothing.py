@@ -211,9 +211,9 @@ SCANS = """
 """
 
 PADDED = """
-    main (float[T, 2] x) => (float[1, 2] y, int64[2, N] z) {
+    main (float[T, 2] x) => (float[1, 2] y, float[T, 2] z) {
         y = ReduceMean <axes = [0]> (x)
-        z = NonZero (x)
+        z = Softmax <axis = 0> (x)
     }
 """
 

@@ -10,6 +10,8 @@ from onnx import numpy_helper
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 _SIZES = {
+    "B": (2, 24),
+    "B": (2, 24),
     "W": (2, 12, 3),
     "R": (2, 12, 3),
     "F": (1, 12, 3),
@@ -21,7 +23,7 @@ _SIZES = {
     "V": (3, 3),
     "s": (3,),
 }
-_LSTM = 'y, h, c = LSTM <hidden_size = 3, direction = "bidirectional"> (x, W, R)'
+_LSTM = 'y, h, c = LSTM <hidden_size = 3, direction = "bidirectional"> (x, W, R, B)'
 
 SEQUENCES: Mapping[str, tuple[str, str]] = {
     # Each takes x[T, 1, 3].
