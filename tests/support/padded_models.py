@@ -11,7 +11,6 @@ from onnx import numpy_helper
 _HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 _SIZES = {
     "B": (2, 24),
-    "B": (2, 24),
     "W": (2, 12, 3),
     "R": (2, 12, 3),
     "F": (1, 12, 3),
