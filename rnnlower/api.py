@@ -39,7 +39,9 @@ from rnnlower.recurrent.node import Semantics
 if TYPE_CHECKING:
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.checking import CheckReport
-    from rnnlower.passes.reports import LiftReport, PadReport, QuantizeReport, Report, StreamReport
+    from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
+    from rnnlower.quantizing.calibrating import Calibration
+    from rnnlower.quantizing.quantize import QuantizeReport
     from rnnlower.targets.misfits import Misfit
 
 
