@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -56,7 +57,9 @@ HELP = {
     "strict": "Whether ops of the rest of the model that do not fit the target are an error.",
     "native": "``keep``: keep the runtime's own operators, as they are or adapted, wherever it computes them "
     "correctly. ``lower``: replace them all. ``auto``: keep those that are faster than primitives.",
-    "chunk": "Time steps per call; ``None``: any number of them, different in each call.",
+    "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, different "
+    "in each call.",
+    "rate": "Time steps per second.",
     "time_axes": "Time axes of inputs, ``{name: axis}``, where they do not follow from the recurrent nodes.",
     "allow_delay": "Accept convolutions that look ahead, at the price of a delay.",
     "strategy": "``unroll``, ``scan`` or ``loop``: lower the recurrent nodes of the chunk, too. ``none``: "
@@ -334,11 +337,42 @@ class LowerOptions(LoweringOptions):
 class StreamOptions(RecurrentOptions):
     """The options of `rnnlower.stream`."""
 
-    chunk: int | None = 1
+    chunk: int | str | None = 1
+    rate: float | None = None
     time_axes: Mapping[str, int] | None = None
     allow_delay: bool = False
     strategy: str = "none"
     target: str | os.PathLike[str] | None = None
+
+    @functools.cached_property
+    def steps(self) -> int | None:
+        """The time steps per call; ``None``: any number."""
+        if not isinstance(self.chunk, str):
+            if self.rate is not None:
+                raise OptionError(
+                    f"{wording.option('rate')} is for a chunk in ms or s",
+                    remedy=f"leave it out, or give a duration ({wording.option('chunk', '10ms')})",
+                )
+            return self.chunk
+        unit = "ms" if self.chunk.endswith("ms") else "s"
+        try:
+            seconds = float(self.chunk.removesuffix(unit)) / (1000 if unit == "ms" else 1)
+        except ValueError:
+            raise OptionError(
+                f"{wording.option('chunk')} is {self.chunk!r}; it must be a number of time steps, a duration as "
+                "10ms, or any"
+            ) from None
+        if self.rate is None:
+            raise OptionError(
+                f"a chunk of {self.chunk} has a number of steps that follows from a rate",
+                remedy=f"say how many steps a second has ({wording.option('rate', 16000)})",
+            )
+        steps = seconds * self.rate
+        if steps < 1 or not math.isclose(steps, round(steps)):
+            raise OptionError(
+                f"{self.chunk} at {self.rate:g} steps a second are {steps:g} steps; they must be whole"
+            )
+        return round(steps)
 
     @property
     def lowers(self) -> bool:
@@ -358,6 +392,7 @@ class StreamOptions(RecurrentOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.steps  # noqa: B018  # Refuse a chunk that is no number of steps.
         check_choice("the strategy is", self.strategy, ("none", "unroll", "scan", "loop"))
         if self.runtime is not None and self.strategy != "none":
             raise OptionError("a target chooses the strategy itself: leave out one of the two")

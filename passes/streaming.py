@@ -47,7 +47,7 @@ def stream_model(model: ir.Model, options: StreamOptions) -> StreamReport:
     work = run(STREAM, StreamWork(model, options))
     outputs = {name: track.axis for name, track in work.analysis.outputs.items()}
     return StreamReport(
-        options.chunk,
+        options.steps,
         work.analysis.axes,
         outputs,
         work.analysis.delay,
@@ -82,7 +82,7 @@ def _stream(work: StreamWork) -> None:
     """
     work.options.tell("following time")
     options = work.options
-    streaming = StreamPass(options.chunk, options.time_axes, options.allow_delay)
+    streaming = StreamPass(options.steps, options.time_axes, options.allow_delay)
     streaming(work.model, work.facts)
     assert streaming.analysis is not None
     work.analysis, work.states = streaming.analysis, streaming.states

@@ -147,8 +147,12 @@ OPTIONS = {
         "(auto), wherever they are right (keep), or never (lower).",
     ),
     "chunk": Flag(
-        STREAMING, "--chunk K|any", "Time steps a call; any: another number in each.", read=parse_chunk
+        STREAMING,
+        "--chunk K|10ms|any",
+        "Time steps a call, or their duration at --rate; any: another number in each.",
+        read=parse_chunk,
     ),
+    "rate": Flag(STREAMING, "--rate HZ", "Time steps a second, such as 16000 samples.", float, least=0.0),
     "time_axes": Flag(
         STREAMING,
         "--time-axis INPUT:AXIS",

@@ -116,13 +116,9 @@ def parse_axes(options: list[str] | None) -> dict[str, int]:
     return axes
 
 
-def parse_chunk(chunk: str) -> int | None:
-    """Time steps a call; ``None``: any number of them."""
-    if chunk == "any":
-        return None
-    if not chunk.isdecimal():
-        raise OptionError(f"--chunk {chunk!r} is neither a number of time steps nor any")
-    return int(chunk)
+def parse_chunk(chunk: str) -> int | str | None:
+    """Time steps a call; ``None``: any number of them; a text: a duration."""
+    return None if chunk == "any" else int(chunk) if chunk.isdecimal() else chunk
 
 
 def check_external_data(mode: str) -> None:

@@ -1,0 +1,45 @@
+"""`stream --chunk 10ms --rate 16000`: a chunk given by its duration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from support.cli_helpers import rnnlower, save
+from support.small_models import recurrent_model
+
+
+def streamed(tmp_path: Path, *options: str) -> object:
+    """Return the chunk in the metadata of the result."""
+    out = tmp_path / "out.onnx"
+    rnnlower("stream", save(recurrent_model(), tmp_path), "-o", out, *options)
+    (entry,) = (each.value for each in onnx.load(out).metadata_props if each.key == "rnnlower.stream")
+    return json.loads(entry)["chunk"]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "rate", "steps"), [("10ms", "400", 4), ("0.5s", "6", 3), ("12.5ms", "80", 1), ("3", None, 3)]
+)
+def test_a_duration_is_a_number_of_steps(tmp_path: Path, chunk: str, rate: str | None, steps: int) -> None:
+    assert streamed(tmp_path, "--chunk", chunk, *(["--rate", rate] if rate else [])) == steps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--chunk", "10ms"], "a chunk of 10ms has a number of steps that follows from a rate; say how many"),
+        (["--chunk", "10ms", "--rate", "16010"], "160.1 steps; they must be whole"),
+        (["--chunk", "0ms", "--rate", "16000"], "they must be whole"),
+        (["--chunk", "4", "--rate", "16000"], "--rate is for a chunk in ms or s; leave it out"),
+        (
+            ["--chunk", "all"],
+            "--chunk is 'all'; it must be a number of time steps, a duration as 10ms, or any",
+        ),
+    ],
+)
+def test_a_chunk_that_is_no_number_of_steps(tmp_path: Path, options: list[str], message: str) -> None:
+    model = save(recurrent_model(), tmp_path)
+    run = rnnlower("stream", model, "-o", tmp_path / "out.onnx", *options, code=2)
+    assert message in run.stderr
