@@ -57,8 +57,8 @@ HELP = {
     "strict": "Whether ops of the rest of the model that do not fit the target are an error.",
     "native": "``keep``: keep the runtime's own operators, as they are or adapted, wherever it computes them "
     "correctly. ``lower``: replace them all. ``auto``: keep those that are faster than primitives.",
-    "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, different "
-    "in each call.",
+    "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, "
+    "different in each call.",
     "rate": "Time steps per second.",
     "time_axes": "Time axes of inputs, ``{name: axis}``, where they do not follow from the recurrent nodes.",
     "allow_delay": "Accept convolutions that look ahead, at the price of a delay.",
@@ -187,6 +187,7 @@ class LoweringOptions(RecurrentOptions):
     control_flow: str | None = None
     strict: bool = False
     native: Native = "auto"
+    max: Mapping[str, int] | None = None
 
     @property
     def folds(self) -> bool:
@@ -303,6 +304,7 @@ class UnrollOptions(LoweringOptions):
     target: None = field(default=None, init=False)
     strict: bool = field(default=False, init=False)
     native: Native = field(default="auto", init=False)
+    max: None = field(default=None, init=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -314,6 +316,7 @@ class ScanOptions(LoweringOptions):
     target: None = field(default=None, init=False)
     strict: bool = field(default=False, init=False)
     native: Native = field(default="auto", init=False)
+    max: None = field(default=None, init=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -359,8 +362,8 @@ class StreamOptions(RecurrentOptions):
             seconds = float(self.chunk.removesuffix(unit)) / (1000 if unit == "ms" else 1)
         except ValueError:
             raise OptionError(
-                f"{wording.option('chunk')} is {self.chunk!r}; it must be a number of time steps, a duration as "
-                "10ms, or any"
+                f"{wording.option('chunk')} is {self.chunk!r}; it must be a number of time steps, a "
+                "duration such as 10ms, or any"
             ) from None
         if self.rate is None:
             raise OptionError(

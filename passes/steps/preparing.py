@@ -47,6 +47,16 @@ def find_opset(work: LoweringWork) -> None:
         )
 
 
+def pad(work: LoweringWork) -> None:
+    """Fix the length at a maximum.
+
+    Before: a model of any length. After: one of the maximal length, which takes the length as an input.
+    """
+    from rnnlower.passes.pad_lengths import PadLengthsPass
+
+    PadLengthsPass(work.options.max or {})(work.model, work.facts)
+
+
 @contract(ensures=[nodes_are_there])
 def select_nodes(work: LoweringWork) -> None:
     """Mark the nodes to be lowered.

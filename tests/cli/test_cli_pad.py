@@ -69,3 +69,13 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
     assert "'found'" in run.stderr
     assert "NonZero" in run.stderr
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_lower_pads_first(tagger: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    target = ("--target", "tinygrad", "--on", "none")
+    run = rnnlower("lower", tagger, "-o", out, *target, "--max", "T=12", "--json")
+    assert run.json["verification"]["equal"]
+    assert recurrent_left(onnx.load(out)) == []
+    assert "length" in {value.name for value in onnx.load(out).graph.input}
+    assert "rnnlower.pad" in {entry.key for entry in onnx.load(out).metadata_props}
