@@ -284,8 +284,10 @@ class PadFlow:
             if self.by_mask:
                 total = emitter.with_axes("ReduceSum", given, [0, 1], keepdims=0)
                 given = emitter.reshape(emitter.cast(total, ir.DataType.INT64), [1])
-            table = emitter.constant(np.array(size.table, np.int64))
-            self._shared[key] = given if size.is_length else emitter.op("Gather", table, given, axis=0)
+            if not size.is_length:
+                table = emitter.constant(np.array(size.table, np.int64))
+                given = emitter.op("Gather", table, given, axis=0)
+            self._shared[key] = given
             self.place(emitter, None)
         if dtype is None:
             return self._shared[key]

@@ -210,13 +210,15 @@ def test_frames_before_a_stream_that_is_late(late: str, chunk: int) -> None:
     stream(text, chunk, time_axes={"X": 2}, allow_delay=True)
 
 
-@pytest.mark.parametrize("allow_delay", [False, True])
-def test_frames_behind_the_last_one_are_refused(allow_delay: bool) -> None:
+def test_frames_behind_the_last_one_are_refused_or_left_out() -> None:
     text = """
         main (float[1, 4, T] X) => (float[1, 4, S] Y) <int64[6] behind = {0, 0, 0, 0, 0, 1}>
         { Y = Pad (X, behind) }
     """
-    assert "which a stream never reaches" in refusal(text, time_axes={"X": 2}, allow_delay=allow_delay)
+    assert "which a stream never reaches" in refusal(text, time_axes={"X": 2}, allow_delay=False)
+    metadata = stream(text, time_axes={"X": 2}, allow_delay=True).metadata_props
+    (entry,) = (each.value for each in metadata if each.key == "rnnlower.stream")
+    assert json.loads(entry)["unreached"] == {"Y": 1}
 
 
 def test_valid_convolutions_and_the_last_state() -> None:
