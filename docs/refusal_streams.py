@@ -52,6 +52,27 @@ STREAMS = [
     ),
     Case("an operator that nothing is known of", STREAM, before(node("Einstein", ["X"], ["x"], name="odd"))),
     Case("a convolution that looks ahead", STREAM, conv(1, 1)),
+    Case(
+        "a reflected start that is longer than a chunk",
+        STREAM,
+        before(
+            node("Constant", [], ["pads"], value_ints=[2, 0, 0, 0, 0, 0]),
+            node("Pad", ["X", "pads"], ["x"], name="mirror", mode="reflect"),
+        ),
+    ),
+    Case(
+        "a start that is reflected, for chunks of any length",
+        f"{STREAM} --chunk any",
+        before(
+            node("Constant", [], ["pads"], value_ints=[2, 0, 0, 0, 0, 0]),
+            node("Pad", ["X", "pads"], ["x"], name="mirror", mode="reflect"),
+        ),
+    ),
+    Case(
+        "a spectrum of the whole sequence",
+        f"{STREAM} --time-axis X:0",
+        before(node("DFT", ["X"], ["z"], name="dft", axis=0), node("ReduceSum", ["z"], ["x"], keepdims=1)),
+    ),
     Case("a stride that the chunk does not fit", STREAM, conv(2, 0, stride=2)),
     Case(
         "strides that leave no chunk",

@@ -24,7 +24,7 @@ CHUNKS = (1, 2, 5)
 
 def outcome(stack: Stack, seed: int, chunk: int) -> tuple[str, str]:
     """Return ``right``, ``refused``, or what is wrong."""
-    needs_other = chunk % stack.stride != 0
+    needs_other = not stack.fits(chunk)
     try:
         streamed = rnnlower.stream(stack.model, chunk=chunk)
     except rnnlower.RnnLowerError as error:
@@ -40,7 +40,7 @@ def outcome(stack: Stack, seed: int, chunk: int) -> tuple[str, str]:
 
 def outcome_at_a_delay(stack: Stack, seed: int, chunk: int) -> tuple[str, str]:
     """Return the same where convolutions may look ahead: what is not refused must be right."""
-    if not stack.couples or chunk % stack.stride or not LOOKS_AHEAD.issuperset(stack.couples):
+    if not stack.couples or not stack.fits(chunk) or not LOOKS_AHEAD.issuperset(stack.couples):
         return "not at a delay", ""
     try:
         streamed = rnnlower.stream(stack.model, chunk=chunk, allow_delay=True)
@@ -53,8 +53,8 @@ def outcome_at_a_delay(stack: Stack, seed: int, chunk: int) -> tuple[str, str]:
 
 def need(stack: Stack, seed: int, chunk: int) -> str:
     """Return the reason why a stack must be refused, or ``NOT SHOWN``."""
-    if chunk % stack.stride:
-        return "the chunk is no multiple of the stride"
+    if not stack.fits(chunk):
+        return "the chunk does not fit the stride, or a reflected start"
     last = ", of the steps whose last one it gives" if stack.gives_last else ""
     every = with_every_step(stack)
     if looks_ahead(every, seed):

@@ -147,6 +147,10 @@ def may_be_sizes(content: Array | ir.TensorProtocol) -> bool:
     return content.size <= _INFERENCE_ELEMENTS and dtype.kind in _KINDS
 
 
+_DEFAULTS: Mapping[str, Mapping[str, ir.Attr]] = {"STFT": {"onesided": ir.AttrInt64("onesided", 1)}}
+"""Default values that the inference of onnx mistakes for others."""
+
+
 def infer(
     node: ir.Node,
     types: Sequence[ir.TypeProtocol | None],
@@ -179,7 +183,8 @@ def infer(
     if op_type in _ENDED_BY_NEGATIVE and any(isinstance(dim, int) and dim < 0 for dim in shapes[0] or ()):
         raise below_zero()
     attributes = []
-    for attribute in node.attributes.values():
+    left_out = {} if domain else _DEFAULTS.get(op_type, {})
+    for attribute in {**left_out, **node.attributes}.values():
         if attribute.is_ref() or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             return unknown
         attributes.append(ir.serde.serialize_attribute(attribute).SerializeToString())

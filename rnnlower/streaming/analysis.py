@@ -13,7 +13,7 @@ from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.timeflow.axes import fixed_steps, samples
-from rnnlower.timeflow.edits import Edit
+from rnnlower.timeflow.edits import Cached, Edit
 from rnnlower.timeflow.flow import Flow, located
 from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, fix_batch
@@ -61,6 +61,11 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
     plans = [_analyze(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
     few, more = plans[0], plans[-1]
     remedy = f"say how long a chunk is ({option('chunk', 'K')})"
+    if chunk is None and any(isinstance(edit, Cached) and edit.repeats for edit in few.edits):
+        # Whatever is reflected must be in the first chunk.
+        raise UnsupportedModelError(
+            "reflects the first frames, which a chunk may be too short for", remedy=remedy
+        )
     if chunk is None and steps is not None:
         raise OptionError(f"the model has {steps} time steps, not any number", remedy=remedy)
     if [_key(edit) for edit in few.edits] != [_key(edit) for edit in more.edits] or few.delay != more.delay:
@@ -92,22 +97,23 @@ def _analyze(
     What no chunk can change is told first, and of the chunk everything at once.
     """
     needs: list[ChunkError] = []
-    multiple, size = 1, min(chunk, steps or chunk)
+    multiple, least, size = 1, 1, min(chunk, steps or chunk)
     analysis = None
     while analysis is None and (steps is None or size <= steps):
         try:
             analysis = _follow(model, axes, steps, size, allow_delay=allow_delay)
         except ChunkError as error:
             needs.append(error)
-            size = multiple = math.lcm(multiple, error.steps)
+            multiple, least = math.lcm(multiple, error.steps), max(least, error.least)
+            size = -(-least // multiple) * multiple
         except CoupledError as error:
             if needs and error.remedy:
-                error.problem += f"; and {_needs(model, needs)}, so that the chunk {_must_be(multiple)}"
-                error.remedy += f"; ask for such a chunk as well ({option('chunk', multiple)})"
+                error.problem += f"; and {_needs(model, needs)}, so that the chunk {_must_be(multiple, size)}"
+                error.remedy += f"; ask for such a chunk as well ({option('chunk', size)})"
             raise _refusal(model, error) from error
     ends = analysis is not None and steps is not None and not analysis.outputs
     if needs:
-        raise _misfit(model, needs, multiple, steps, ends) from needs[0]
+        raise _misfit(model, needs, multiple, size, steps, ends) from needs[0]
     assert analysis is not None
     if steps is not None and chunk > steps:
         raise OptionError(f"a chunk of {chunk} is longer than the model's {steps} time steps")
@@ -144,16 +150,28 @@ def _refusal(model: ir.Model, error: CoupledError) -> UnsupportedModelError:
 
 
 def _misfit(
-    model: ir.Model, needs: list[ChunkError], multiple: int, steps: int | None, ends: bool
+    model: ir.Model, needs: list[ChunkError], multiple: int, size: int, steps: int | None, ends: bool
 ) -> UnsupportedModelError:
-    """Return the error of a chunk that does not fit the nodes, with one that does, if there is any."""
-    what, remedy = f"the chunk {_must_be(multiple)}", f"ask for one ({option('chunk', multiple)})"
-    if steps is not None and (multiple > steps or (ends and steps % multiple)):
-        what = f"no chunk fits: it {_must_be(multiple)}"
+    """Return the error of a chunk that does not fit the nodes, with one that does, if there is any.
+
+    Args:
+        model: The model.
+        needs: What the nodes need.
+        multiple: A chunk must be a multiple of this.
+        size: The smallest chunk that fits all of them.
+        steps: The time steps of the model, if their number is fixed.
+        ends: Whether all outputs are final states, so that the chunk must divide the steps.
+    """
+    must = _must_be(multiple, size)
+    while ends and steps is not None and size < steps and steps % size:
+        size += multiple
+    what, remedy = f"the chunk {must}", f"ask for one ({option('chunk', size)})"
+    if steps is not None and (size > steps or (ends and steps % size)):
+        what = f"no chunk fits: it {must}"
         remedy = f"export it for a multiple of {multiple} steps, or for any number"
     if ends:
         what += f" that divides the model's {steps}, as all outputs are final states"
-    elif steps is not None and multiple > steps:
+    elif steps is not None and size > steps:
         what += f", and the model has {steps}"
     first = located(model, needs[0].at)
     nodes = _needs(model, needs).removeprefix(f"{first.label} ")
@@ -164,8 +182,8 @@ def _needs(model: ir.Model, needs: list[ChunkError]) -> str:
     return " and ".join(f"{located(model, each.at).label} {each.problem}" for each in needs)
 
 
-def _must_be(multiple: int) -> str:
-    return f"must be a multiple of {multiple} steps"
+def _must_be(multiple: int, size: int) -> str:
+    return f"must be a multiple of {multiple} steps" + f", at least {size}" * (size != multiple)
 
 
 def _finish(

@@ -170,7 +170,7 @@ class StreamRewriter:
         value = outputs[edit.index] if edit.node is None else edit.node.inputs[edit.index]
         assert value is not None
         start = edit.start.tobytes() if isinstance(edit.start, np.ndarray) else edit.start
-        key = (value, edit.axis, edit.cache, edit.drop, start, edit.calls)
+        key = (value, edit.axis, edit.cache, edit.drop, start, edit.calls, edit.repeats, edit.repeated)
         if key not in self._shared or edit.node is None:
             self._shared[key] = self._with_cache(edit, value)
         if edit.node is not None:
@@ -184,7 +184,8 @@ class StreamRewriter:
     def _with_cache(self, edit: Cached, value: ir.Value) -> ir.Value:
         state, out = self._state(f"{edit.value.name}_cache", edit.dtype, edit.shape, edit.start)
         emitter = self._emitter(value, f"{edit.value.name}_cache")
-        joined = emitter.concat([state, value], edit.axis)
+        front = self._with_repeated(edit, emitter, state, value) if edit.repeats else state
+        joined = emitter.concat([front, value], edit.axis)
         last = emitter.slice(joined, [-edit.cache], [np.iinfo(np.int64).max], [edit.axis])
         front = joined
         if edit.drop:
@@ -194,6 +195,18 @@ class StreamRewriter:
         self._place(emitter, value.producer())
         self._hand_out(last, out, state, edit.calls)
         return front
+
+    def _with_repeated(self, edit: Cached, emitter: Emitter, state: ir.Value, value: ir.Value) -> ir.Value:
+        """Emit the state whose last frames repeat frames of the first chunk, in the call that has this."""
+        reflects = edit.repeats == "reflect"
+        first = emitter.slice(value, [int(reflects)], [edit.repeated * reflects + 1], [edit.axis])
+        first = emitter.flip(first, edit.axis) if reflects else first
+        is_later, cut = self._is_ready(edit.calls + 1), edit.cache - edit.repeated
+        if not cut:
+            return emitter.op("Where", is_later, state, first, since=9)
+        front = emitter.slice(state, [0], [cut], [edit.axis])
+        last = emitter.slice(state, [cut], [edit.cache], [edit.axis])
+        return emitter.concat([front, emitter.op("Where", is_later, last, first, since=9)], edit.axis)
 
     def _sum(self, edit: Summed) -> None:
         node = edit.node

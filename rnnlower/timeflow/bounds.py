@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.timeflow.convolutions import frames_by_indices
 from rnnlower.timeflow.edits import Bypassed, Replaced, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
 from rnnlower.timeflow.pointwise import cut_to_chunk, refuse_latest, together
@@ -84,6 +85,9 @@ def _gather(flow: Flow, node: ir.Node) -> Outcome:
     track = moved_track(flow, node)
     if axis != track.axis:
         return track.at(track.axis + (width - 1 if axis < track.axis else 0))
+    framed = frames_by_indices(flow, node, axis)
+    if framed is not None:
+        return framed
     place = flow.content(node.inputs[1])
     if place is None or place.size != 1:
         raise CoupledError("picks steps of the sequence")
@@ -168,13 +172,21 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     if not before and not after:
         return track
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
-    if mode != "constant" or min(before, after) < 0 or fill is None:
-        raise CoupledError("pads the sequence with its own frames, or with values that are not constant")
+    if mode == "wrap" or min(before, after) < 0 or fill is None:
+        raise CoupledError("pads the sequence with its last frames, or with values that are not constant")
     if track.is_folded:
         raise CoupledError("pads an axis in which time is folded")
     pads[where] = pads[where + len(axes)] = 0
     flow.set_ints(node, name, 1, pads)
     later = track.longer(before + after)
+    if mode != "constant" and before:
+        needed = before + 1 if mode == "reflect" else 1
+        flow.require_frames(node, track, needed, f"reflects {before} frames at the start")
+        track, calls = flow.wait(node, 0)
+        if not calls:
+            return later.with_(lag=-before, fill=mode)
+        flow.cache(node, 0, track.with_(fill=mode), before, 0.0, calls=calls, repeated=before)
+        return later.with_(lag=track.lag, fill=0.0)
     return _in_front(flow, node, 0, later, before, fill) if before else later
 
 

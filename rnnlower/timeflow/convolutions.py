@@ -1,12 +1,14 @@
-"""Convolutions and pooling: windows over time keep the frames that the next chunk still needs."""
+"""Convolutions, pooling, frames of samples: windows over time keep what the next chunk still needs."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import onnx_ir as ir
 
+from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.tracks import CoupledError, Track
 
@@ -54,7 +56,53 @@ def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
         raise CoupledError("has windows over an axis in which time is folded")
     if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0) and window.left:
         raise CoupledError("averages fewer frames at the start of the sequence: its pads do not count")
+    if window.left or window.right:
+        pads = list(node.attributes.get_ints("pads", ()))
+        place = track.axis - 2
+        pads[place] = pads[place + len(pads) // 2] = 0
+        flow.set_ints(node, "pads", None, pads)
     return _cached(flow, node, window, track, pad)
+
+
+def _stft(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle an STFT: its frames are windows over the samples."""
+    track = flow.tracked(node)
+    if any(map(flow.streams, node.inputs[1:])):
+        raise CoupledError("has a parameter that follows from the stream")
+    hop, _ = flow.ints(node, "frame_step", 1) or ([], [])
+    length, _ = flow.ints(node, "frame_length", 3) or ([math.prod(flow.shape(node, 2))], [])
+    if track.axis != 1 or track.is_folded:
+        raise CoupledError("takes frames of an axis that is not the time axis")
+    return _cached(flow, node, _Window(length[0], 1, hop[0], 0, 0), track, 0.0)
+
+
+def frames_by_indices(flow: Flow, node: ir.Node, axis: int) -> Track | None:
+    """Return the track of frames that a Gather takes by constant indices, if that is what it does.
+
+    Indices that are the same for each frame but for a step make windows over the samples.
+    """
+    track, places = flow.tracked(node), flow.content(node.inputs[1])
+    if places is None or places.ndim != 2 or axis != track.axis or track.is_folded:
+        return None
+    # A matrix of one step and one dilation is that of frames either way: those of samples nearby.
+    for over in (0, 1) if np.ptp(places[0]) <= np.ptp(places[:, 0]) else (1, 0):
+        frames = places if over == 0 else places.T
+        count, kernel = frames.shape
+        hop = int(frames[1, 0] - frames[0, 0]) if count > 1 else kernel
+        dilation = int(frames[0, 1] - frames[0, 0]) if kernel > 1 else 1
+        pattern = hop * np.arange(count)[:, None] + dilation * np.arange(kernel)
+        if hop < 1 or dilation < 1 or not np.array_equal(frames, pattern):
+            continue
+        window = _Window(kernel, dilation, hop, 0, 0)
+        # Samples at the end that no frame takes.
+        window = dataclasses.replace(window, right=min((count - 1) * hop + window.span - track.size, 0))
+        found = _cached(flow, node, window, track, 0.0)
+        if found.frames != count:
+            return None
+        of_chunk = pattern[: found.chunk].astype(places.dtype)
+        flow.edits.append(Replaced(node, 1, of_chunk if over == 0 else of_chunk.T))
+        return found.at(axis + over)
+    return None
 
 
 def _over_frames(flow: Flow, node: ir.Node) -> Track:
@@ -86,7 +134,7 @@ def _over_time(flow: Flow, node: ir.Node, track: Track) -> _Window:
     return window
 
 
-def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float) -> Outcome:
+def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float) -> Track:
     span, stride, left = window.span, window.stride, window.left
     flow.require_multiple(node, track, stride, f"moves by {stride} frames")
     calls = 0
@@ -99,14 +147,9 @@ def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float
         flow.ahead[node] = later * stride - max(lag, 0)
     if kept:
         start: float | np.ndarray = pad
-        if lag < 0 and track.fill != pad:
+        if lag < 0 and not isinstance(track.fill, str) and track.fill != pad:
             start = _mixed(flow, node, track, pad, kept)
-        flow.cache(node, 0, track, kept, start, more=span - stride, calls=calls)
-    if left or window.right:
-        pads = list(node.attributes.get_ints("pads", ()))
-        count = len(pads) // 2
-        pads[track.axis - 2] = pads[track.axis - 2 + count] = 0
-        flow.set_ints(node, "pads", None, pads)
+        flow.cache(node, 0, track, kept, start, more=span - stride, calls=calls, repeated=-min(lag, 0))
     more = window.right - span + stride
     if node.attributes.get_int("ceil_mode", 0):
         # The last window may end after the sequence, but does not begin there.
@@ -162,4 +205,5 @@ WINDOWS: dict[str, Rule] = {
     "ConvTranspose": _transposed,
     "LpPool": _pool,
     "MaxPool": _pool,
+    "STFT": _stft,
 }

@@ -27,6 +27,9 @@ class Cached:
         value: What the state is of, which names it.
         dtype: Its type.
         calls: Number of calls before the first real frame; until then nothing is kept.
+        repeats: Whether frames of the first chunk are the last ones before it: the next ones in reversed
+            order (``reflect``), the first one (``edge``), or none ("").
+        repeated: The number of these.
     """
 
     node: ir.Node | None
@@ -39,6 +42,8 @@ class Cached:
     value: ir.Value
     dtype: ir.DataType
     calls: int = 0
+    repeats: str = ""
+    repeated: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

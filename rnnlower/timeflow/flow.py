@@ -203,13 +203,20 @@ class Flow:
             steps, at_once = self.sample.chunk // common, track.chunk // common
             raise ChunkError(node, problem, steps * frames // math.gcd(at_once, frames))
 
+    def require_frames(self, node: ir.Node, track: Track, frames: int, problem: str) -> None:
+        """Refuse a chunk with fewer frames of a value."""
+        if track.chunk < frames and self.strict:
+            raise ChunkError(node, problem, 1, -(-frames * self.sample.chunk // track.chunk))
+
     def settle(self, node: ir.Node | None, index: int = 0, lag: int | None = None) -> Track:
         """Make an input, or a graph output, late by the given lag, or at least not ahead of the stream."""
         value = self.model.graph.outputs[index] if node is None else node.inputs[index]
         track = self._time_of(value)
         wanted = max(track.lag, 0) if lag is None else lag
         if wanted != track.lag:
-            self.cache(node, index, track, wanted - track.lag, track.fill if track.lag < 0 else 0.0)
+            before = -min(track.lag, 0)
+            start = track.fill if before and not isinstance(track.fill, str) else 0.0
+            self.cache(node, index, track, wanted - track.lag, start, repeated=before)
         return track.with_(lag=wanted, fill=0.0)
 
     def wait(self, node: ir.Node, index: int) -> tuple[Track, int]:
@@ -231,8 +238,12 @@ class Flow:
         *,
         more: int = 0,
         calls: int = 0,
+        repeated: int = 0,
     ) -> None:
-        """Put frames of an input before it that are kept from the last chunk; ``more`` are taken in all."""
+        """Put frames of an input before it that are kept from the last chunk; ``more`` are taken in all.
+
+        The last ``repeated`` ones repeat frames of the first chunk, if the track has such a ``fill``.
+        """
         value = self.model.graph.outputs[index] if node is None else node.inputs[index]
         assert value is not None
         if track.outer != 1:
@@ -240,11 +251,16 @@ class Flow:
                 "needs frames of the chunk before, but time is folded behind another axis", fix_batch()
             )
         kept, drop = frames * track.inner, (frames - more) * track.inner
+        mode = track.fill if repeated and isinstance(track.fill, str) else ""
+        if mode and track.is_folded:
+            raise CoupledError("reflects frames of an axis in which time is folded")
         named = [self.sample.named(size) for size in self.shape_of(value) or ()]
         named[track.axis] = kept
         dtype = self.dtype(value)
         self.edits.append(
-            Cached(node, index, track.axis, kept, drop, start, tuple(named), value, dtype, calls)
+            Cached(
+                node, index, track.axis, kept, drop, start, tuple(named), value, dtype, calls, mode, repeated
+            )
         )
 
     def _visit(self, node: ir.Node) -> None:

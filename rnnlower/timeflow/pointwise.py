@@ -227,6 +227,19 @@ def einsum(flow: Flow, node: ir.Node) -> Outcome:
     return together(flow, node, {index: track.at(place) for index, track in tracks.items()})
 
 
+def _dft(flow: Flow, node: ir.Node) -> Outcome:
+    if flow.opset < _FIRST_WITH_AXIS_AS_INPUT:
+        axis = node.attributes.get_int("axis", 1)
+    else:
+        given, _ = flow.ints(node, "axis", 2) or ([-2], [])
+        axis = given[0]
+    return _along([axis], flow, node, "transforms")
+
+
+_FIRST_WITH_AXIS_AS_INPUT = 20
+"""The first DFT whose axis is an input."""
+
+
 def _dynamic_quantize(flow: Flow, node: ir.Node) -> Outcome:
     raise CoupledError("chooses its scale by the largest value of all steps")
 
@@ -293,6 +306,7 @@ ALONG: dict[str, Rule] = {
     "ArgMax": _arg,
     "ArgMin": _arg,
     "BatchNormalization": batch_norm,
+    "DFT": _dft,
     "DequantizeLinear": _quantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Einsum": einsum,

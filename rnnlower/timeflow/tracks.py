@@ -39,12 +39,14 @@ class ChunkError(CoupledError):
         at: The node.
         problem: Why.
         steps: The time steps of which a chunk must be a multiple.
+        least: The least number of time steps of a chunk.
     """
 
-    def __init__(self, at: ir.Node, problem: str, steps: int) -> None:
+    def __init__(self, at: ir.Node, problem: str, steps: int, least: int = 1) -> None:
         super().__init__(problem, node=at)
         self.at = at
         self.steps = steps
+        self.least = least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Track:
         stages: For each stage, ``(factor, more, stride)``.
         outer, inner: The sizes folded in before and after the frames.
         lag: The number of frames by which the stream is late.
-        fill: The value before the stream.
+        fill: The value before the stream; or which of the first frames of the stream is there, as modes of
+            Pad: ``reflect`` (the next ones in reversed order) or ``edge`` (the first one).
     """
 
     axis: int
@@ -73,7 +76,7 @@ class Track:
     outer: int = 1
     inner: int = 1
     lag: int = 0
-    fill: float = 0.0
+    fill: float | str = 0.0
 
     @property
     def frames(self) -> int:

@@ -42,6 +42,15 @@ def test_sizes_become_numbers_where_the_inputs_have_them() -> None:
     assert facts.shape(values["z"]) == (2, 12)
 
 
+def test_a_spectrum_has_one_side_unless_it_is_said_otherwise() -> None:
+    facts, values = known("""
+        main (float[1, 128, 1] x, float[16] window) => (float[a, b, c, d] y)
+        <int64 hop = {8}> { y = STFT (x, hop, window) z = STFT <onesided = 0> (x, hop, window) }
+    """)
+    assert facts.shape(values["y"]) == (1, 15, 9, 2)
+    assert facts.shape(values["z"]) == (1, 15, 16, 2)
+
+
 def test_an_initializer_that_a_caller_may_override_is_not_constant() -> None:
     facts, values = known("""
         main (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { n = Neg (w)  y = Add (x, n) }

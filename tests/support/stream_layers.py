@@ -26,6 +26,7 @@ class Builder:
         self.couples: list[str] = []
         self.layers: list[str] = []
         self.stride = 1
+        self.least = 1
         self.is_short = False
         self.static: tuple[int | None, int | None] = (None, None)
         self.counter = 0
@@ -203,7 +204,10 @@ def _conv(b: Builder, x: str, pads: tuple[int, int], dilation: int, kernel: int,
 def _causal(b: Builder, x: str) -> str:
     kernel, dilation = int(b.rng.integers(1, 5)), int(b.rng.integers(1, 4))
     front = dilation * (kernel - 1)
-    form = b.rng.integers(3)
+    form = b.rng.integers(4)
+    if form == 3 and front:
+        pads = b.ints(0, front, 0, 0, 0, 0)
+        return _conv(b, b.op("Pad", x, pads, mode="edge"), (0, 0), dilation, kernel)
     if form == 0:
         return _conv(b, x, (front, 0), dilation, kernel)
     if form == 1:
@@ -243,6 +247,14 @@ def _transposed_conv(b: Builder, x: str, kernel: int, stride: int) -> str:
         strides=[stride],
     )
     return b.op("Transpose", y, perm=[0, 2, 1])
+
+
+@_layer()
+def _reflected(b: Builder, x: str) -> str:
+    """Begin with the mirror image of the first steps, as centered frames do."""
+    front = int(b.rng.integers(1, 4))
+    b.least = max(b.least, (front + 1) * b.stride)
+    return _conv(b, b.op("Pad", x, b.ints(0, front, 0, 0, 0, 0), mode="reflect"), (0, 0), 1, front + 1)
 
 
 @_layer()

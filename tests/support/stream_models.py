@@ -26,6 +26,7 @@ class Stack:
         time: The axis of time of the first input.
         couples: The layers that look ahead or at all steps.
         stride: Frames of the input for one in the end.
+        least: Frames that the first chunk must have.
         layers: The names of all layers.
     """
 
@@ -34,6 +35,11 @@ class Stack:
     couples: list[str]
     stride: int
     layers: list[str]
+    least: int = 1
+
+    def fits(self, chunk: int) -> bool:
+        """Return whether a chunk has all the frames that a layer takes at a time."""
+        return chunk % self.stride == 0 and chunk >= self.least
 
     @property
     def gives_last(self) -> bool:
@@ -78,7 +84,9 @@ def random_stack(seed: int) -> Stack:
         b.initializers,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return Stack(model, 0 if is_time_first else 1, b.couples, b.stride, [str(name) for name in names])
+    return Stack(
+        model, 0 if is_time_first else 1, b.couples, b.stride, [str(name) for name in names], b.least
+    )
 
 
 def _session(model: onnx.ModelProto) -> ort.InferenceSession:
