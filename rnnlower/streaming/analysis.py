@@ -17,7 +17,7 @@ from rnnlower.timeflow.edits import Cached, Edit
 from rnnlower.timeflow.flow import Flow, located
 from rnnlower.timeflow.rules import follow
 from rnnlower.timeflow.tracks import ChunkError, CoupledError, Track, fix_batch
-from rnnlower.wording import option
+from rnnlower.wording import counted, option
 
 _ANY = (11, 7)
 
@@ -61,10 +61,13 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
     plans = [_analyze(model, axes, steps, size, allow_delay=allow_delay) for size in sizes]
     few, more = plans[0], plans[-1]
     remedy = f"say how long a chunk is ({option('chunk', 'K')})"
-    if chunk is None and any(isinstance(edit, Cached) and edit.repeats for edit in few.edits):
-        # Whatever is reflected must be in the first chunk.
+    first = next((edit for edit in few.edits if isinstance(edit, Cached) and edit.repeats), None)
+    if chunk is None and first is not None:
+        producer = first.value.producer()
         raise UnsupportedModelError(
-            "reflects the first frames, which a chunk may be too short for", remedy=remedy
+            f"starts with a copy of {counted(first.repeated, 'frame')}, which the first chunk may not have",
+            node=None if producer is None else located(model, producer),
+            remedy=remedy,
         )
     if chunk is None and steps is not None:
         raise OptionError(f"the model has {steps} time steps, not any number", remedy=remedy)
@@ -183,6 +186,8 @@ def _needs(model: ir.Model, needs: list[ChunkError]) -> str:
 
 
 def _must_be(multiple: int, size: int) -> str:
+    if multiple == 1:
+        return f"must have at least {counted(size, 'step')}"
     return f"must be a multiple of {multiple} steps" + f", at least {size}" * (size != multiple)
 
 
