@@ -205,14 +205,21 @@ def _finish(
             assert value.name is not None
             tracks[value.name], places[value.name] = flow.tracks[value], place
     _refuse_what_is_late(flow, tracks, allow_delay)
-    unreached = {name: track.tail + track.lag for name, track in tracks.items() if track.tail + track.lag > 0}
+    unreached = {name: frames for name, track in tracks.items() if (frames := _unreached(track)) > 0}
     delay = max((-(-track.lag * chunk // track.chunk) for track in tracks.values()), default=0)
+    # Frames before the stream are its first ones where they are an output.
+    delay = max(delay, 0)
     for name, track in tracks.items():
         late = -(-delay * track.chunk // chunk)
         tracks[name] = flow.settle(None, places[name], late)
         if track.outer != 1:
             raise CoupledError(f"output {name!r} has time folded into an axis after another one", fix_batch())
     return Analysis(chunk, axes, steps, tracks, delay, flow.edits, unreached)
+
+
+def _unreached(track: Track) -> int:
+    """Return the number of frames at the end of the whole sequence that the stream never gives."""
+    return track.tail + max(track.lag, 0)
 
 
 def _require_followed(flow: Flow) -> None:
@@ -231,9 +238,9 @@ def _refuse_what_is_late(flow: Flow, tracks: Mapping[str, Track], allow_delay: b
                 f"output {name!r} would be {track.lag} frames late after {flow.shifts()}",
                 f"{option('allow-delay', True)} takes that",
             )
-        if track.tail + track.lag > 0 and flow.sample.steps > flow.sample.chunk:
+        if _unreached(track) > 0 and flow.sample.steps > flow.sample.chunk:
             raise CoupledError(
-                f"output {name!r} has {track.tail} frames more than the input, from pads at the end of "
-                "the sequence or overlaps, which a stream never reaches",
+                f"output {name!r} has {track.tail} frames more than the input, from pads of the "
+                "sequence or overlaps, which a stream never reaches",
                 f"cut them off; {option('allow-delay', True)} leaves them out",
             )

@@ -131,6 +131,16 @@ CENTERED = f"""
 """
 
 
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_pads_in_front_of_an_output_are_its_first_frames(chunk: int | None) -> None:
+    body = "pads = Constant <value_ints = [0, 2, 0, 0]> () Y = Pad (X, pads)"
+    source = model("(float[1, n] X) => (float[1, m] Y)", body)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="2 frames more than the input"):
+        rnnlower.stream(source, time_axes={"X": 1}, chunk=chunk)
+    metadata = stream(source, chunk=chunk, allow_delay=True)
+    assert (metadata["delay"], metadata["unreached"]) == (0, {"Y": 2})
+
+
 @pytest.mark.parametrize("chunk", [16, 24])
 def test_centered_frames_with_a_reflected_start(chunk: int) -> None:
     source = model("(float[1, n, 1] X) => (float[1, m, 6] Y)", CENTERED + STFT.replace("X,", "around,") + GRU)
