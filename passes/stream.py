@@ -25,7 +25,8 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError
 from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
-from rnnlower.graph.walk import default_opset
+from rnnlower.graph.names import NameSource
+from rnnlower.graph.walk import default_opset, dim_name
 from rnnlower.passes.base import Pass
 from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
@@ -38,6 +39,18 @@ def _states_are_outside(model: ir.Model, streaming: StreamPass) -> bool:
     inputs = {value.name for value in model.graph.inputs}
     outputs = {value.name for value in model.graph.outputs}
     return outputs >= streaming.states.keys() and inputs >= {*streaming.states.values()}
+
+
+def _name_sizes(model: ir.Model, axes: Mapping[str, int]) -> None:
+    """Name the nameless sizes of the inputs, apart from time, so that states can declare the same ones."""
+    inputs = [value for value in model.graph.inputs if value.shape is not None]
+    names = NameSource(filter(None, (dim_name(dim) for value in inputs for dim in value.shape or ())))
+    for value in inputs:
+        dims = list(value.shape or ())
+        for axis, dim in enumerate(dims):
+            if not isinstance(dim, int) and dim_name(dim) is None and axes.get(value.name or "") != axis:
+                dims[axis] = ir.SymbolicDim(names.fresh(f"{value.name}_dim_{axis}"))
+        value.shape = ir.Shape(dims)
 
 
 class StreamPass(Pass):
@@ -81,6 +94,7 @@ class StreamPass(Pass):
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
         axes = find_axes(model, self._time_axes)
+        _name_sizes(model, axes)
         self.analysis = analyze(model, axes, self._chunk, allow_delay=self._allow_delay)
         self.states = StreamRewriter(model, default_opset(model)).rewrite(self.analysis)
         return ir.passes.PassResult(model, modified=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import generate
 import onnx
 from onnx import helper
-from support.cli_helpers import rnnlower
+from support.cli_helpers import rnnlower, save
+from support.configs import Config
 from support.judge import recurrent_left
 
 MODELS = Path(generate.__file__).parent
@@ -70,3 +71,13 @@ def test_what_couples_time_steps_is_exit_3_and_writes_nothing(tmp_path: Path) ->
     assert run.json["error"]["kind"] == "UnsupportedModelError"
     assert "it begins with the last step" in run.json["error"]["message"]
     assert not out.exists()
+
+
+def test_states_share_the_nameless_batch_of_the_input(tmp_path: Path) -> None:
+    # Without hidden_size onnxruntime runs neither model, and the evaluator that does checks every size.
+    config = Config(op_type="RNN", opset=7, hidden_size_given=False, Y_h="graph", x_dims="unknown")
+    rnnlower("stream", save(config.build(), tmp_path), "-o", tmp_path / "stream.onnx")
+    inputs = {value.name: value for value in onnx.load(tmp_path / "stream.onnx").graph.input}
+    batches = {name: value.type.tensor_type.shape.dim[1].dim_param for name, value in inputs.items()}
+    assert len(batches) == 2
+    assert set(batches.values()) == {"X_dim_1"}
