@@ -32,7 +32,7 @@ from rnnlower.graph.walk import sources, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.fold_constants import names_that_stay
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.recurrent.operators import WEIGHT_INPUTS
+from rnnlower.recurrent.operators import INPUT_NAMES, WEIGHT_INPUTS
 
 _SLACK_BYTES = 1024
 
@@ -67,7 +67,7 @@ class FoldWeightsPass(Pass):
         """Fold the weights.
 
         Raises:
-            InvalidModelError: A constant weight cannot be computed.
+            InvalidModelError: A constant input cannot be computed.
         """
         trained = beyond_ir.names_in_training(model)
         nodes = self._nodes
@@ -100,7 +100,8 @@ class FoldWeightsPass(Pass):
         facts = Facts(model, weights=True)
         found = {}
         for node in nodes:
-            for value in (node.inputs[i] for i in self._positions if i < len(node.inputs)):
+            for position in (i for i in self._positions if i < len(node.inputs)):
+                value = node.inputs[position]
                 if value is None or value.producer() is None:
                     continue
                 if (array := facts.constant(value)) is not None:
@@ -108,8 +109,9 @@ class FoldWeightsPass(Pass):
                 for producer in filter(None, (source.producer() for source in sources(value))):
                     if array is None and producer in facts.failures:
                         raise InvalidModelError(
-                            f"{node.op_type} node {node.name or '(unnamed)'!r}: its constant weight "
-                            f"{value.name!r} cannot be computed: {facts.failures[producer]}"
+                            f"{node.op_type} node {node.name or '(unnamed)'!r}: its constant input "
+                            f"{INPUT_NAMES[position]} {value.name!r} cannot be computed: "
+                            f"{facts.failures[producer]}"
                         )
         return found
 

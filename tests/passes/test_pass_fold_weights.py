@@ -220,6 +220,22 @@ def test_nonsense_is_refused() -> None:
         """)
 
 
+def test_a_state_that_cannot_be_computed_is_named_as_one() -> None:
+    own = ir.from_onnx_text(
+        HEADER
+        + """
+        main (float[3, 2, 1] X, float[1, 1, 1] W, float[1, 1, 1] R) => (float[3, 1, 2, 1] Y)
+        <float[2] h = {1, 2}, int64[1] four = {4}>
+        {
+            start = Reshape (h, four)
+            Y = RNN <hidden_size = 1> (X, W, R, , , start)
+        }
+    """
+    )
+    with pytest.raises(InvalidModelError, match="its constant input initial_h 'start' cannot be computed"):
+        FoldWeightsPass(positions=[5], may_grow=True)(own)
+
+
 def _state_of_shape(x_dims: str, state: str) -> ir.Model:
     """Return a state of zeros, as many rows as X has."""
     return ir.from_onnx_text(
