@@ -1,14 +1,8 @@
-"""Settings that all tests share: one command line for each process, and a garbage collector that rests."""
+"""A garbage collector that rests during all tests."""
 
 from __future__ import annotations
 
-import functools
 import gc
-
-from typer import testing
-
-# Typer reads the signatures of all commands again at each call, which takes longer than many commands.
-testing._get_command = functools.cache(testing._get_command)  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish() -> None:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import onnx
-from typer.testing import CliRunner
+import typer.main
 
 from rnnlower.cli import app
+
+# Reading the signatures of all commands takes longer than many commands; typer's runner does it at each call.
+_command = functools.cache(typer.main.get_command)
 
 
 class Run:
     """The outcome of a command: ``code``, ``stdout``, ``stderr``."""
 
     def __init__(self, *arguments: object) -> None:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        self.code, self.stdout, self.stderr = result.exit_code, result.stdout, result.stderr
+        streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            try:
+                _command(app).main([str(argument) for argument in arguments], prog_name="rnnlower")
+            except SystemExit as end:
+                self.code = end.code
+        self.stdout, self.stderr = (stream.buffer.getvalue().decode() for stream in streams)
 
     @property
     def json(self) -> Any:
