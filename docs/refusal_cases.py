@@ -315,6 +315,11 @@ CALLS = [
     Case("the opset", "rnnlower.convert(model, opset=0)"),
     Case("the number of trials", "rnnlower.verify(model, model, trials=0)"),
     Case("a chunk without steps", "rnnlower.stream(model, chunk=0)"),
+    Case("no maximum", "rnnlower.pad(model, max={})"),
+    Case(
+        "inputs longer than the maximum",
+        "rnnlower.verify(model, rnnlower.pad(model, max={'T': 4}), inputs={'X': np.zeros((9, 1, 3), 'f')})",
+    ),
     Case("the number of runs", "rnnlower.bench(model, runs=0)"),
     Case("external data of a protobuf", "rnnlower.verify(model, model)", external("weights.data", length=96)),
     Case("too many inputs", "rnnlower.scan(ir.from_proto(model))", more_inputs("", "", "W"), cell("RNN")),

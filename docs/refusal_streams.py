@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from onnx import ModelProto, TensorProto, helper
-from refusal_models import Case, branches, insert, lens, node, rename_input, set_attribute, text, then, x
+from refusal_models import (
+    Case,
+    branches,
+    cell,
+    insert,
+    lens,
+    node,
+    rename_input,
+    set_attribute,
+    text,
+    then,
+    x,
+)
 
 STREAM = "stream model.onnx -o out.onnx"
 PAD = "pad model.onnx -o out.onnx --max T=8"
@@ -48,6 +60,9 @@ reflected = before(
 )
 
 STREAMS = [
+    Case("a duration without a rate", f"{STREAM} --chunk 10ms"),
+    Case("a duration that is no number of steps", f"{STREAM} --chunk 10ms --rate 16010"),
+    Case("a rate without a duration", f"{STREAM} --chunk 4 --rate 16000"),
     Case("a recurrence from the end", STREAM, set_attribute("direction", b"reverse")),
     Case("lengths at run time", STREAM, lens(TensorProto.INT32, 1)),
     Case(
@@ -140,4 +155,15 @@ PADDING = [
             ),
         ),
     ),
+    Case("a maximum without a size", "pad model.onnx -o out.onnx --max T"),
+    Case("a maximum of one step", "pad model.onnx -o out.onnx --max T=1"),
+    Case("an axis of an input that is not there", f"{PAD} --time-axis Z:0"),
+    Case("an axis for two lengths", f"{PAD} --max S=4 --time-axis X:0"),
+    Case("an input with two axes of one length", PAD, x(TensorProto.FLOAT, "T", "T", 3)),
+    Case(
+        "an output with two axes of one length",
+        PAD,
+        model=text(17, "float[T, 3] X", "t = Transpose (X) Y = MatMul (X, t)"),
+    ),
+    Case("padding in an old opset", PAD, model=cell(opset=8)),
 ]

@@ -130,7 +130,7 @@ def run(case: Case) -> tuple[int, str]:
 
 def call(case: Case) -> str:
     """Return the error that an expression raises."""
-    names = {"rnnlower": rnnlower, "ir": ir, "model": _changed(case)}
+    names = {"rnnlower": rnnlower, "ir": ir, "np": np, "model": _changed(case)}
     passes = {each.__name__: each for each in (InlineFunctionsPass, LowerRecurrentPass, SetInputsPass)}
     with _folder(case):
         try:

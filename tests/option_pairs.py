@@ -48,7 +48,7 @@ VALUES = {
     "strategy": ["none", "scan", "loop"],
     "strategies": ["unroll", "scan", "adapt"],
     "target": ["primitive", "litert", "nope"],
-    "chunk": [1, 2, "any"],
+    "chunk": [1, 2, "20ms", "any"],
     "time_axes": ["X:0", "X:9"],
     "trials": [1, 3],
     "seed": [0, 7],
@@ -65,6 +65,7 @@ VALUES = {
     "warmup": [0],
     "max": ["T=8"],
     "steps": [2, 9],
+    "rate": [100.0],
 }
 """Values to try by option, right and wrong ones. A flag is given, negated or left out."""
 

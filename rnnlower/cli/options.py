@@ -134,6 +134,11 @@ OPTIONS = {
         "Fold constants and replace If nodes of known condition. Default: done by `lower`, and where --set,"
         " --dim or --input-shape is given. What recurrent nodes read is always folded.",
     ),
+    "lift": Flag(
+        MODEL,
+        "--lift/--no-lift",
+        "Whether Loops and Scans that compute an LSTM, GRU or RNN become these operators first.",
+    ),
     "target": Flag(
         TARGET,
         "--target NAME|FILE",
@@ -266,11 +271,6 @@ OPTIONS = {
         "--assume-linear-before-reset",
         "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
     ),
-    "lift": Flag(
-        LOWERING,
-        "--lift/--no-lift",
-        "Whether Loops and Scans that compute an LSTM, GRU or RNN become these operators first.",
-    ),
     "compute_type": Flag(
         LOWERING,
         "--compute-type float32",
@@ -361,10 +361,10 @@ OPTIONS = {
     "strip": Flag(
         OUTPUT, "--strip", "Remove metadata and names of nodes, and all doc strings, for the smallest file."
     ),
-    "provenance": Flag(
+    "no_provenance": Flag(
         OUTPUT,
-        "--provenance/--no-provenance",
-        "Note version, command and options in the metadata; not with --strip.",
+        "--no-provenance",
+        "Leave version, command and options out of the metadata.",
     ),
     "plot": Flag(OUTPUT, "--plot FILE", "Draw a chart: a .png or an .svg.", pathlib.Path),
     "report": Flag(

@@ -37,6 +37,10 @@ CASES = {
     "lower": {code: [*line, "--target", "primitive"] for code, line in LOWERING.items()},
     "stream": LOWERING,
     "lift": LOWERING,
+    "pad": {
+        code: [word.replace("FIXED", "DYNAMIC") for word in line] + ["--max", "T=8"]
+        for code, line in LOWERING.items()
+    },
     "calibrate": {
         2: ["FIXED", "EMPTY", "-o", "OUT"],
         3: ["absent.onnx", "EMPTY", "-o", "OUT"],

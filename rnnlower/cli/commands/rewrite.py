@@ -35,7 +35,7 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         options: Any,
         comparing: Comparing,
         external_data: str = "auto",
-        provenance: bool = True,
+        no_provenance: bool = False,
         showing: Showing,
     ) -> None:
         from rnnlower import api, reporting
@@ -52,7 +52,7 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         if reading.get("dequantize") and getattr(options, "nodes", None):
             reading["dequantize"] = report.dequantized
         own.metadata_props.pop(PROVENANCE_KEY, None)
-        if provenance and not options.strip:
+        if not (no_provenance or options.strip):
             own.metadata_props[PROVENANCE_KEY] = entry(name, options)
         verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
         kind = _KINDS.get(name, "lowering")
