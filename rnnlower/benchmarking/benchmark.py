@@ -41,7 +41,7 @@ from rnnlower.verification.inputs.trials import Trial, generate_trials, input_ma
 from rnnlower.verification.models import HeldModel, hold
 from rnnlower.verification.options import Progress
 from rnnlower.verification.readings import as_read
-from rnnlower.verification.running import Runner
+from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 
 STRATEGIES = ("adapt", "unroll", "scan", "loop", "lower")

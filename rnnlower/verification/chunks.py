@@ -7,30 +7,29 @@ interleaved, a chunk of each in turn: if the model kept anything inside, one wou
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from rnnlower.engines.session import LoadError, RunError, brief
-from rnnlower.errors import UnverifiableError
+from rnnlower.engines.session import Array, LoadError, RunError
 from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.verification.inputs.facts import dims_of
-from rnnlower.verification.inputs.graph_facts import gather_facts
-from rnnlower.verification.inputs.trials import RunModel, Trial, generate_trials, input_maker
-from rnnlower.verification.interface import required_inputs
-from rnnlower.verification.models import HeldModel
-from rnnlower.verification.running import Runner
+from rnnlower.verification.inputs.generate import InputMaker
+from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.interface import additional_problems
+from rnnlower.verification.models import RunModel
+from rnnlower.verification.options import Options
+from rnnlower.verification.procedures import ByLength, Lengths, Pairs
+from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 
-Array = NDArray[Any]
 Feeds = dict[str, Array]
 
 _CALLS = (1, 2, 7)
@@ -42,17 +41,8 @@ _LARGEST_CUT = 9
 _PRODUCT = re.compile(r"(\d+)\*(.+)")
 
 
-def stream_of(reference: HeldModel, candidate: HeldModel) -> StreamMetadata | None:
-    """Return the candidate's stream metadata, if it is streamed and the reference is not."""
-    ours, theirs = (
-        StreamMetadata.read({entry.key: entry.value for entry in model.proto.metadata_props})
-        for model in (reference, candidate)
-    )
-    return theirs if ours is None else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Chunks:
+@dataclass(frozen=True)
+class Chunks(ByLength):
     """The procedure that compares a streamed model with one of whole sequences.
 
     Attributes:
@@ -61,6 +51,11 @@ class Chunks:
 
     stream: StreamMetadata
 
+    @property
+    def axes(self) -> Mapping[str, int]:
+        """The axis of time of each input that has one."""
+        return self.stream.inputs
+
     def problems(
         self,
         reference: onnx.ModelProto,
@@ -68,122 +63,41 @@ class Chunks:
         sets: Collection[str] = (),
         casts: Mapping[str, str] | None = None,
     ) -> tuple[list[str], bool]:
-        """Return differences between the interfaces; a streamed model may have additional states.
+        """Return differences between the interfaces; a streamed model may have additional states."""
+        states = self.stream.states
+        why = ", which is not a state"
+        return additional_problems(reference, candidate, sets, states.values(), states.keys(), why)
 
-        The candidate may lack the inputs named in `sets`.
-        """
-        problems = []
-        for kind, theirs, wanted, states in (
-            (
-                "input",
-                {value.name for value in candidate.graph.input},
-                {value.name for value in required_inputs(reference.graph)} - {*sets},
-                {*self.stream.states.values(), *(tensor.name for tensor in reference.graph.initializer)},
-            ),
-            (
-                "output",
-                {value.name for value in candidate.graph.output},
-                {value.name for value in reference.graph.output},
-                {*self.stream.states},
-            ),
-        ):
-            problems += [f"the candidate has no {kind} {name!r}" for name in sorted(wanted - theirs)]
-            more = sorted(theirs - wanted - states)
-            problems += [f"the candidate has one more {kind} {name!r}, which is not a state" for name in more]
-        return problems, not problems
+    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+        """Run the reference on whole sequences."""
+        runner.states = dict(self.stream.states)
+        return super().run_reference(runner, options)
 
-    def run_reference(
-        self,
-        runner: Runner,
-        given: Sequence[Feeds] | None,
-        trials: int | None,
-        seed: int,
-        progress: Callable[[str, int, int], None],
-    ) -> list[Trial]:
-        """Run the reference on whole sequences.
-
-        Args:
-            runner: The two models.
-            given: Run on these; by default on generated sequences of several lengths.
-            trials: Sequences of each length; by default one per pattern of magnitudes.
-            seed: Determines the generated sequences.
-            progress: Called with the role, the lengths done and all lengths.
-
-        Raises:
-            UnverifiableError: No engine runs the reference, or it runs on no sequences.
-        """
-        try:
-            with runner.open(runner.reference) as run:
-                if given is not None:
-                    return [Trial(number, feeds, run(feeds)) for number, feeds in enumerate(given)]
-                return self._generate_all(runner, run, trials, seed, progress)
-        except LoadError as error:
-            raise UnverifiableError(f"no engine runs the reference: {brief(error)}") from error
-        except RunError as error:
-            problem = f"the reference does not run on the given inputs: {brief(error)}"
-            raise UnverifiableError(problem) from error
-
-    def _generate_all(
-        self,
-        runner: Runner,
-        run: RunModel,
-        trials: int | None,
-        seed: int,
-        progress: Callable[[str, int, int], None],
-    ) -> list[Trial]:
-        made: list[Trial] = []
-        refused: list[UnverifiableError] = []
-        lengths = self._lengths(runner.reference.proto.graph)
-        for number, length in enumerate(lengths):
-            progress("reference", number, len(lengths))
-            try:
-                more = self._generate(runner, run, length, trials, seed + number)
-            except UnverifiableError as error:
-                # It may be too short for a window; other lengths show the same.
-                refused.append(error)
-                runner.note(f"{length} time steps: the reference does not run")
-            else:
-                made += [dataclasses.replace(trial, number=len(made) + i) for i, trial in enumerate(more)]
-        if not made:
-            raise refused[0]
-        return made
-
-    def _lengths(self, graph: onnx.GraphProto) -> list[int]:
+    def all_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
         """Return the lengths of the sequences: that of the model, or some multiples of the chunk."""
-        for value in graph.input:
-            dims = dims_of(value)
-            if value.name in self.stream.inputs and dims is not None:
-                size = dims[self.stream.inputs[value.name]]
-                if isinstance(size, int):
-                    return [size]
         chunk = self.stream.chunk or 1
         late = -(-self.stream.delay // chunk)
         calls = {*(count + late for count in _CALLS), late + math.ceil(_LONG / chunk)}
-        return [count * chunk for count in sorted(calls)]
+        steps = [count * chunk for count in sorted(calls)]
+        for value in graph.input:
+            dims = dims_of(value)
+            if value.name in self.axes and dims is not None:
+                size = dims[self.axes[value.name]]
+                if isinstance(size, int):
+                    steps = [size]
+                    break
+        return [dict.fromkeys(self.axes, each) for each in steps]
 
-    def _generate(
-        self, runner: Runner, run: RunModel, length: int, count: int | None, seed: int
-    ) -> list[Trial]:
-        model = onnx.ModelProto()
-        model.CopyFrom(runner.reference.proto)
-        # Sizes other than time that the candidate fixes hold for both models.
-        other = onnx.GraphProto()
-        other.input.extend(runner.candidate.proto.graph.input)
-        for value in (*model.graph.input, *other.input):
-            if value.name in self.stream.inputs:
-                value.type.tensor_type.shape.dim[self.stream.inputs[value.name]].dim_value = length
-        facts = dataclasses.replace(gather_facts(model), threshold=runner.reference_facts.threshold)
-        maker = input_maker(model.graph, other, facts, seed)
-        affordable = _MOST_CALLS * (self.stream.chunk or 1) // length
-        patterns = max(_FEWEST, min(maker.natural_trials, _PATTERNS, affordable))
-        made, skipped = generate_trials(run, maker, count or patterns)
-        for text in skipped:
-            runner.note(f"{length} time steps: {text}")
-        return made
+    def words(self, lengths: Lengths) -> str:
+        """Return the length as notes write it."""
+        return f"{next(iter(lengths.values()))} time steps"
 
-    def run_candidate(
-        self, runner: Runner, run: RunModel, finished: list[Trial]
-    ) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    def count(self, maker: InputMaker, lengths: Lengths) -> int:
+        """Return the number of sequences: one per pattern of magnitudes, as far as that is affordable."""
+        affordable = _MOST_CALLS * (self.stream.chunk or 1) // next(iter(lengths.values()))
+        return max(_FEWEST, min(maker.natural_trials, _PATTERNS, affordable))
+
+    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
         """Yield the candidate's outputs in the form of the reference's: chunks in a row, streams in turns."""
         groups: dict[int, list[Trial]] = {}
         for trial in finished:

@@ -7,20 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import onnx
-from numpy.typing import NDArray
 
-from rnnlower.engines.session import (
-    IsolatedSession,
-    LacksKernelError,
-    LoadError,
-    RunError,
-    brief,
-)
+from rnnlower.engines.session import Array, IsolatedSession, LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM, RECURRENT, Facts
 from rnnlower.verification.models import HeldModel, op_types
 
-Array = NDArray[Any]
 EngineName = Literal["onnxruntime", "rnnlower-reference"]
 Semantics = Literal["ort", "spec"]
 Inexact = Callable[[Array], Array]
@@ -33,16 +25,8 @@ _NO_KERNEL: dict[int | None, str] = {
 }
 # The errors of onnx's reference evaluator on a model or an input that it cannot handle.
 _EVALUATION_FAILURES = (
-    RnnLowerError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    MemoryError,
+    *(RnnLowerError, RuntimeError, TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError, MemoryError),
 )
 
 
@@ -95,7 +79,7 @@ class NumpyEngine:
         """Release nothing."""
 
 
-class OnnxRuntimeEngine:
+class OnnxRuntimeEngine(IsolatedSession):
     """onnxruntime in a child process, as an engine."""
 
     name: EngineName = "onnxruntime"
@@ -103,19 +87,10 @@ class OnnxRuntimeEngine:
     def __init__(self, model: HeldModel, optimize: bool) -> None:
         # Its kernel rounds the rows of each thread separately.
         one_thread = QUANTIZED_LSTM in op_types(model.proto)
-        self._session = IsolatedSession(model.for_session(), optimize, one_thread)
-
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Return all graph outputs by name."""
-        return self._session.run(feeds)
-
-    def close(self) -> None:
-        """End the session."""
-        self._session.close()
+        super().__init__(model.for_session(), optimize, one_thread)
 
 
 Engine = OnnxRuntimeEngine | NumpyEngine
-
 
 _MODEL_PATH = re.compile(r"Load model from .* failed")
 _NAMED_NODE = re.compile(r"""In Node, \("([^"]*)"|in node \(([^)]*)\)""")

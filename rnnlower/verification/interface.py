@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +12,6 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 _FREE_INITIALIZERS_IR = 4
 """Since then an initializer need not be an input. Written here again: this room shares no such code."""
-
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
@@ -32,6 +32,12 @@ def overridable_inputs(model: onnx.ModelProto) -> list[str]:
     """Return the names of the inputs that a caller may feed or leave at their default value."""
     required = {value.name for value in required_inputs(model.graph)}
     return [value.name for value in feedable_inputs(model) if value.name not in required]
+
+
+def accepted_by(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values that the model can be fed."""
+    accepted = {value.name for value in feedable_inputs(model)}
+    return {name: value for name, value in feeds.items() if name in accepted}
 
 
 def float_casts(ours: Iterable[onnx.ValueInfoProto], theirs: Iterable[onnx.ValueInfoProto]) -> dict[str, str]:
@@ -90,3 +96,30 @@ def interface_problems(
     if sorted(expected) == sorted(found) and expected != found:
         problems.append(f"the outputs are ordered {found} instead of {expected}")
     return problems, runnable
+
+
+def additional_problems(
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    sets: Collection[str],
+    inputs: Collection[str],
+    outputs: Collection[str] = (),
+    why: str = "",
+) -> tuple[list[str], bool]:
+    """Return differences between the interfaces of a model and its streamed or padded form, in any order.
+
+    The candidate may have these inputs and outputs in addition, and lack the inputs named in `sets`.
+    """
+    required = {value.name for value in required_inputs(reference.graph)} - {*sets}
+    defaults = {tensor.name for tensor in reference.graph.initializer}
+    ends = [{value.name for value in model.graph.output} for model in (reference, candidate)]
+    problems = []
+    fed = {value.name for value in candidate.graph.input}
+    for kind, ours, theirs, known in (
+        ("input", required, fed, {*inputs, *defaults}),
+        ("output", ends[0], ends[1], {*outputs}),
+    ):
+        problems += [f"the candidate has no {kind} {name!r}" for name in sorted(ours - theirs)]
+        more = sorted(theirs - ours - known)
+        problems += [f"the candidate has one more {kind} {name!r}{why}" for name in more]
+    return problems, not problems

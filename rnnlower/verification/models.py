@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from rnnlower.arguments import model_path
+from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 from rnnlower.files.checks import check_proto, read_proto
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+Graph = onnx.GraphProto | onnx.FunctionProto
+RunModel = Callable[[dict[str, Array]], dict[str, Any]]
 
 # Below protobuf's 2 GiB, with a margin for serialization.
 _LARGE = 2**31 - 2**20
@@ -41,16 +43,20 @@ class HeldModel:
     @property
     def fits_memory(self) -> bool:
         """True if protobuf can hold the model together with its external data."""
-        tensors = self.proto.graph.initializer
-        return sum(8 * elements(tensor.dims) for tensor in tensors if uses_external_data(tensor)) < _LARGE
+        external = [each.dims for each in self.proto.graph.initializer if uses_external_data(each)]
+        return 8 * sum(map(math.prod, external)) < _LARGE
 
-    def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
+    def array(self, tensor: onnx.TensorProto) -> Array:
         """Return the content of one of the model's tensors, from its data file if necessary."""
         return numpy_helper.to_array(tensor, str(self.path.parent) if self.path else "")
 
     def with_data(self) -> onnx.ModelProto:
         """Return the model with its external data loaded."""
         return onnx.load(self.path) if self.path else self.proto
+
+    def changed(self, proto: onnx.ModelProto) -> HeldModel:
+        """Return a model in the same role, which holds all its data."""
+        return HeldModel(self.role, proto, None)
 
 
 def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
@@ -67,7 +73,7 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
         check_proto(model, f"the {role}")
         if any(uses_external_data(tensor) for tensor in model.graph.initializer):
             raise OptionError(f"the {role} has external data: give its path instead of a ModelProto")
-        if _data_size(model) < _LARGE:
+        if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGE:
             return HeldModel(role, model, None)
         model = ir.from_proto(model)
     if not isinstance(model, ir.Model):
@@ -81,19 +87,31 @@ def hold(model: ModelLike, role: str, folder: Path) -> HeldModel:
     return HeldModel(role, onnx.load(path, load_external_data=False), path)
 
 
-def _data_size(model: onnx.ModelProto) -> int:
-    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+def graphs_in(*graphs: Graph) -> Iterator[Graph]:
+    """Yield the graphs or functions, each before its subgraphs."""
+    for graph in graphs:
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                # Changing the field of an absent graph would create it.
+                yield from graphs_in(*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
+
+
+def nodes_in(*graphs: Graph) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graphs or functions and of their subgraphs."""
+    return (node for graph in graphs_in(*graphs) for node in graph.node)
 
 
 def op_types(model: onnx.ModelProto) -> set[str]:
     """Return the operators of all graphs and functions."""
-    found: set[str] = set()
-    pending: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
-    while pending:
-        for node in pending.pop().node:
-            found.add(node.op_type)
-            pending += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return found
+    return {node.op_type for node in nodes_in(model.graph, *model.functions)}
+
+
+def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy that may be changed."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
 
 
 def slim(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -106,11 +124,8 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     for field in ("node", "input", "output", "value_info"):
         getattr(graph, field).extend(getattr(model.graph, field))
     for tensor in model.graph.initializer:
-        if (
-            len(tensor.raw_data) <= _BIG_TENSOR
-            and not uses_external_data(tensor)
-            and elements(tensor.dims) <= _BIG_TENSOR
-        ):
+        is_stored = not uses_external_data(tensor)
+        if is_stored and max(len(tensor.raw_data), math.prod(tensor.dims)) <= _BIG_TENSOR:
             graph.initializer.append(tensor)
             continue
         entry = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
@@ -122,8 +137,3 @@ def slim(model: onnx.ModelProto) -> onnx.ModelProto:
 def default_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
     """Return the version of the default domain; 1 without an import."""
     return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
-
-
-def elements(dims: Iterable[int]) -> int:
-    """Return the number of elements of a tensor of this shape."""
-    return math.prod(dims)

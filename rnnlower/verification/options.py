@@ -6,20 +6,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, get_args
+from typing import get_args
 
 import onnx
-from numpy.typing import NDArray
 
 from rnnlower import wording
 from rnnlower.arguments import integer
-from rnnlower.engines.known import Engine
+from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 from rnnlower.verification.engine_choice import EngineName, Semantics
 from rnnlower.verification.inputs.given import GivenInputs, read_inputs
 from rnnlower.verification.verdict.compare import ToleranceType
 
-Array = NDArray[Any]
 Progress = Callable[[str, int, int], None]
 
 
@@ -34,7 +32,6 @@ class Options:
     progress: Progress
     atol: float | None
     rtol: float | None
-    also_on: Engine | None
     feeds: Sequence[dict[str, Array]] | None = None
 
     def given(self, graph: onnx.GraphProto, sets: Mapping[str, Array]) -> Sequence[dict[str, Array]] | None:

@@ -8,25 +8,25 @@ from __future__ import annotations
 import ast
 import dataclasses
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from rnnlower.engines.session import LoadError, RunError, brief
-from rnnlower.errors import OptionError, UnverifiableError
+from rnnlower.engines.session import Array
+from rnnlower.errors import OptionError
 from rnnlower.files.pad_metadata import PadMetadata
 from rnnlower.verification.inputs.facts import dims_of
-from rnnlower.verification.inputs.graph_facts import gather_facts
-from rnnlower.verification.inputs.trials import RunModel, Trial, generate_trials, input_maker
-from rnnlower.verification.interface import required_inputs
-from rnnlower.verification.models import HeldModel
-from rnnlower.verification.running import Runner
+from rnnlower.verification.inputs.generate import InputMaker
+from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.interface import additional_problems
+from rnnlower.verification.models import HeldModel, RunModel, copy_of
+from rnnlower.verification.options import Options
+from rnnlower.verification.procedures import ByLength, Lengths, Pairs
+from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 
-Array = NDArray[Any]
 Feeds = dict[str, Array]
 
 _LARGE = 1e4
@@ -40,17 +40,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def padding_of(reference: HeldModel, candidate: HeldModel) -> PadMetadata | None:
-    """Return the candidate's padding metadata, if it is padded and the reference is not."""
-    ours, theirs = (
-        PadMetadata.read({entry.key: entry.value for entry in model.proto.metadata_props})
-        for model in (reference, candidate)
-    )
-    return theirs if ours is None else None
-
-
 @dataclasses.dataclass(frozen=True)
-class Padded:
+class Padded(ByLength):
     """The procedure that compares a padded model with the source.
 
     Attributes:
@@ -58,6 +49,11 @@ class Padded:
     """
 
     padding: PadMetadata
+
+    @property
+    def axes(self) -> Mapping[str, int]:
+        """The axis of time of each input that has one."""
+        return self.padding.inputs
 
     def problems(
         self,
@@ -67,15 +63,7 @@ class Padded:
         casts: Mapping[str, str] | None = None,
     ) -> tuple[list[str], bool]:
         """Return differences between the interfaces; a padded model has lengths or masks in addition."""
-        wanted = {value.name for value in required_inputs(reference.graph)} - {*sets}
-        theirs = {value.name for value in candidate.graph.input}
-        known = {tensor.name for tensor in reference.graph.initializer} | {*self.padding.lengths.values()}
-        problems = [f"the candidate has no input {name!r}" for name in sorted(wanted - theirs)]
-        problems += [f"the candidate has one more input {name!r}" for name in sorted(theirs - wanted - known)]
-        ours, outputs = ({value.name for value in model.graph.output} for model in (reference, candidate))
-        problems += [f"the candidate has no output {name!r}" for name in sorted(ours - outputs)]
-        problems += [f"the candidate has one more output {name!r}" for name in sorted(outputs - ours)]
-        return problems, not problems
+        return additional_problems(reference, candidate, sets, self.padding.lengths.values())
 
     def opened(self, reference: HeldModel) -> HeldModel:
         """Return the reference with open lengths, also where the file fixes them."""
@@ -87,73 +75,24 @@ class Padded:
         }
         if not fixed:
             return reference
-        proto = onnx.ModelProto()
-        proto.CopyFrom(reference.with_data())
+        proto = copy_of(reference.with_data())
         for value in proto.graph.input:
             if value.name in fixed:
                 value.type.tensor_type.shape.dim[axes[value.name]].Clear()
         for value in proto.graph.output:
             value.type.tensor_type.ClearField("shape")
         del proto.graph.value_info[:]
-        return dataclasses.replace(reference, proto=proto, path=None)
+        return reference.changed(proto)
 
-    def run_reference(
-        self,
-        runner: Runner,
-        given: Sequence[Feeds] | None,
-        trials: int | None,
-        seed: int,
-        progress: Callable[[str, int, int], None],
-    ) -> list[Trial]:
-        """Run the reference on sequences of several lengths, each of which is to be padded in several ways.
-
-        Args:
-            runner: The two models.
-            given: Run on these; by default on generated sequences of several lengths.
-            trials: Sequences of each length.
-            seed: Determines the generated sequences.
-            progress: Called with the role, the lengths done and all lengths.
-
-        Raises:
-            UnverifiableError: No engine runs the reference, or it runs on no sequences.
-        """
-        made: list[Trial] = []
-        try:
-            with runner.open(self.opened(runner.reference)) as run:
-                if given is not None:
-                    made = [Trial(number, feeds, run(feeds)) for number, feeds in enumerate(given)]
-                else:
-                    made = self._generate_all(runner, run, trials or _PATTERNS, seed, progress)
-        except LoadError as error:
-            raise UnverifiableError(f"no engine runs the reference: {brief(error)}") from error
-        except RunError as error:
-            problem = f"the reference does not run on the given inputs: {brief(error)}"
-            raise UnverifiableError(problem) from error
+    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+        """Run the reference on sequences of several lengths; each is to be padded in several ways."""
         return [
-            dataclasses.replace(trial, number=_PADDINGS * number + way)
-            for number, trial in enumerate(made)
+            dataclasses.replace(trial, number=_PADDINGS * trial.number + way)
+            for trial in super().run_reference(runner, options)
             for way in range(_PADDINGS)
         ]
 
-    def _generate_all(
-        self, runner: Runner, run: RunModel, trials: int, seed: int, progress: Callable[[str, int, int], None]
-    ) -> list[Trial]:
-        made: list[Trial] = []
-        refused: list[UnverifiableError] = []
-        all_lengths = self._lengths()
-        for number, lengths in enumerate(all_lengths):
-            progress("reference", number, len(all_lengths))
-            try:
-                made += self._generate(runner, run, lengths, trials, seed + number)
-            except UnverifiableError as error:
-                # It may be too short for a window, or no multiple of a frame.
-                refused.append(error)
-                runner.note(f"length {_words(lengths)}: the reference does not run")
-        if not made:
-            raise refused[0]
-        return made
-
-    def _lengths(self) -> list[dict[str, int]]:
+    def all_lengths(self, graph: onnx.GraphProto) -> list[Lengths]:
         """Return the least length, odd ones, a power of two and its neighbors, and the maximum."""
         columns = []
         for number, (symbol, most) in enumerate(self.padding.max.items()):
@@ -163,33 +102,22 @@ class Padded:
             column = sorted(length for length in chosen if least <= length <= most)
             columns.append(column[number:] + column[:number])
         count = max(map(len, columns))
-        return [
-            {name: column[row % len(column)] for name, column in zip(self.padding.max, columns, strict=True)}
+        every = [
+            dict(zip(self.padding.max, (each[row % len(each)] for each in columns), strict=True))
             for row in range(count)
         ]
+        return [{name: lengths[symbol] for name, symbol in self.padding.symbols.items()} for lengths in every]
 
-    def _generate(
-        self, runner: Runner, run: RunModel, lengths: Mapping[str, int], count: int, seed: int
-    ) -> list[Trial]:
-        model = onnx.ModelProto()
-        model.CopyFrom(runner.reference.proto)
-        names = {value.name for value in model.graph.input}
-        # Sizes other than lengths that the candidate fixes hold for both models.
-        other = onnx.GraphProto()
-        other.input.extend(value for value in runner.candidate.proto.graph.input if value.name in names)
-        for value in (*model.graph.input, *other.input):
-            if value.name in self.padding.inputs:
-                dim = value.type.tensor_type.shape.dim[self.padding.inputs[value.name]]
-                dim.dim_value = lengths[self.padding.symbols[value.name]]
-        facts = dataclasses.replace(gather_facts(model), threshold=runner.reference_facts.threshold)
-        made, skipped = generate_trials(run, input_maker(model.graph, other, facts, seed), count)
-        for text in skipped:
-            runner.note(f"length {_words(lengths)}: {text}")
-        return made
+    def words(self, lengths: Lengths) -> str:
+        """Return lengths as notes write them."""
+        found = {symbol: lengths[name] for name, symbol in self.padding.symbols.items()}
+        return f"length {_words(found)}"
 
-    def run_candidate(
-        self, runner: Runner, run: RunModel, finished: list[Trial]
-    ) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    def count(self, maker: InputMaker, lengths: Lengths) -> int:
+        """Return the number of sequences of these lengths."""
+        return _PATTERNS
+
+    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
         """Yield the valid part of the candidate's outputs on padded inputs."""
         for trial in finished:
             lengths = self._lengths_of(trial.feeds)

@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-import onnx
 from onnx import NodeProto, TensorProto, helper
 
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
-from rnnlower.verification.models import HeldModel
+from rnnlower.verification.models import Graph, HeldModel, copy_of, graphs_in
 
 _OF_LSTM = 8
 _INTEGER_PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
@@ -28,43 +26,32 @@ def as_read(
     """
     if not (dequantize or assume_linear_before_reset):
         return model
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.with_data())
-    for graph in (proto.graph, *proto.functions):
-        _rewrite(graph, dequantize, assume_linear_before_reset)
-    return replace(model, proto=proto, path=None)
 
-
-def _is_meant(node: NodeProto, dequantize: bool | Collection[str]) -> bool:
-    return (
-        dequantize
-        if isinstance(dequantize, bool)
-        else any(name in dequantize for name in node.output if name)
-    )
-
-
-def _rewrite(
-    graph: onnx.GraphProto | onnx.FunctionProto, dequantize: bool | Collection[str], linear: bool
-) -> None:
-    nodes: list[NodeProto] = []
-    for node in graph.node:
-        for attribute in node.attribute:
-            # Reading the field of an absent graph would create it.
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                _rewrite(attribute.g, dequantize, linear)
-            for inner in attribute.graphs:
-                _rewrite(inner, dequantize, linear)
-        if node.op_type == QUANTIZED_LSTM and _is_meant(node, dequantize):
-            nodes += _dequantized(node)
-            continue
-        if linear and node.op_type == "GRU" and node.domain in ("", "ai.onnx"):
+    def read(node: NodeProto) -> Iterable[NodeProto]:
+        if node.op_type == QUANTIZED_LSTM and (
+            any(name in dequantize for name in node.output if name)
+            if isinstance(dequantize, Collection)
+            else dequantize
+        ):
+            return _dequantized(node)
+        if assume_linear_before_reset and node.op_type == "GRU" and node.domain in ("", "ai.onnx"):
             kept = [attribute for attribute in node.attribute if attribute.name != "linear_before_reset"]
             del node.attribute[:]
             node.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
-        nodes.append(node)
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
+        return [node]
+
+    proto = copy_of(model.with_data())
+    _rewrite([proto.graph, *proto.functions], read)
+    return model.changed(proto)
+
+
+def _rewrite(graphs: Iterable[Graph], read: Callable[[NodeProto], Iterable[NodeProto]]) -> None:
+    """Replace each node of the graphs, and of their subgraphs first, by those that it is read as."""
+    for graph in reversed([*graphs_in(*graphs)]):
+        nodes = [copy for node in graph.node for copy in read(node)]
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
 
 
 def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
@@ -84,11 +71,8 @@ def _dequantized(node: NodeProto) -> Iterable[NodeProto]:
         yield helper.make_node("Mul", [f"{start}/centered", f"{start}/scales"], [f"{start}/columns"])
         yield helper.make_node("Transpose", [f"{start}/columns"], [f"{start}/float"], perm=[0, 2, 1])
         inputs[index] = f"{start}/float"
-    lstm = NodeProto()
-    lstm.CopyFrom(node)
-    lstm.domain, lstm.op_type = "", "LSTM"
-    del lstm.input[:]
-    lstm.input.extend(inputs[:_OF_LSTM])
+    lstm = NodeProto(name=node.name, op_type="LSTM", input=inputs[:_OF_LSTM], output=node.output)
+    lstm.attribute.extend(node.attribute)
     yield lstm
 
 
@@ -97,20 +81,18 @@ def with_float_activations(model: HeldModel) -> HeldModel:
 
     Products of integers become products of floats: what remains is the error of the weights.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.with_data())
-    _rewrite(proto.graph, dequantize=True, linear=False)
-    pending = [proto.graph]
-    while pending:
-        graph = pending.pop()
+    proto = copy_of(model.with_data())
+    _rewrite([proto.graph], lambda node: _dequantized(node) if node.op_type == QUANTIZED_LSTM else [node])
+    for graph in [*graphs_in(proto.graph)]:
         del graph.value_info[:]
-        rounded = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
-        nodes = [new for node in graph.node for new in _in_floats(node, rounded)]
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
-        pending += [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
-    return replace(model, proto=proto, path=None)
+    rounded = {
+        node.output[0]: node.input[0]
+        for graph in graphs_in(proto.graph)
+        for node in graph.node
+        if node.op_type == "QuantizeLinear"
+    }
+    _rewrite([proto.graph], lambda node: _in_floats(node, rounded))
+    return model.changed(proto)
 
 
 def _in_floats(node: NodeProto, rounded: Mapping[str, str]) -> Iterable[NodeProto]:

@@ -11,9 +11,18 @@ if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
 
 
-def _number(value: float) -> float | None:
-    # JSON has neither infinity nor NaN.
-    return value if math.isfinite(value) else None
+def _in_json(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values in JSON types: it has neither infinity nor NaN, nor tuples and other mappings."""
+    return {
+        name: None
+        if isinstance(value, float) and not math.isfinite(value)
+        else list(value)
+        if isinstance(value, tuple)
+        else dict(value)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in fields.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -50,23 +59,7 @@ class OutputComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``verify --json`` documents, and the position of the worst element."""
-        return {
-            "name": self.name,
-            "max_abs": _number(self.max_abs),
-            "max_rel": _number(self.max_rel),
-            "max_ulp": _number(self.max_ulp),
-            "equal": self.equal,
-            "worst_trial": self.worst_trial,
-            "worst_index": None if self.worst_index is None else list(self.worst_index),
-            "worst_step": self.worst_step,
-            "reference_value": self.reference_value,
-            "candidate_value": self.candidate_value,
-            "note": self.note,
-            "dtype": self.dtype,
-            "error": _number(self.error),
-            "allowed": None if self.allowed is None else _number(self.allowed),
-            "used": None if self.used is None else _number(self.used),
-        }
+        return _in_json({name: value for name, value in vars(self).items() if name != "errors_over_time"})
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else "DIFFERENT"
@@ -94,27 +87,14 @@ class RuntimeTrial:
     problem: str | None = None
 
     @classmethod
-    def of(
-        cls,
-        runtime: Engine,
-        ran: bool = False,
-        equal: bool = False,
-        outputs: tuple[OutputComparison, ...] = (),
-        problem: str | None = None,
-    ) -> RuntimeTrial:
-        """Make the result of the candidate on ``runtime``."""
-        return cls(runtime.name, runtime.label, runtime.version, ran, equal, outputs, problem)
+    def of(cls, runtime: Engine, **findings: Any) -> RuntimeTrial:
+        """Make the result of the candidate on ``runtime`` of these findings."""
+        return cls(runtime.name, runtime.label, runtime.version, **findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value of ``on`` in JSON, in JSON types."""
-        return {
-            "engine": self.engine,
-            "version": self.version,
-            "ran": self.ran,
-            "equal": self.equal,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "problem": self.problem,
-        }
+        fields = {name: value for name, value in vars(self).items() if name != "label"}
+        return fields | {"outputs": [output.to_dict() for output in self.outputs]}
 
     def __str__(self) -> str:
         if not self.ran:
@@ -153,20 +133,9 @@ class VerificationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``verify --json`` prints, in JSON types; ``on`` only if it was requested."""
-        on = {} if self.on is None else {"on": self.on.to_dict()}
-        return {
-            "equal": self.equal,
-            "engines": dict(self.engines),
-            "trials": self.trials,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "skipped": list(self.skipped),
-            "problems": list(self.problems),
-            "first_difference": self.first_difference,
-            "states": dict(self.states),
-            "versions": dict(self.versions),
-            "tolerances": dict(self.tolerances),
-            **on,
-        }
+        fields = _in_json(vars(self)) | {"outputs": [output.to_dict() for output in self.outputs]}
+        on = fields.pop("on")
+        return fields if on is None else fields | {"on": on.to_dict()}
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else "different"

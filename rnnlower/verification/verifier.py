@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,22 +14,25 @@ from rnnlower.engines.known import Engine, find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.session import LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import UnverifiableError, VerificationError
+from rnnlower.files.pad_metadata import PadMetadata
+from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.folders import temporary_folder
-from rnnlower.verification.chunks import Chunks, stream_of
+from rnnlower.verification.chunks import Chunks
 from rnnlower.verification.engine_choice import EngineName, NumpyEngine, Semantics
 from rnnlower.verification.inputs.given import GivenInputs, brief_value, read_sets
+from rnnlower.verification.inputs.graph_facts import largest_threshold
 from rnnlower.verification.inputs.overriding import Overrides
-from rnnlower.verification.inputs.thresholds import largest_threshold
-from rnnlower.verification.inputs.trials import RunModel, Trial, fed_back, generate_trials, input_maker
+from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials, input_maker
 from rnnlower.verification.integers import SATURATION, may_saturate
-from rnnlower.verification.interface import feedable_inputs, interface_problems, required_inputs
-from rnnlower.verification.models import HeldModel, ModelLike, hold
+from rnnlower.verification.interface import accepted_by, feedable_inputs, interface_problems, required_inputs
+from rnnlower.verification.models import HeldModel, ModelLike, RunModel, hold
 from rnnlower.verification.options import Options, Progress, check_options
-from rnnlower.verification.padded import Padded, padding_of
+from rnnlower.verification.padded import Padded
+from rnnlower.verification.procedures import Pairs, Procedure, faults_of_reference
 from rnnlower.verification.readings import as_read
 from rnnlower.verification.result import RuntimeTrial, VerificationResult
-from rnnlower.verification.running import Runner, in_float32
-from rnnlower.verification.streaming import state_pairs
+from rnnlower.verification.runner import Runner, in_float32
+from rnnlower.verification.state_pairs import state_pairs
 from rnnlower.verification.verdict.compare import ToleranceType
 from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
 from rnnlower.verification.verdict.judging import Judge, Judged
@@ -37,18 +40,6 @@ from rnnlower.verification.verdict.judging import Judge, Judged
 _TRIALS_IN_FLOAT32 = 24
 # onnx's checker on nodes that stand before those that they read.
 _UNSORTED = "must be topologically sorted"
-
-
-@dataclass(frozen=True)
-class _Procedure:
-    """The way in which two models are run: on the same inputs, or the candidate on chunks, or padded ones."""
-
-    problems: Callable[
-        [onnx.ModelProto, onnx.ModelProto, Collection[str], Mapping[str, str]], tuple[list[str], bool]
-    ]
-    reference: Callable[[Runner, Options], list[Trial]]
-    candidate: Callable[[Runner, RunModel, list[Trial]], Iterator[tuple[Trial, dict[str, Any]]]]
-    begins: Callable[[Runner, Judge, list[Judged]], str | None]
 
 
 def verify(
@@ -93,7 +84,8 @@ def verify(
         dequantize: Read the reference's DynamicQuantizeLSTM nodes as LSTM with dequantized weights: all of
             them, or those that have one of these outputs.
         assume_linear_before_reset: Read its GRU nodes as ``linear_before_reset=1``.
-        semantics: Whom the reference's recurrent operators follow where onnxruntime and the ONNX spec differ.
+        semantics: Which one the reference's recurrent operators follow where onnxruntime and the ONNX spec
+            differ.
         engine: Run both models on this one; by default each on onnxruntime if that has kernels for it.
         on: Run the candidate on this runtime instead, or as well if it computes in float16: a name of
             ``rnnlower.engines()``, or ``"cmd:PROGRAM {model} {inputs} {outputs}"``.
@@ -117,7 +109,6 @@ def verify(
     if runtime is not None and runtime.is_coarse:
         # A weight that is 5% off may hide in the rounding there.
         other, runtime = runtime, None
-    options = Options(trials, seed, inputs, states, tell, atol, rtol, other)
     with temporary_folder() as folder:
         models = hold(reference, "reference", folder), hold(candidate, "candidate", folder)
         read = as_read(
@@ -127,127 +118,224 @@ def verify(
         runner = Runner(read, models[1], semantics, engine, fixed, tolerance)
         if runtime is not None:
             runner = runner.on(runtime)
-        stream, padding = stream_of(*models), padding_of(*models)
-        procedure = _WHOLE
-        if stream is not None:
-            procedure = _by_length(Chunks(stream))
-        elif padding is not None:
-            procedure = _by_length(Padded(padding))
+        options = Options(trials, seed, inputs, states, tell, atol, rtol)
         with closing(runner):
-            return _verify(runner, procedure, options)
+            return _Verification(runner, _procedure(*models), options).result(other)
 
 
-def _by_length(manner: Chunks | Padded) -> _Procedure:
-    def reference(runner: Runner, options: Options) -> list[Trial]:
-        if isinstance(manner, Chunks):
-            runner.states = dict(manner.stream.states)
-        given = options.given(runner.reference.proto.graph, {})
-        return manner.run_reference(runner, given, options.trials, options.seed, options.progress)
-
-    return _Procedure(manner.problems, reference, manner.run_candidate, manner.where_it_begins)
-
-
-def _verify(runner: Runner, procedure: _Procedure, options: Options) -> VerificationResult:
-    judge = Judge(runner, options.atol, options.rtol)
-    problems, runnable = procedure.problems(
-        runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts
+def _procedure(reference: HeldModel, candidate: HeldModel) -> Procedure:
+    """Return the procedure for what the candidate's metadata says that the reference's does not."""
+    ours, theirs = (
+        {entry.key: entry.value for entry in model.proto.metadata_props} for model in (reference, candidate)
     )
-    for name, kinds in runner.casts.items():
-        runner.note(f"{name!r} is {kinds}: it was cast")
-    for name, array in runner.sets.items():
-        runner.note(f"input {name!r} is set: the reference was fed {brief_value(array)}")
-    if not runnable:
-        return _result(runner, procedure, judge, [], problems)
-    try:
-        finished = procedure.reference(runner, options)
-    except UnverifiableError:
-        raise
-    except VerificationError as error:
-        return _result(runner, procedure, judge, [], [*problems, str(error)])
-    result = _compared(runner, procedure, finished, problems, options)
-    if result:
-        result = _also_in_float32(runner, procedure, finished, result, options)
-    if options.also_on is None or not result:
-        return result
-    if options.also_on.is_here and options.also_on.name == runner.engines["candidate"]:
-        return _tried_on(options.also_on, result)
-    other = _compared(runner.on(options.also_on), procedure, finished, [], options)
-    return replace(
-        result,
-        equal=other.equal,
-        on=other.on,
-        skipped=other.skipped,
-        first_difference=other.first_difference,
-    )
+    stream, padding = StreamMetadata.read(theirs), PadMetadata.read(theirs)
+    if stream is not None and StreamMetadata.read(ours) is None:
+        return Chunks(stream)
+    return Padded(padding) if padding is not None and PadMetadata.read(ours) is None else _SameInputs()
 
 
-def _also_in_float32(
-    runner: Runner,
-    procedure: _Procedure,
-    finished: list[Trial],
-    result: VerificationResult,
-    options: Options,
-) -> VerificationResult:
-    """Return the result, or the difference that two models of small floats have in float32.
+class _SameInputs:
+    """The procedure that runs both models on the same inputs."""
 
-    A wrong weight may hide in what float16 loses at every step.
-    """
-    given = options.atol is not None or options.rtol is not None
-    other = None if given or runner.runtime is not None else runner.in_float32()
-    if other is None:
-        return result
-    feeds = [{name: in_float32(array) for name, array in trial.feeds.items()} for trial in finished]
-    with closing(other):
+    def problems(
+        self,
+        reference: onnx.ModelProto,
+        candidate: onnx.ModelProto,
+        sets: Collection[str],
+        casts: Mapping[str, str],
+    ) -> tuple[list[str], bool]:
+        return interface_problems(reference, candidate, sets, casts)
+
+    def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
+        graph = runner.reference.proto.graph
+        given = options.given(graph, runner.sets)
+        with faults_of_reference():
+            if given is None:
+                return self._run_generated(runner, options)
+            runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
+            finished = []
+            branches = BranchWatch(runner.reference, runner.sets)
+            with runner.open(branches.model) as run:
+                for number, feeds in enumerate(given):
+                    options.progress("reference", number, len(given))
+                    finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
+        runner.notes += branches.words() + empty_words(finished)
+        return finished
+
+    @staticmethod
+    def _run_generated(runner: Runner, options: Options) -> list[Trial]:
+        graph, candidate = runner.reference.proto.graph, runner.candidate.proto
+        facts = runner.reference_facts
+        facts = replace(facts, threshold=max(facts.threshold, largest_threshold(candidate)))
+        maker = input_maker(graph, candidate.graph, facts, options.seed, runner.sets)
+        states = state_pairs(graph, facts, options.states)
+        overrides = Overrides(runner.reference, candidate, options.seed)
+        count = options.trials or maker.natural_trials
+        runner.empty_inputs = maker.plan.has_empty_inputs
+        branches = BranchWatch(runner.reference, runner.sets)
+        with runner.open(branches.model) as run:
+            finished, skipped = generate_trials(
+                branches.watched(run),
+                maker,
+                count,
+                states,
+                lambda done: options.progress("reference", done, count),
+                overrides,
+            )
+        runner.states = fed_back(finished, states)
+        if options.states and not runner.states:
+            runner.note("no trial continued with the given states: some do among three or more trials")
+        runner.notes += skipped + branches.words() + empty_words(finished) + overrides.words()
+        return finished
+
+    def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:
+        for trial in finished:
+            yield trial, run(accepted_by(runner.candidate.proto, trial.feeds))
+
+    def where_it_begins(self, runner: Runner, judge: Judge, judged: list[Judged]) -> str | None:
+        return judge.where_it_begins(judged)
+
+
+@dataclass(frozen=True)
+class _Verification:
+    """A comparison of the runner's two models, run in one way."""
+
+    runner: Runner
+    procedure: Procedure
+    options: Options
+
+    def result(self, also_on: Engine | None) -> VerificationResult:
+        """Return the result, with that of the candidate on another runtime if one is wanted."""
+        runner = self.runner
+        problems, runnable = self.procedure.problems(
+            runner.reference.proto, runner.candidate.proto, runner.sets, runner.casts
+        )
+        for name, kinds in runner.casts.items():
+            runner.note(f"{name!r} is {kinds}: it was cast")
+        for name, array in runner.sets.items():
+            runner.note(f"input {name!r} is set: the reference was fed {brief_value(array)}")
+        if not runnable:
+            return self._result([], problems)
         try:
-            trials = procedure.reference(other, replace(options, feeds=feeds[:_TRIALS_IN_FLOAT32]))
-            wide = _compared(other, procedure, trials, [], options)
-        except (UnverifiableError, VerificationError) as error:
-            return replace(result, skipped=(*result.skipped, f"not compared in float32: {error.problem}"))
-    if wide:
-        return result
-    if wide.problems:
-        return replace(result, skipped=(*result.skipped, f"not compared in float32: {wide.problems[0]}"))
-    note = f"computed in float32 instead of {other.rounded_to}, the models differ by more than its rounding"
-    return replace(wide, skipped=(*result.skipped, note), engines=result.engines, versions=result.versions)
+            finished = self.procedure.run_reference(runner, self.options)
+        except UnverifiableError:
+            raise
+        except VerificationError as error:
+            return self._result([], [*problems, str(error)])
+        result = self._compared(finished, problems)
+        if result:
+            result = self._also_in_float32(finished, result)
+        if also_on is None or not result:
+            return result
+        if also_on.is_here and also_on.name == runner.engines["candidate"]:
+            return _tried_on(also_on, result)
+        other = replace(self, runner=runner.on(also_on))._compared(finished, [])
+        return replace(
+            result,
+            equal=other.equal,
+            on=other.on,
+            skipped=other.skipped,
+            first_difference=other.first_difference,
+        )
 
+    def _also_in_float32(self, finished: list[Trial], result: VerificationResult) -> VerificationResult:
+        """Return the result, or the difference that two models of small floats have in float32.
 
-def _compared(
-    runner: Runner, procedure: _Procedure, finished: list[Trial], problems: list[str], options: Options
-) -> VerificationResult:
-    judge = Judge(runner, options.atol, options.rtol)
-    pairs, failures = _run_candidate(runner, procedure, finished, options.progress)
-    judged = [Judged(trial, outputs, judge.compare(trial, outputs)) for trial, outputs in pairs]
-    return _result(runner, procedure, judge, judge.look_again(judged, options.seed), problems + failures)
+        A wrong weight may hide in what float16 loses at every step.
+        """
+        given = self.options.atol is not None or self.options.rtol is not None
+        other = None if given or self.runner.runtime is not None else self.runner.in_float32()
+        if other is None:
+            return result
+        feeds = [{name: in_float32(array) for name, array in trial.feeds.items()} for trial in finished]
+        options = replace(self.options, feeds=feeds[:_TRIALS_IN_FLOAT32])
+        with closing(other):
+            try:
+                trials = self.procedure.run_reference(other, options)
+                wide = _Verification(other, self.procedure, options)._compared(trials, [])
+            except (UnverifiableError, VerificationError) as error:
+                return replace(result, skipped=(*result.skipped, f"not compared in float32: {error.problem}"))
+        if wide:
+            return result
+        if wide.problems:
+            return replace(result, skipped=(*result.skipped, f"not compared in float32: {wide.problems[0]}"))
+        note = (
+            f"computed in float32 instead of {other.rounded_to}, the models differ by more than its rounding"
+        )
+        return replace(
+            wide, skipped=(*result.skipped, note), engines=result.engines, versions=result.versions
+        )
 
+    def _compared(self, finished: list[Trial], problems: list[str]) -> VerificationResult:
+        pairs, failures = self._run_candidate(finished)
+        judge = Judge(self.runner, self.options.atol, self.options.rtol)
+        judged = [Judged(trial, outputs, judge.compare(trial, outputs)) for trial, outputs in pairs]
+        return self._result(judge.look_again(judged, self.options.seed), problems + failures)
 
-def _result(
-    runner: Runner, procedure: _Procedure, judge: Judge, judged: list[Judged], problems: list[str]
-) -> VerificationResult:
-    outputs = tuple(judge.merged(judged).values())
-    same = bool(outputs) and all(output.equal for output in outputs)
-    engines = dict(runner.engines)
-    differs_there = runner.runtime is not None and outputs and not same
-    if differs_there and engines["reference"] == "onnxruntime" and may_saturate(runner.reference.proto):
-        runner.note(SATURATION)
-    result = VerificationResult(
-        equal=same and not problems,
-        engines=engines,
-        trials=len(judged),
-        outputs=outputs,
-        skipped=tuple(runner.notes),
-        states=dict(runner.states),
-        versions={name: _version(name) for name in dict.fromkeys(engines.values())},
-        tolerances={"atol": judge.atol, "rtol": judge.rtol},
-        problems=tuple(problems),
-        first_difference=None if same else procedure.begins(runner, judge, judged),
-    )
-    return result if runner.runtime is None else _tried_on(runner.runtime, result)
+    def _result(self, judged: list[Judged], problems: list[str]) -> VerificationResult:
+        runner = self.runner
+        judge = Judge(runner, self.options.atol, self.options.rtol)
+        outputs = tuple(judge.merged(judged).values())
+        same = bool(outputs) and all(output.equal for output in outputs)
+        engines = dict(runner.engines)
+        differs_there = runner.runtime is not None and outputs and not same
+        if differs_there and engines["reference"] == "onnxruntime" and may_saturate(runner.reference.proto):
+            runner.note(SATURATION)
+        result = VerificationResult(
+            equal=same and not problems,
+            engines=engines,
+            trials=len(judged),
+            outputs=outputs,
+            skipped=tuple(runner.notes),
+            states=dict(runner.states),
+            versions={name: _version(name) for name in dict.fromkeys(engines.values())},
+            tolerances={"atol": judge.atol, "rtol": judge.rtol},
+            problems=tuple(problems),
+            first_difference=None if same else self.procedure.where_it_begins(runner, judge, judged),
+        )
+        return result if runner.runtime is None else _tried_on(runner.runtime, result)
+
+    def _run_candidate(self, finished: list[Trial]) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
+        """Return the candidate's outputs, and its other faults: it may not load, or not run."""
+        runner, progress = self.runner, self.options.progress
+        pairs: list[tuple[Trial, dict[str, Any]]] = []
+        failures = []
+        if runner.runtime is not None:
+            finished = _without_overrides(runner, runner.runtime, finished)
+        try:
+            with runner.open(runner.candidate) as run:
+                progress("candidate", 0, len(finished))
+                for pair in self.procedure.run_candidate(runner, run, finished):
+                    pairs.append(pair)
+                    if len(pairs) < len(finished):
+                        progress("candidate", len(pairs), len(finished))
+        except EngineError as error:
+            on = None
+            if runner.runtime is not None:
+                on = RuntimeTrial.of(runner.runtime, problem=str(error)).to_dict()
+            raise UnverifiableError(str(error), on=on) from error
+        except LacksKernelError as error:
+            raise UnverifiableError(f"no engine runs the candidate: {brief(error)}") from error
+        except LoadError as error:
+            failures.append(f"the candidate does not load: {brief(error)}")
+        except RunError as error:
+            failures.append(f"the candidate does not run where the reference does: {brief(error)}")
+        if runner.runtime is not None:
+            failures += _other_names(runner, pairs)
+        if runner.engines.get("candidate") == NumpyEngine.name:
+            # NumPy may also evaluate models that break the ONNX spec (so may the reference).
+            complaints = [_checker_complaint(model) for model in (runner.reference, runner.candidate)]
+            if complaints[1] and not complaints[0]:
+                failures.append(f"the candidate is not a valid model: {complaints[1]}")
+        return pairs, failures
 
 
 def _tried_on(runtime: Engine, result: VerificationResult) -> VerificationResult:
     """Return the result with itself as the result on the runtime."""
     problem = "; ".join(result.problems) or None
-    trial = RuntimeTrial.of(runtime, result.trials > 0, result.equal, result.outputs, problem)
+    trial = RuntimeTrial.of(
+        runtime, ran=result.trials > 0, equal=result.equal, outputs=result.outputs, problem=problem
+    )
     return replace(result, on=trial, versions={**result.versions, runtime.name: runtime.version or ""})
 
 
@@ -259,107 +347,13 @@ def _version(engine: str) -> str:
         return ""
 
 
-def _run_reference(runner: Runner, options: Options) -> list[Trial]:
-    """Return the trials: inputs, given or generated, and the reference's outputs on them."""
-    graph = runner.reference.proto.graph
-    given = options.given(graph, runner.sets)
-    try:
-        if given is None:
-            return _run_generated(runner, options)
-        runner.empty_inputs = any(array.size == 0 for feeds in given for array in feeds.values())
-        finished = []
-        branches = BranchWatch(runner.reference, runner.sets)
-        with runner.open(branches.model) as run:
-            for number, feeds in enumerate(given):
-                options.progress("reference", number, len(given))
-                finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
-        runner.notes += branches.words() + empty_words(finished)
-    except LoadError as error:
-        raise UnverifiableError(f"no engine runs the reference: {brief(error)}") from error
-    except RunError as error:
-        raise UnverifiableError(f"the reference does not run on the given inputs: {brief(error)}") from error
-    return finished
-
-
-def _run_generated(runner: Runner, options: Options) -> list[Trial]:
-    graph, facts = runner.reference.proto.graph, runner.reference_facts
-    threshold = max(facts.threshold, largest_threshold(runner.candidate.proto))
-    maker = input_maker(
-        graph, runner.candidate.proto.graph, replace(facts, threshold=threshold), options.seed, runner.sets
-    )
-    states = state_pairs(graph, facts, options.states)
-    overrides = Overrides(runner.reference, runner.candidate.proto, options.seed)
-    count = options.trials or maker.natural_trials
-    runner.empty_inputs = maker.plan.has_empty_inputs
-    branches = BranchWatch(runner.reference, runner.sets)
-    with runner.open(branches.model) as run:
-        finished, skipped = generate_trials(
-            branches.watched(run),
-            maker,
-            count,
-            states,
-            lambda done: options.progress("reference", done, count),
-            overrides,
-        )
-    runner.states = fed_back(finished, states)
-    if options.states and not runner.states:
-        runner.note("no trial continued with the given states: some do among three or more trials")
-    runner.notes += skipped + branches.words() + empty_words(finished) + overrides.words()
-    return finished
-
-
-def _run_same(runner: Runner, run: RunModel, finished: list[Trial]) -> Iterator[tuple[Trial, dict[str, Any]]]:
-    accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
-    for trial in finished:
-        yield trial, run({k: v for k, v in trial.feeds.items() if k in accepted})
-
-
-def _run_candidate(
-    runner: Runner, procedure: _Procedure, finished: list[Trial], progress: Progress
-) -> tuple[list[tuple[Trial, dict[str, Any]]], list[str]]:
-    """Return the candidate's outputs, and its other faults: it may not load, or not run."""
-    pairs: list[tuple[Trial, dict[str, Any]]] = []
-    failures = []
-    if runner.runtime is not None:
-        finished = _without_overrides(runner, finished)
-    try:
-        with runner.open(runner.candidate) as run:
-            progress("candidate", 0, len(finished))
-            for pair in procedure.candidate(runner, run, finished):
-                pairs.append(pair)
-                if len(pairs) < len(finished):
-                    progress("candidate", len(pairs), len(finished))
-    except EngineError as error:
-        on = None
-        if runner.runtime is not None:
-            on = RuntimeTrial.of(runner.runtime, problem=str(error)).to_dict()
-        raise UnverifiableError(str(error), on=on) from error
-    except LacksKernelError as error:
-        raise UnverifiableError(f"no engine runs the candidate: {brief(error)}") from error
-    except LoadError as error:
-        failures.append(f"the candidate does not load: {brief(error)}")
-    except RunError as error:
-        failures.append(f"the candidate does not run where the reference does: {brief(error)}")
-    if runner.runtime is not None:
-        failures += _other_names(runner, pairs)
-    if runner.engines.get("candidate") == NumpyEngine.name:
-        # NumPy may also evaluate models that break the ONNX spec (so may the reference).
-        complaints = [_checker_complaint(model) for model in (runner.reference, runner.candidate)]
-        if complaints[1] and not complaints[0]:
-            failures.append(f"the candidate is not a valid model: {complaints[1]}")
-    return pairs, failures
-
-
-def _without_overrides(runner: Runner, finished: list[Trial]) -> list[Trial]:
+def _without_overrides(runner: Runner, runtime: Engine, finished: list[Trial]) -> list[Trial]:
     """Return the trials that leave inputs at their default values: runtimes take those as constants."""
     required = {value.name for value in required_inputs(runner.candidate.proto.graph)}
     accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
     left = [trial for trial in finished if accepted.intersection(trial.feeds) <= required]
-    if runner.runtime is not None and len(left) < len(finished):
-        count = len(finished) - len(left)
-        runner.note(
-            f"{count} trials feed inputs that have a default value: not tried on {runner.runtime.label}"
-        )
+    if count := len(finished) - len(left):
+        runner.note(f"{count} trials feed inputs that have a default value: not tried on {runtime.label}")
     return left
 
 
@@ -381,11 +375,3 @@ def _checker_complaint(model: HeldModel) -> str:
         # onnxruntime sorts nodes, and so does NumPy's evaluator.
         return "" if _UNSORTED in first else first
     return ""
-
-
-_WHOLE = _Procedure(
-    interface_problems,
-    _run_reference,
-    _run_same,
-    lambda runner, judge, judged: judge.where_it_begins(judged),
-)

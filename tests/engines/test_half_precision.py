@@ -15,7 +15,7 @@ from support.faults import SOURCE_FAULTS
 
 import rnnlower
 from rnnlower.engines.known import Engine
-from rnnlower.verification import running, verifier
+from rnnlower.verification import runner, verifier
 from rnnlower.verification.engine_choice import NumpyEngine
 from rnnlower.verification.models import HeldModel
 from rnnlower.verification.verdict.retyped import retyped
@@ -53,7 +53,7 @@ class Device:
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     half = Engine("half", "Half", precision="float16", version="1")
     monkeypatch.setattr(verifier, "find_engine", lambda name: half)
-    monkeypatch.setattr(running, "open_on", Device)
+    monkeypatch.setattr(runner, "open_on", Device)
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from support.small_models import lowered_by, recurrent_model
 
-from rnnlower.verification import running, verify
+from rnnlower.verification import runner, verify
 from rnnlower.verification.engine_choice import NumpyEngine, OnnxRuntimeEngine
 from rnnlower.verification.models import hold
-from rnnlower.verification.running import Runner
+from rnnlower.verification.runner import Runner
 
 WIDE = np.dtype(np.float64)
 
@@ -52,7 +52,7 @@ def test_what_runs_nowhere_in_float64_has_no_outputs(tmp_path: Path) -> None:
 def test_a_straight_line_that_takes_long_to_load_names_scan(
     strategy: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_LONG_LOAD", 0.0)
+    monkeypatch.setattr(runner, "_LONG_LOAD", 0.0)
     source = recurrent_model("GRU", inputs={"X": (onnx.TensorProto.FLOAT, [60, 1, 3])})
     result = verify(source, lowered_by(source, strategy), trials=1)
     notes = [note for note in result.skipped if "to load the candidate" in note]

@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
+from rnnlower.engines.session import Array
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.facts import Dim, Uses
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
 from rnnlower.verification.verdict.compare import is_inexact
-
-Array = NDArray[Any]
 
 # From rounding level to saturation; "mixed" draws a magnitude for every element.
 _PATTERNS = ("ordinary", "large", "tiny", "mixed", "small", "huge", "sparse", "positive")

@@ -12,13 +12,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower.engines import child
+from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 
-Array = NDArray[Any]
 GivenInputs: TypeAlias = "Mapping[str, Array] | str | os.PathLike[str]"
 
 
@@ -84,16 +84,12 @@ def brief_value(array: Array) -> str:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        archive = np.load(path)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it holds one array, an .npy file; write one with np.savez")
-        with archive:
-            entries = {name: archive[name] for name in archive.files}
-    except Exception as error:
-        # NumPy, zipfile and zlib each have their own errors for the ways in which an archive can be damaged.
-        raise OptionError(f"cannot read inputs from {path}: {error or type(error).__name__}") from error
-    entries = {name: array for name, array in entries.items() if not name.startswith("out::")}
-    return {name.removeprefix("in::"): array for name, array in entries.items()}
+        entries = child.read_arrays(str(path))
+    except ValueError as error:
+        raise OptionError(f"cannot read inputs from {path}: {error}") from error
+    return {
+        name.removeprefix("in::"): array for name, array in entries.items() if not name.startswith("out::")
+    }
 
 
 def _read_folder(path: Path, values: Sequence[onnx.ValueInfoProto]) -> list[dict[str, Array]]:

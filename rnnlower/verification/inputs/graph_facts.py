@@ -1,27 +1,38 @@
-"""Collection of facts about a graph: the values that its inputs need, and its recurrent nodes."""
+"""Collection of facts about a graph: the values that its inputs need, its recurrent nodes, its thresholds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.inference import guarded
 from rnnlower.verification.inputs.facts import RECURRENT, Facts, dims_of, unnamed_dim
-from rnnlower.verification.inputs.thresholds import largest_threshold
 from rnnlower.verification.inputs.tracing import trace
-from rnnlower.verification.models import op_types, slim
-from rnnlower.verification.verdict.randomness import random_outputs
+from rnnlower.verification.models import default_opset, graphs_in, op_types, slim
+
+# Larger numbers are not thresholds of values but the end of a type's range.
+_LARGEST_THRESHOLD = 1e8
+_BENDING_ATTRIBUTES = ("clip", "activation_alpha", "activation_beta", "alpha", "min", "max")
+_COMPARING = ("Clip", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where", "Max", "Min")
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+_RANDOM = ("Random", "Bernoulli", "Multinomial")
+"""The beginnings of the names of random operators."""
 
 
 def gather_facts(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int] | Sequence[str]] | None = None
 ) -> Facts:
     """Collect facts about ``model``; with ``shapes``, under these sizes, or names of sizes, of its inputs."""
-    inferred = _for_inference(model)
+    inferred = slim(model)
+    _forget_negative_sizes(inferred)
     for value in inferred.graph.input:
         if shapes and value.name in shapes:
             del value.type.tensor_type.shape.dim[:]
@@ -35,27 +46,16 @@ def gather_facts(
     # An abort counts against the model, but not against sizes that are only tried.
     help_only = (InferenceError, ValueError, RuntimeError, *((InvalidModelError,) if shapes else ()))
     with suppress(*help_only):
-        inferred = guarded(op_types(model), _infer, inferred)
+        inferred = guarded(op_types(model), partial(infer_shapes, data_prop=True), inferred)
     facts = trace(inferred)
-    facts.random_outputs = random_outputs(model)
+    facts.random_outputs = _random_outputs(model)
     facts.threshold = largest_threshold(model)
     return facts
 
 
-def _infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    return infer_shapes(model, data_prop=True)
-
-
 def facts_of_candidate(model: onnx.ModelProto) -> Facts:
     """Collect facts about recurrent nodes only; at no cost for a graph without any, however large it is."""
-    nodes = [model.graph.node, *(function.node for function in model.functions)]
-    return gather_facts(model) if any(map(_holds_recurrent, nodes)) else Facts()
-
-
-def _holds_recurrent(nodes: Iterable[onnx.NodeProto]) -> bool:
-    return any(
-        node.op_type in RECURRENT or any(_holds_recurrent(a.g.node) for a in node.attribute) for node in nodes
-    )
+    return Facts() if op_types(model).isdisjoint(RECURRENT) else gather_facts(model)
 
 
 def _name_dims(value: onnx.ValueInfoProto) -> None:
@@ -66,31 +66,79 @@ def _name_dims(value: onnx.ValueInfoProto) -> None:
             proto.dim_param = unnamed_dim(value.name, axis)
 
 
-def _forget_shapes(graph: onnx.GraphProto) -> None:
+def _forget_shapes(main: onnx.GraphProto) -> None:
     """Drop recorded shapes: they may have been recorded for other inputs."""
-    del graph.value_info[:]
-    for output in graph.output:
-        output.type.tensor_type.ClearField("shape")
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                _forget_shapes(attribute.g)
+    for graph in graphs_in(main):
+        del graph.value_info[:]
+        for output in graph.output:
+            output.type.tensor_type.ClearField("shape")
 
 
-def _for_inference(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = slim(model)
-    for each in (copy.graph, *copy.functions):
-        _forget_negative_sizes(each)
-    return copy
-
-
-def _forget_negative_sizes(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
+def _forget_negative_sizes(model: onnx.ModelProto) -> None:
     """Replace the size -1 by unknown: onnx's shape inference aborts the process on it."""
-    ends = () if isinstance(graph, onnx.FunctionProto) else (*graph.input, *graph.output)
-    for value in (*graph.value_info, *ends):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_value < 0:
-                dim.ClearField("dim_value")
-    for node in graph.node:
-        for attribute in node.attribute:
-            _forget_negative_sizes(attribute.g)
+    for graph in graphs_in(model.graph, *model.functions):
+        ends = () if isinstance(graph, onnx.FunctionProto) else (*graph.input, *graph.output)
+        for value in (*graph.value_info, *ends):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_value < 0:
+                    dim.ClearField("dim_value")
+
+
+def largest_threshold(model: onnx.ModelProto) -> float:
+    """Return the largest magnitude of a clip, of an activation's bend, or of a comparison with a constant.
+
+    Larger values are needed to reach everything that a model does.
+    """
+    found = [0.0]
+    constants: dict[str, float] = {}
+    for graph in graphs_in(model.graph, *model.functions):
+        for tensor in () if isinstance(graph, onnx.FunctionProto) else graph.initializer:
+            _note_scalar(tensor.name, tensor, constants)
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+                _note_scalar(node.output[0], node.attribute[0].t, constants)
+            found += _bends(node)
+            if node.op_type in _COMPARING:
+                found += [constants[name] for name in node.input if name in constants]
+    return max(value for value in map(abs, found) if math.isfinite(value) and value <= _LARGEST_THRESHOLD)
+
+
+def _note_scalar(name: str, tensor: onnx.TensorProto, constants: dict[str, float]) -> None:
+    stored = tensor.data_location != onnx.TensorProto.EXTERNAL
+    if stored and tensor.data_type in _FLOATS and math.prod(tensor.dims) == 1:
+        constants[name] = float(np.ravel(numpy_helper.to_array(tensor))[0])
+
+
+def _bends(node: onnx.NodeProto) -> Iterable[float]:
+    """Return the numbers at which the attributes of a node let its activations bend."""
+    values = [v for a in node.attribute if a.name in _BENDING_ATTRIBUTES for v in (a.f, *a.floats)]
+    names = [s for a in node.attribute if a.name == "activations" for s in a.strings]
+    if node.op_type == "HardSigmoid" or any(name.lower() == b"hardsigmoid" for name in names):
+        # alpha x + beta bends at 0 and 1.
+        values += [2 / v for v in values if v]
+    return values
+
+
+def _random_outputs(model: onnx.ModelProto) -> set[str]:
+    """Return the graph outputs that are random or undefined, so that their values cannot be compared."""
+    opset = default_opset(model.opset_import)
+    functions = {(f.domain, f.name): f for f in model.functions}
+    random: set[str] = set()
+
+    def draws(node: onnx.NodeProto) -> bool:
+        if node.op_type.startswith(_RANDOM):
+            return True
+        if node.op_type == "Dropout":
+            tests = any(a.name == "is_test" and a.i for a in node.attribute)
+            return (opset < 7 and not tests) or (len(node.input) > 2 and bool(node.input[2]))
+        function = functions.get((node.domain, node.op_type))
+        inner = [*(function.node if function else ()), *(n for a in node.attribute for n in a.g.node)]
+        return any(draws(n) or any(name in random for name in n.input) for n in inner)
+
+    for node in model.graph.node:
+        if any(name in random for name in node.input) or draws(node):
+            random.update(name for name in node.output if name)
+        if node.op_type == "BatchNormalization" and opset < 14:
+            # saved_mean and saved_var: "to speed up gradient computation", in any form that does so.
+            random.update(name for name in node.output[3:] if name)
+    return {o.name for o in model.graph.output if o.name in random}

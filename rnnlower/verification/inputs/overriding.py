@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from rnnlower.engines.session import RunError, brief
+from rnnlower.engines.session import Array, RunError, brief
 from rnnlower.verification.interface import feedable_inputs, overridable_inputs
-from rnnlower.verification.models import HeldModel, elements
+from rnnlower.verification.models import HeldModel, RunModel
 from rnnlower.verification.verdict.compare import is_inexact
-
-Array = NDArray[Any]
 
 # In total: a trial holds them in addition to the model.
 _MOST_ELEMENTS = 2**26
@@ -41,7 +39,7 @@ class Overrides:
         room = _MOST_ELEMENTS
         self._left: list[onnx.TensorProto] = []
         for tensor in tensors:
-            size = elements(tensor.dims)
+            size = math.prod(tensor.dims)
             if tensor.name not in inputs:
                 reason = "the candidate has no such input"
             elif tensor.name not in feedable:
@@ -58,14 +56,20 @@ class Overrides:
         self._values: dict[str, Array] | None = None
 
     def run(
-        self, run: Callable[[dict[str, Array]], dict[str, Any]], feeds: Mapping[str, Array]
+        self, run: RunModel, feeds: Mapping[str, Array]
     ) -> tuple[dict[str, Array], dict[str, Any]] | None:
         """Return ``feeds`` with other values added, and the outputs of ``run``; ``None`` if it refuses them.
 
         It ran on ``feeds`` alone. A value that it refuses the first time is not tried again.
         """
         if self._values is None:
-            self._values = {tensor.name: self._other_than(tensor) for tensor in self._left}
+            self._values = {
+                tensor.name: _other_values(
+                    self._model.array(tensor),
+                    np.random.default_rng([self._seed, zlib.crc32(tensor.name.encode())]),
+                )
+                for tensor in self._left
+            }
         if not self._values:
             return None
         changed = {**feeds, **self._values}
@@ -94,12 +98,7 @@ class Overrides:
             for reason, names in grouped.items()
         ]
 
-    def _drop_refused(
-        self,
-        run: Callable[[dict[str, Array]], dict[str, Any]],
-        feeds: Mapping[str, Array],
-        names: list[str],
-    ) -> None:
+    def _drop_refused(self, run: RunModel, feeds: Mapping[str, Array], names: list[str]) -> None:
         """Find, by bisection, the inputs for which ``run`` accepts no other value, and leave them out."""
         assert self._values is not None
         try:
@@ -111,10 +110,6 @@ class Overrides:
                 return
             for half in (names[: len(names) // 2], names[len(names) // 2 :]):
                 self._drop_refused(run, feeds, half)
-
-    def _other_than(self, tensor: onnx.TensorProto) -> Array:
-        rng = np.random.default_rng([self._seed, zlib.crc32(tensor.name.encode())])
-        return _other_values(self._model.array(tensor), rng)
 
 
 def _other_values(default: Array, rng: np.random.Generator) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +10,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from rnnlower import wording
-from rnnlower.engines.session import RunError, brief
+from rnnlower.engines.session import Array, RunError, brief
 from rnnlower.errors import UnverifiableError
 from rnnlower.verification.inputs.facts import Facts, dims_of
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
 from rnnlower.verification.interface import required_inputs
-from rnnlower.verification.models import elements
+from rnnlower.verification.models import RunModel, graphs_in, nodes_in
 
-Array = NDArray[Any]
 Variant = tuple[tuple[str, Any], ...]
-RunModel = Callable[[dict[str, Array]], dict[str, Any]]
 
 # Seconds of trying sizes on a reference that refuses all of them.
 LONGEST_SEARCH = 120.0
@@ -76,7 +74,7 @@ def input_maker(
     plan = ShapePlan.merge(own, others, facts.equal_dims, facts.batches, facts.lengths, hints)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     parameters = _weight_count(reference)
-    parameters += sum(elements([d for d in dims if isinstance(d, int)]) for dims in plan.dims.values())
+    parameters += sum(math.prod(d for d in dims if isinstance(d, int)) for dims in plan.dims.values())
     features = [node.input_size for node in facts.recurrent if isinstance(node.input_size, int)]
     return InputMaker(
         types,
@@ -91,24 +89,20 @@ def input_maker(
     )
 
 
-def _sizes_of_branches(graph: onnx.GraphProto) -> Iterator[int]:
+def _sizes_of_branches(main: onnx.GraphProto) -> Iterator[int]:
     """Yield the sizes of constants that subgraphs return: values in their place may need the same size."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            given = {output.name for output in attribute.g.output}
-            for inner in attribute.g.node:
-                if inner.op_type == "Constant" and given.intersection(inner.output):
-                    yield from (size for value in inner.attribute for size in value.t.dims)
-            yield from _sizes_of_branches(attribute.g)
+    for graph in graphs_in(main):
+        given = {output.name for output in graph.output} if graph is not main else set()
+        for node in graph.node:
+            if node.op_type == "Constant" and given.intersection(node.output):
+                yield from (size for value in node.attribute for size in value.t.dims)
 
 
-def _weight_count(graph: onnx.GraphProto) -> int:
+def _weight_count(main: onnx.GraphProto) -> int:
     """Return the number of elements of all initializers and constants, including subgraphs."""
-    count = sum(elements(tensor.dims) for tensor in graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            count += elements(attribute.t.dims) + _weight_count(attribute.g)
-    return count
+    shapes = [tensor.dims for graph in graphs_in(main) for tensor in graph.initializer]
+    shapes += [attribute.t.dims for node in nodes_in(main) for attribute in node.attribute]
+    return sum(map(math.prod, shapes))
 
 
 def generate_trials(
@@ -145,7 +139,8 @@ def generate_trials(
         if trial is None:
             trial, reason = _first_that_runs(run, maker, number, variant, last)
         if trial is not None and overrides and maker.round_of(number) % _OVERRIDDEN == 1:
-            trial = _overridden(run, trial, overrides)
+            changed = overrides.run(run, trial.feeds)
+            trial = trial if changed is None else Trial(number, *changed)
             last[variant] = (*last[variant][:2], trial)
         if trial is not None:
             finished.append(trial)
@@ -200,11 +195,6 @@ def _continued(
         return Trial(number, feeds, run(feeds))
     except RunError:
         return None
-
-
-def _overridden(run: RunModel, trial: Trial, overrides: Overrides) -> Trial:
-    changed = overrides.run(run, trial.feeds)
-    return trial if changed is None else Trial(trial.number, *changed)
 
 
 def _first_that_runs(

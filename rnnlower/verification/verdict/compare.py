@@ -34,11 +34,9 @@ from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from rnnlower.engines.session import Array
 from rnnlower.verification.result import OutputComparison
-
-Array = NDArray[Any]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ToleranceType = Literal["float16", "bfloat16", "int8", "int16"]

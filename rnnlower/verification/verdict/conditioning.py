@@ -9,17 +9,15 @@ of that size; real faults are larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
-from rnnlower.engines.session import RunError
+from rnnlower.engines.session import Array, RunError
+from rnnlower.verification.models import RunModel
 from rnnlower.verification.verdict.compare import is_inexact
-
-Array = NDArray[Any]
 
 _DRAWS = 4
 _FACTOR = 4.0
@@ -32,7 +30,7 @@ _NEAR_OVERFLOW = 1e-3
 
 
 def rounding_noise(
-    run: Callable[[dict[str, Array]], dict[str, Any]],
+    run: RunModel,
     feeds: Mapping[str, Array],
     outputs: Mapping[str, Any],
     seed: int,
@@ -81,7 +79,7 @@ def rounding_noise(
 
 
 def outputs_beside(
-    run: Callable[[dict[str, Array]], dict[str, Any]],
+    run: RunModel,
     feeds: Mapping[str, Array],
     seed: int,
     draws: int,

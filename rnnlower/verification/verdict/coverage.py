@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.external_data_helper import uses_external_data
 
-from rnnlower.verification.inputs.trials import RunModel, Trial
-from rnnlower.verification.models import HeldModel
+from rnnlower.engines.session import Array
+from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.models import HeldModel, RunModel
 from rnnlower.verification.verdict.compare import is_inexact
 from rnnlower.verification.verdict.narrow import with_outputs
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

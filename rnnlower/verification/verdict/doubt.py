@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rnnlower.engines.session import RunError
-from rnnlower.verification.inputs.trials import RunModel
+from rnnlower.engines.session import Array, RunError
+from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.models import RunModel
+from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 from rnnlower.verification.verdict.conditioning import outputs_beside, overflowing, rounding_noise
-
-Array = NDArray[Any]
 
 _DRAWS_OF_TIES = 16
 
@@ -22,28 +22,22 @@ _DRAWS_OF_TIES = 16
 class Doubt:
     """A second look at the reference's outputs on one trial's inputs.
 
-    ``run`` runs the reference, ``outputs`` are its outputs on ``feeds``, ``opinion`` those of an evaluation
-    in another precision; ``run_as`` runs it in one float type throughout, in float64 by the spec.
-    ``noise`` is, for each float output, the difference that rounding explains, element by element; ``None``
-    if it explains any. ``precision`` is the type that the candidate's runtime computes in, ``others`` are
-    outputs of the reference with weights moved by the rounding to a smaller type.
+    ``run`` runs the reference; its outputs in another precision are a second opinion. ``noise`` is, for each
+    float output, the difference that rounding explains, element by element; ``None`` if it explains any.
+    ``precision`` is the type that the candidate's runtime computes in.
     """
 
     def __init__(
-        self,
-        run: RunModel,
-        feeds: dict[str, Array],
-        outputs: Mapping[str, Any],
-        opinion: Mapping[str, Any],
-        seed: int,
-        run_as: Callable[[np.dtype[Any], dict[str, Array]], dict[str, Any]],
-        precision: np.dtype[Any] | None = None,
-        others: Iterable[Mapping[str, Any]] = (),
+        self, runner: Runner, run: RunModel, trial: Trial, seed: int, precision: np.dtype[Any] | None
     ) -> None:
-        self._run, self._feeds, self._outputs = run, feeds, outputs
-        self._opinion, self._seed, self._run_as, self._precision = opinion, seed, run_as, precision
-        opinions = [opinion, self._coarse]
-        self.noise = rounding_noise(run, feeds, outputs, seed, opinions, precision, others)
+        self._runner, self._run, self._seed, self._precision = runner, run, seed, precision
+        self._feeds, self._outputs = trial.feeds, trial.outputs
+        self._opinion = runner.second_opinion(trial.feeds) or {}
+        opinions = [self._opinion, self._coarse]
+        moved = runner.with_moved_weights(trial.feeds), runner.with_inexact_activations(trial.feeds)
+        self.noise = rounding_noise(
+            run, trial.feeds, trial.outputs, seed, opinions, precision, itertools.chain(*moved)
+        )
 
     def is_open(self, name: str) -> bool:
         """Return whether the inputs do not determine an output, because of rounding."""
@@ -140,13 +134,14 @@ class Doubt:
 
     @cached_property
     def _wide(self) -> dict[str, Any]:
-        return self._run_as(np.dtype(np.float64), self._feeds)
+        runner = self._runner
+        return runner.in_type(np.dtype(np.float64), runner.reference, self._feeds, "spec") or {}
 
     @cached_property
     def _coarse(self) -> dict[str, Any]:
         if self._precision is None or self._precision.itemsize >= 4:
             return {}
-        return self._run_as(self._precision, self._feeds)
+        return self._runner.in_type(self._precision, self._runner.reference, self._feeds) or {}
 
     def _is_number_in_float64(self, name: str) -> Array:
         expected, wide = self._outputs[name], self._wide.get(name)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import chain
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
-from rnnlower.engines.session import LoadError, RunError
-from rnnlower.verification.engine_choice import Semantics
+from rnnlower.engines.session import Array, LoadError, RunError
 from rnnlower.verification.inputs.facts import dims_of, unnamed_dim
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial
-from rnnlower.verification.interface import feedable_inputs
+from rnnlower.verification.interface import accepted_by
 from rnnlower.verification.result import OutputComparison
-from rnnlower.verification.running import Runner
+from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import (
     Tolerance,
     compare_values,
@@ -33,10 +30,7 @@ from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
 from rnnlower.verification.verdict.quantizers import Quantizers
 
-Array = NDArray[Any]
 Comparisons = dict[str, OutputComparison]
-
-_WIDE = np.dtype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -121,134 +115,26 @@ class Judge:
         undetermined: list[tuple[Comparisons, OutputComparison]] = []
         with self._runner.open(self._runner.reference) as run:
             for one in judged:
-                doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
                 kept = dict(one.comparisons)
                 again.append(replace(one, comparisons=kept))
+                doubtful = [name for name, comparison in one.comparisons.items() if not comparison.equal]
                 if not doubtful:
                     continue
-                opinion = self._runner.second_opinion(one.trial.feeds) or {}
-                doubt = Doubt(
-                    run,
-                    one.trial.feeds,
-                    one.trial.outputs,
-                    opinion,
-                    seed,
-                    self._run_as,
-                    self._precision,
-                    chain(
-                        self._runner.with_moved_weights(one.trial.feeds),
-                        self._runner.with_inexact_activations(one.trial.feeds),
-                    ),
-                )
-                second = self.compare(one.trial, one.outputs, doubt.noise)
-                tolerances = partial(self.tolerance, feeds=one.trial.feeds)
-                settled = Quantizers.settle(self._runner, one.trial.feeds, tolerances)
-                in_float64 = cache(partial(self._in_float64, one))
+                doubt = Doubt(self._runner, run, one.trial, seed, self._precision)
+                look = _SecondLook(self, self._runner, one, doubt, masks)
                 for name in doubtful:
-                    within = self._within_range(name, one, doubt, masks, in_float64)
-                    if within is not None:
-                        kept[name] = within
-                        self._runner.note(
-                            f"trial {one.trial.number}, output {name!r}: equal in float64 or within range; "
-                            "in its own type it overflows, or rounding decides it"
-                        )
-                    elif settled is not None and settled.explain(name, one.trial.outputs[name]):
-                        kept[name] = replace(kept[name], equal=True, note="", allowed=None, used=None)
-                        self._runner.note(
-                            f"trial {one.trial.number}, output {name!r}: differs by "
-                            f"{kept[name].max_abs:.2g}, from steps of 8 bits alone: {settled.edge}"
-                        )
-                    elif (
-                        doubt.is_open(name)
-                        or self._is_overflow(name, one, doubt, masks)
-                        or doubt.is_lost(name, tolerances(getattr(one.trial.outputs[name], "dtype", None)))
-                    ):
-                        undetermined.append((kept, kept.pop(name)))
-                    elif second[name].equal or doubt.is_decided_by_a_hair(name, one.outputs[name]):
-                        used = second[name].used if second[name].equal else None
-                        kept[name] = replace(second[name], equal=True, note="", used=used)
-                        self._runner.note(
-                            f"trial {one.trial.number}, output {name!r}: {self._explained(kept[name])}"
-                        )
-                    else:
+                    excuse = look.excuse(name)
+                    if excuse is None:
                         # One difference is enough; the other trials need no second look.
                         return again + judged[len(again) :]
+                    comparison, words = excuse
+                    if comparison is None:
+                        undetermined.append((kept, kept.pop(name)))
+                    else:
+                        kept[name] = comparison
+                        self._runner.note(f"trial {one.trial.number}, output {name!r}: {words}")
         self._settle(again, undetermined)
         return again
-
-    def _explained(self, comparison: OutputComparison) -> str:
-        runtime = self._runner.runtime
-        if runtime is None or not runtime.activation_error:
-            return "differs only as far as rounding goes"
-        return (
-            f"differs by {comparison.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
-            f"{runtime.label}, which are up to {runtime.activation_error:.1g} off"
-        )
-
-    def _within_range(
-        self,
-        name: str,
-        one: Judged,
-        doubt: Doubt,
-        masks: Collection[str],
-        in_float64: Callable[[], list[dict[str, Any]]],
-    ) -> OutputComparison | None:
-        """Compare values that neither overflow in the reference nor equal it in float64; ``None`` if unequal.
-
-        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is correct in
-        float64 alone, such as one that overflows where the reference does not, is wrong. ``None``, too, if
-        nothing is left that either comparison finds equal. What float64 says of the graph is not said of a
-        runtime that computes in float16.
-        """
-        expected, found = one.trial.outputs[name], one.outputs[name]
-        is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
-        may_differ = doubt.is_open(name) and not is_coarse
-        may_differ |= bool(doubt.overflowing_outputs - {*masks})
-        if not may_differ or name not in doubt.noise or _kind(found) != _kind(expected):
-            return None
-        beyond, tolerance = doubt.reference_overflows(name), self.tolerance(expected.dtype, one.trial.feeds)
-        wide, other = (values.get(name) for values in in_float64())
-        settled = beyond
-        if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
-            axis = self._runner.reference_facts.time_axes.get(name)
-            with np.errstate(invalid="ignore", over="ignore"):
-                gap = np.abs(wide - other)
-                settled = beyond | (gap <= tolerance.allowed(wide, gap > 0, axis))
-        if beyond.all():
-            return None
-        zero = np.zeros((), expected.dtype)
-        expected, found = np.where(settled, zero, expected), np.where(settled, zero, found)
-        comparison = compare_values(name, expected, found, tolerance, doubt.noise[name])
-        return replace(comparison, note="") if comparison.equal else None
-
-    def _run_as(self, dtype: np.dtype[Any], feeds: dict[str, Array]) -> dict[str, Any]:
-        semantics: Semantics | None = "spec" if dtype == _WIDE else None
-        return self._runner.in_type(dtype, self._runner.reference, feeds, semantics) or {}
-
-    def _in_float64(self, one: Judged) -> list[dict[str, Any]]:
-        """Return what the two models compute in float64; empty if that is not possible."""
-        runner = self._runner
-        accepted = {value.name for value in feedable_inputs(runner.candidate.proto)}
-        feeds = {k: v for k, v in one.trial.feeds.items() if k in accepted}
-        return [
-            runner.in_type(_WIDE, runner.reference, one.trial.feeds) or {},
-            runner.in_type(_WIDE, runner.candidate, feeds) or {},
-        ]
-
-    def _is_overflow(self, name: str, one: Judged, doubt: Doubt, masks: Collection[str]) -> bool:
-        """Return whether an output differs only in overflowing elements, in a trial with an overflow.
-
-        A mask, such as -inf, does not count as an overflow of the trial.
-        """
-        expected, found = one.trial.outputs[name], one.outputs[name]
-        if not doubt.overflowing_outputs - {*masks}:
-            return False
-        if name not in doubt.noise or _kind(found) != _kind(expected):
-            return False
-        places, zero = doubt.overflows(name, found), np.zeros((), expected.dtype)
-        expected, found = np.where(places, zero, expected), np.where(places, zero, found)
-        tolerance = self.tolerance(expected.dtype, one.trial.feeds)
-        return compare_values(name, expected, found, tolerance, doubt.noise[name]).equal
 
     def _settle(self, judged: list[Judged], undetermined: list[tuple[Comparisons, OutputComparison]]) -> None:
         """Leave out undetermined outputs that other trials compare; the others count as they are."""
@@ -316,29 +202,129 @@ class Judge:
     def where_it_begins(self, judged: list[Judged]) -> str | None:
         """Describe the first inner value that both models name and that differs, in the first such trial."""
         trial = next((o.trial for o in judged if not all(c.equal for c in o.comparisons.values())), None)
-        if trial is None:
+        reference, candidate = self._runner.reference, self._runner.candidate
+        names = common_values(reference, candidate)
+        if trial is None or not names:
             return None
-        names = common_values(self._runner.reference, self._runner.candidate)
         values: list[dict[str, Any]] = []
-        for model in (self._runner.reference, self._runner.candidate):
-            extended = with_outputs(model, names) if names else None
-            if extended is None:
+        for model in (reference, candidate):
+            if (extended := with_outputs(model, names)) is None:
                 return None
-            accepted = {value.name for value in feedable_inputs(model.proto)}
             try:
                 with self._runner.open(extended) as run:
-                    values.append(run({k: v for k, v in trial.feeds.items() if k in accepted}))
+                    values.append(run(accepted_by(model.proto, trial.feeds)))
             except (LoadError, RunError):
                 # This only helps the reader: the verdict stands without it.
                 return None
-        graph = self._runner.reference.proto.graph
-        return first_difference(
-            graph, names, values[0], values[1], lambda dtype: self.tolerance(dtype, trial.feeds)
+        tolerance = partial(self.tolerance, feeds=trial.feeds)
+        return first_difference(reference.proto.graph, names, values[0], values[1], tolerance)
+
+
+class _SecondLook:
+    """A search for excuses for the differences in one trial; ``masks`` are outputs such as one of -inf."""
+
+    def __init__(
+        self, judge: Judge, runner: Runner, one: Judged, doubt: Doubt, masks: Collection[str]
+    ) -> None:
+        self._judge, self._runner, self._one, self._doubt = judge, runner, one, doubt
+        self._overflows = bool(doubt.overflowing_outputs - {*masks})
+        self._tolerance = partial(judge.tolerance, feeds=one.trial.feeds)
+
+    def excuse(self, name: str) -> tuple[OutputComparison | None, str] | None:
+        """Return a comparison that finds an output equal, and why; ``None`` if there is no excuse.
+
+        The comparison is ``None`` if the trial's inputs do not determine the output.
+        """
+        expected, found = self._one.trial.outputs[name], self._one.outputs[name]
+        if (within := self._within_range(name)) is not None:
+            why = "equal in float64 or within range; in its own type it overflows, or rounding decides it"
+            return within, why
+        if self._quantizers is not None and self._quantizers.explain(name, expected):
+            compared = replace(self._one.comparisons[name], equal=True, note="", allowed=None, used=None)
+            steps = f"from steps of 8 bits alone: {self._quantizers.edge}"
+            return compared, f"differs by {compared.max_abs:.2g}, {steps}"
+        if (
+            self._doubt.is_open(name)
+            or self._differs_by_overflow_alone(name)
+            or self._doubt.is_lost(name, self._tolerance(getattr(expected, "dtype", None)))
+        ):
+            return None, ""
+        second = self._with_noise[name]
+        if second.equal or self._doubt.is_decided_by_a_hair(name, found):
+            used = second.used if second.equal else None
+            return replace(second, equal=True, note="", used=used), self._explained(second)
+        return None
+
+    @cached_property
+    def _with_noise(self) -> Comparisons:
+        return self._judge.compare(self._one.trial, self._one.outputs, self._doubt.noise)
+
+    @cached_property
+    def _quantizers(self) -> Quantizers | None:
+        return Quantizers.settle(self._runner, self._one.trial.feeds, self._tolerance)
+
+    @cached_property
+    def _in_float64(self) -> list[dict[str, Any]]:
+        """The outputs of the two models in float64; empty if that is not possible."""
+        feeds = self._one.trial.feeds
+        return [
+            self._runner.in_type(np.dtype(np.float64), model, accepted_by(model.proto, feeds)) or {}
+            for model in (self._runner.reference, self._runner.candidate)
+        ]
+
+    def _explained(self, comparison: OutputComparison) -> str:
+        runtime = self._runner.runtime
+        if runtime is None or not runtime.activation_error:
+            return "differs only as far as rounding goes"
+        return (
+            f"differs by {comparison.max_abs:.2g}, only as far as rounding goes, and the Sigmoid and Tanh of "
+            f"{runtime.label}, which are up to {runtime.activation_error:.1g} off"
         )
 
+    def _without(self, name: str, places: Array) -> OutputComparison:
+        """Compare an output without the elements in these places, allowing for rounding."""
+        values = self._one.trial.outputs[name], self._one.outputs[name]
+        dtype = values[0].dtype
+        expected, found = (np.where(places, np.zeros((), dtype), value) for value in values)
+        return compare_values(name, expected, found, self._tolerance(dtype), self._doubt.noise[name])
 
-def _kind(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    return value.shape, value.dtype
+    def _is_comparable(self, name: str) -> bool:
+        expected, found = self._one.trial.outputs[name], self._one.outputs[name]
+        return name in self._doubt.noise and (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+    def _within_range(self, name: str) -> OutputComparison | None:
+        """Compare values that neither overflow in the reference nor equal it in float64; ``None`` if unequal.
+
+        Only where the reference overflows or amplifies rounding: elsewhere a candidate that is correct in
+        float64 alone, such as one that overflows where the reference does not, is wrong. ``None``, too, if
+        nothing is left that either comparison finds equal. A comparison in float64 says nothing about a
+        runtime that computes in float16.
+        """
+        is_coarse = self._runner.runtime is not None and self._runner.runtime.is_coarse
+        may_differ = self._overflows or (self._doubt.is_open(name) and not is_coarse)
+        if not may_differ or not self._is_comparable(name):
+            return None
+        expected, beyond = self._one.trial.outputs[name], self._doubt.reference_overflows(name)
+        if beyond.all():
+            return None
+        wide, other = (values.get(name) for values in self._in_float64)
+        settled = beyond
+        if wide is not None and other is not None and wide.shape == other.shape == expected.shape:
+            axis = self._runner.reference_facts.time_axes.get(name)
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap = np.abs(wide - other)
+                settled = beyond | (gap <= self._tolerance(expected.dtype).allowed(wide, gap > 0, axis))
+        comparison = self._without(name, settled)
+        return replace(comparison, note="") if comparison.equal else None
+
+    def _differs_by_overflow_alone(self, name: str) -> bool:
+        """Return whether an output differs only in overflowing elements, in a trial with an overflow.
+
+        A mask, such as -inf, does not count as an overflow of the trial.
+        """
+        if not self._overflows or not self._is_comparable(name):
+            return False
+        return self._without(name, self._doubt.overflows(name, self._one.outputs[name])).equal
 
 
 def _shape_only(value: Any) -> Any:

@@ -19,16 +19,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
-from rnnlower.engines.session import LoadError, RunError
-from rnnlower.verification.interface import feedable_inputs
-from rnnlower.verification.running import Runner
+from rnnlower.engines.session import Array, LoadError, RunError
+from rnnlower.verification.interface import accepted_by
+from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import Tolerance, compare_values
 from rnnlower.verification.verdict.narrow import with_outputs
 
-Array = NDArray[Any]
 Tolerances = Callable[[Any], Tolerance]
 
 _QUANTIZERS = ("DynamicQuantizeLinear", "QuantizeLinear")
@@ -66,9 +64,8 @@ class Quantizers:
             with runner.open(reference) as run:
                 expected = run(feeds)
             values = {**feeds, **expected, **_hand_on(candidate.proto.graph, nodes, expected)}
-            accepted = {value.name for value in feedable_inputs(candidate.proto)}
             with runner.open(candidate) as run:
-                found = run({name: value for name, value in values.items() if name in accepted})
+                found = run(accepted_by(candidate.proto, values))
         except (LoadError, RunError):
             # The difference remains unexplained.
             return None

@@ -5,16 +5,16 @@ In float64, neither rounding nor range matters much; in float16 both do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from rnnlower.verification.models import HeldModel
+from rnnlower.engines.session import Array
+from rnnlower.verification.models import HeldModel, copy_of, graphs_in, nodes_in
 
 SMALL_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 # onnxruntime.transformers and onnxconverter_common replace smaller numbers by one of these.
@@ -26,27 +26,26 @@ _TYPE_ATTRIBUTES = {"to", "dtype"}
 
 def retyped(model: HeldModel, dtype: np.dtype[Any], kinds: Collection[int] = _FLOATS) -> HeldModel:
     """Return the model with a type in place of all these: of inputs, weights, constants and casts."""
-    other = onnx.ModelProto()
-    other.CopyFrom(model.with_data())
+    other = copy_of(model.with_data())
     kind = helper.np_dtype_to_tensor_dtype(dtype)
-    for graph in _graphs(other.graph):
+    for graph in graphs_in(other.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type in kinds:
                 value.type.tensor_type.elem_type = kind
-    for node in _nodes(other):
+    for node in nodes_in(other.graph, *other.functions):
         for attribute in node.attribute:
             if attribute.name in _TYPE_ATTRIBUTES and attribute.i in kinds:
                 attribute.i = kind
 
-    def cast(array: NDArray[Any]) -> NDArray[Any]:
+    def cast(array: Array) -> Array:
         with np.errstate(over="ignore"):
             return array.astype(dtype)
 
     _change_tensors(other, kinds, cast)
-    return HeldModel(model.role, other, None)
+    return model.changed(other)
 
 
-def moved_by_rounding(array: NDArray[Any], kind: str, rng: np.random.Generator) -> NDArray[Any]:
+def moved_by_rounding(array: Array, kind: str, rng: np.random.Generator) -> Array:
     """Return floats as far off as rounding to a type may take them; of an integer type, to the largest one.
 
     The small numbers of a type are coarse: an epsilon of 1e-12 is 0 in float16, or what converters make of
@@ -78,7 +77,7 @@ def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel,
     """
     theirs = _magnitudes(candidate)
 
-    def rounded(array: NDArray[Any]) -> NDArray[Any]:
+    def rounded(array: Array) -> Array:
         found = array
         with np.errstate(over="ignore"):
             others = [array.astype(kind).astype(array.dtype)]
@@ -106,7 +105,7 @@ def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> Hel
     rng = np.random.default_rng(seed)
     whole = kind not in SMALL_FLOATS.values()
 
-    def move(array: NDArray[Any]) -> NDArray[Any]:
+    def move(array: Array) -> Array:
         if whole and array.ndim < 2:
             return array
         return np.where(np.isin(np.abs(array), kept), array, moved_by_rounding(array, kind, rng))
@@ -114,27 +113,24 @@ def moved_weights(model: HeldModel, kind: str, seed: int, kept: Any = ()) -> Hel
     return _changed(model, move, attributes=not whole)
 
 
-def _changed(
-    model: HeldModel, change: Callable[[NDArray[Any]], NDArray[Any]], attributes: bool = True
-) -> HeldModel:
+def _changed(model: HeldModel, change: Callable[[Array], Array], attributes: bool = True) -> HeldModel:
     """Return the model with its float constants changed: tensors, and `attributes` that may become some."""
-    other = onnx.ModelProto()
-    other.CopyFrom(model.with_data())
+    other = copy_of(model.with_data())
     _change_tensors(other, _FLOATS, change)
     # A clip is such a constant, too: lowered, it is a tensor.
-    for node in _nodes(other) if attributes else ():
+    for node in nodes_in(other.graph, *other.functions) if attributes else ():
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.FLOAT:
                 attribute.f = float(change(np.array(attribute.f, np.float32)))
             attribute.floats[:] = [float(change(np.array(value, np.float32))) for value in attribute.floats]
-    return HeldModel(model.role, other, None)
+    return model.changed(other)
 
 
-def _magnitudes(model: HeldModel) -> tuple[NDArray[Any], NDArray[Any]]:
+def _magnitudes(model: HeldModel) -> tuple[Array, Array]:
     """Return the magnitudes of the model's float constants, and how often it has each."""
-    found: list[NDArray[Any]] = [np.zeros(0, np.float32)]
+    found: list[Array] = [np.zeros(0, np.float32)]
 
-    def look(array: NDArray[Any]) -> NDArray[Any]:
+    def look(array: Array) -> Array:
         found.append(np.abs(array).astype(np.float32).ravel())
         return array
 
@@ -144,50 +140,29 @@ def _magnitudes(model: HeldModel) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def small_floats(model: onnx.ModelProto) -> set[str]:
     """Return the names of the floats of two bytes that the model computes in."""
-    found = {value.type.tensor_type.elem_type for graph in _graphs(model.graph) for value in graph.input}
-    found |= {tensor.data_type for graph in _graphs(model.graph) for tensor in graph.initializer}
-    for node in _nodes(model):
+    found = {value.type.tensor_type.elem_type for graph in graphs_in(model.graph) for value in graph.input}
+    found |= {tensor.data_type for graph in graphs_in(model.graph) for tensor in graph.initializer}
+    for node in nodes_in(model.graph, *model.functions):
         for attribute in node.attribute:
             found |= {attribute.t.data_type}
             found |= {attribute.i} if attribute.name in _TYPE_ATTRIBUTES else set()
     return {SMALL_FLOATS[kind] for kind in found if kind in SMALL_FLOATS}
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _graphs(inner)
-
-
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _graphs(model.graph):
-        yield from graph.node
-    for function in model.functions:
-        for node in function.node:
-            yield node
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    yield from (inner for graph in _graphs(attribute.g) for inner in graph.node)
-
-
-def _change_tensors(
-    model: onnx.ModelProto, kinds: Collection[int], change: Callable[[NDArray[Any]], NDArray[Any]]
-) -> None:
+def _change_tensors(model: onnx.ModelProto, kinds: Collection[int], change: Callable[[Array], Array]) -> None:
     """Change the arrays of initializers and constants of these types."""
 
-    def tensor(own: TensorProto) -> None:
-        if own.data_type in kinds:
-            own.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(own)), own.name))
+    def change_one(tensor: TensorProto) -> None:
+        if tensor.data_type in kinds:
+            tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))
 
-    for graph in _graphs(model.graph):
-        for own in graph.initializer:
-            tensor(own)
-    for node in _nodes(model):
+    for graph in graphs_in(model.graph):
+        for tensor in graph.initializer:
+            change_one(tensor)
+    for node in nodes_in(model.graph, *model.functions):
         for attribute in node.attribute:
             if attribute.HasField("t"):
-                tensor(attribute.t)
+                change_one(attribute.t)
             elif TensorProto.FLOAT in kinds and attribute.name in ("value_float", "value_floats"):
                 given = attribute.f if attribute.name == "value_float" else list(attribute.floats)
                 values = change(np.array(given, np.float32))

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
 from rnnlower.engines.known import Engine as Runtime
 from rnnlower.engines.opened import open_on
-from rnnlower.engines.session import RECORDED_SHAPE, LacksKernelError, LoadError, RunError, brief
+from rnnlower.engines.session import RECORDED_SHAPE, Array, LacksKernelError, LoadError, RunError, brief
 from rnnlower.verification.engine_choice import (
     Engine,
     EngineName,
@@ -30,9 +29,8 @@ from rnnlower.verification.engine_choice import (
 )
 from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
-from rnnlower.verification.inputs.trials import RunModel
 from rnnlower.verification.interface import float_casts
-from rnnlower.verification.models import HeldModel, op_types
+from rnnlower.verification.models import HeldModel, RunModel, op_types
 from rnnlower.verification.readings import with_float_activations
 from rnnlower.verification.verdict.compare import ToleranceType, is_inexact
 from rnnlower.verification.verdict.retyped import (
@@ -43,8 +41,6 @@ from rnnlower.verification.verdict.retyped import (
     retyped,
     small_floats,
 )
-
-Array = NDArray[Any]
 
 # Beyond this many nodes onnxruntime's optimizations take minutes.
 _LARGE_GRAPH = 10_000
