@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rnnlower.passes.lower_recurrent import LowerRecurrentPass
     from rnnlower.passes.lower_state_operators import LowerStateOperatorsPass
     from rnnlower.passes.pad_lengths import PadLengthsPass
+    from rnnlower.passes.plain_loop_inputs import PlainLoopInputsPass
     from rnnlower.passes.remove_noops import RemoveNoopsPass
     from rnnlower.passes.remove_unused import RemoveUnusedPass
     from rnnlower.passes.resolve_sequences import ResolveSequencesPass
@@ -63,6 +64,7 @@ __all__ = [
     "LowerRecurrentPass",
     "LowerStateOperatorsPass",
     "PadLengthsPass",
+    "PlainLoopInputsPass",
     "RemoveNoopsPass",
     "RemoveUnusedPass",
     "ResolveSequencesPass",

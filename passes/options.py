@@ -254,6 +254,11 @@ class LoweringOptions(RecurrentOptions):
         return self.runtime is not None and bool(self.runtime.ops.loses_nan)
 
     @property
+    def replaces_loop_inputs(self) -> bool:
+        """True if the target gives the bodies of Loops a wrong number or condition."""
+        return self.runtime is not None and self.runtime.control_flow.keeps_gathered_axis
+
+    @property
     def copies_outputs(self) -> bool:
         """True if some outputs of the model are only right on the target as copies."""
         ops = None if self.runtime is None else self.runtime.ops

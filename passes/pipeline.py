@@ -217,6 +217,11 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
         when=("folds", "emits", "keeps_nan"),
     ),
     Step(
+        emitting.plain_loop_inputs,
+        "Simplifying would take the Squeeze of a scalar away.",
+        when=("emits", "replaces_loop_inputs"),
+    ),
+    Step(
         emitting.copy_outputs,
         "A later step could take a Cast to the same type away.",
         when=("emits", "copies_outputs"),

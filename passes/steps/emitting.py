@@ -14,6 +14,7 @@ from rnnlower.passes.copy_outputs import CopyOutputsPass
 from rnnlower.passes.correct_shapes import CorrectShapesPass
 from rnnlower.passes.keep_nan import KeepNaNPass
 from rnnlower.passes.lower_recurrent import LowerRecurrentPass
+from rnnlower.passes.plain_loop_inputs import PlainLoopInputsPass
 from rnnlower.passes.separate_sums import SeparateSumsPass
 from rnnlower.passes.steps.choosing import preferences
 from rnnlower.passes.steps.contracts import (
@@ -155,6 +156,14 @@ def copy_outputs(work: LoweringWork) -> None:
     """
     ops = work.target.ops
     CopyOutputsPass(ops.copied_outputs, read=ops.overwrites_outputs)(work.model, work.facts)
+
+
+def plain_loop_inputs(work: LoweringWork) -> None:
+    """Replace the inputs of the bodies of Loops.
+
+    Before: numbers and conditions that are wrong on the target. After: scalars and constants.
+    """
+    PlainLoopInputsPass()(work.model, work.facts)
 
 
 def declare_outputs(work: LoweringWork) -> None:

@@ -147,27 +147,12 @@ def _does_not_run_there(work: LoweringWork, node: ir.Node) -> bool:
     """Return whether a Loop or Scan does not run as it is.
 
     Its body may have ops that the target lacks, such as those of sequences: in a straight line sequences
-    become tensors, and constants can be folded. Or it gathers by the iteration's number, which has an axis
-    there.
+    become tensors, and constants can be folded.
     """
-    target = work.options.runtime
-    if target is None:
+    if work.options.runtime is None:
         return False
-    if target.control_flow.keeps_gathered_axis and node.op_type == "Loop" and _gathers_by_number(node):
-        return True
     inner = [each for graph in subgraphs_of(node) for each, _ in walk(graph)]
     return any(not carries_state(each) and work.refuses(each) and not has_fallback(each) for each in inner)
-
-
-def _gathers_by_number(loop: ir.Node) -> bool:
-    body = loop.attributes["body"].as_graph()
-    behind: list[ir.Value] = [body.inputs[0]]
-    for value in behind:
-        for node, index in value.uses():
-            if node.op_type == "Gather" and index == 1:
-                return True
-            behind += [out for out in node.outputs if out not in behind]
-    return False
 
 
 def resolve_sequences(work: LoweringWork) -> None:

@@ -15,15 +15,12 @@ class LoopForms(Protocol):
     Attributes:
         apart: Whether each direction gets its own Scan or Loop, if that needs no If around it.
         empty_scan: Whether a Scan over no steps runs, so that it needs no If around it.
-        keeps_gathered_axis: Whether Gather by the number of a Loop's iteration keeps the axis.
     """
 
     @property
     def apart(self) -> bool: ...
     @property
     def empty_scan(self) -> bool: ...
-    @property
-    def keeps_gathered_axis(self) -> bool: ...
 
 
 class Prices(Protocol):
@@ -82,7 +79,6 @@ class Dialect(Protocol):
 class _AnyLoops:
     apart: bool = False
     empty_scan: bool = False
-    keeps_gathered_axis: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -135,7 +135,7 @@ class ControlFlow(Claim, frozen=True):
         bool, _key("whether a Scan over no steps runs, so that it needs no If around it")
     ] = False
     keeps_gathered_axis: Annotated[
-        bool, _key("whether Gather by a Loop's iteration number keeps the axis, which a Reshape removes")
+        bool, _key("whether a Loop's number has axes, and its condition is lost after 256 iterations")
     ] = False
 
 

@@ -254,6 +254,7 @@ CASES: dict[str, tuple[Callable[[], ir.passes.PassBase], str]] = {
     "LowerRecurrentPass": (lambda: passes.LowerRecurrentPass("scan"), GATED),
     "LowerStateOperatorsPass": (lambda: passes.LowerStateOperatorsPass("scan"), STATES),
     "PadLengthsPass": (lambda: passes.PadLengthsPass({"T": 8}), PADDED),
+    "PlainLoopInputsPass": (passes.PlainLoopInputsPass, CARRIED),
     "RemoveNoopsPass": (passes.RemoveNoopsPass, RNNS),
     "RemoveUnusedPass": (passes.RemoveUnusedPass, UNUSED),
     "ResolveSequencesPass": (passes.ResolveSequencesPass, SEQUENCE),

@@ -39,19 +39,22 @@ def masked_model(gather: str, outputs: str = "float[2, 3] h, float[5, 2, 3] Y") 
         }}""")
 
 
-@pytest.mark.parametrize("gather", [BY_NUMBER, BY_NUMBER_KEPT])
-def test_a_number_with_an_axis_there_makes_a_straight_line(gather: str) -> None:
+@pytest.mark.parametrize(
+    ("gather", "target", "squeezed"),
+    [
+        (BY_NUMBER, "opencv", True),
+        (BY_NUMBER_KEPT, "opencv", True),
+        (BY_TIME, "opencv", False),
+        (BY_NUMBER, "onnxruntime", False),
+    ],
+)
+def test_a_number_with_axes_there_is_squeezed(gather: str, target: str, squeezed: bool) -> None:
     source = masked_model(gather)
-    lowered, report = rnnlower.lower.with_report(source, target="opencv")
-    assert "'t' became a straight line of 5 iterations" in report.notes
-    assert "Loop" not in {node.op_type for node in all_nodes(lowered)}
+    lowered = rnnlower.lower(source, target=target)
+    nodes = list(all_nodes(lowered))
+    assert "Loop" in {node.op_type for node in nodes}
+    assert any(node.op_type == "Squeeze" and len(node.input) == 1 for node in nodes) == squeezed
     assert rnnlower.verify(source, lowered)
-
-
-@pytest.mark.parametrize(("gather", "target"), [(BY_TIME, "opencv"), (BY_NUMBER, "onnxruntime")])
-def test_others_stay(gather: str, target: str) -> None:
-    lowered = rnnlower.lower(masked_model(gather), target=target)
-    assert "Loop" in {node.op_type for node in all_nodes(lowered)}
 
 
 @pytest.mark.parametrize("gather", [BY_NUMBER, BY_NUMBER_KEPT, BY_TIME])
@@ -79,3 +82,65 @@ def test_a_loop_that_makes_the_only_output() -> None:
     lowered = rnnlower.lower(source, target="opencv")
     assert [node.op_type for node in lowered.graph.node] == ["Loop", "Cast"]
     assert rnnlower.verify(source, lowered)
+
+
+NUMBERED = """<ir_version: 8, opset_import: ["" : 13]>
+    main (float[2, 3] x) => (float[2, 3] y, int64 last, {type} numbers)
+    <int64 trips = {{5}}, bool go = {{1}}, int64 zero = {{0}}, int64[1] first = {{0}}> {{
+        y, last, numbers = Loop (trips, go, x, zero) <
+            body = step (int64 i, bool more, float[2, 3] h, int64 p)
+                => (bool again, float[2, 3] new, int64 q, {type_of_one} n) {{
+                again = Identity (more)
+                new = Tanh (h)
+                q = Add (i, p)
+                {made}
+            }}
+        >
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("made", "type_of_one", "type_"),
+    [
+        ("n = Identity (i)", "int64", "int64[5]"),
+        ("n = Mul (i, p)", "int64", "int64[5]"),
+        ("n = Cast <to = 1> (i)", "float", "float[5]"),
+        ("n = Unsqueeze (i, first)", "int64[1]", "int64[5, 1]"),
+    ],
+)
+def test_a_loop_that_returns_its_own_number_is_right_on_opencv(
+    made: str, type_of_one: str, type_: str
+) -> None:
+    engine = RUNTIMES["opencv"].engine
+    if engine.missing:
+        pytest.skip(engine.missing)
+    source = onnx.parser.parse_model(NUMBERED.format(made=made, type_of_one=type_of_one, type=type_))
+    lowered = rnnlower.lower(source, target="opencv")
+    assert rnnlower.verify(source, lowered, on="opencv")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "again = Identity (more)",
+        "again = Cast <to = 9> (more)",
+        "below = Less (i, steps) again = And (more, below)",
+    ],
+)
+def test_the_condition_of_more_than_256_iterations_is_right_on_opencv(made: str) -> None:
+    """It is where the number's low byte is, which then is 0."""
+    engine = RUNTIMES["opencv"].engine
+    if engine.missing:
+        pytest.skip(engine.missing)
+    source = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 13]>
+        main (float[300, 3] x) => (float[3] y)
+        <int64 steps = {{300}}, bool go = {{1}}, float[3] h_0 = {{0, 0, 0}}> {{
+            y = Loop (steps, go, h_0) <body = step (int64 i, bool more, float[3] h)
+                => (bool again, float[3] new) {{
+                x_t = Gather (x, i)
+                new = Add (x_t, h)
+                {made}
+            }}>
+        }}""")
+    lowered = rnnlower.lower(source, target="opencv")
+    assert rnnlower.verify(source, lowered, on="opencv")

@@ -37,7 +37,6 @@ def _body(e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last:
     body = e.body("step")
     number = body_value(body, "number", ir.DataType.INT64, [])
     condition = body_value(body, "go_on", ir.DataType.BOOL, [])
-    # In front: behind the step, OpenCV puts it where the number's low byte is, which is 0 after 256 steps.
     kept = body.op("Identity", condition)
     kept.type, kept.shape = condition.type, condition.shape
     states = [body_value(body, "state", body.dtype, dims) for dims in recurrence.state_dims()]
@@ -46,11 +45,6 @@ def _body(e: Emitter, recurrence: Recurrence, stacked: Sequence[ir.Value], last:
         body.op("Gather", value, backwards if series.reverse else number)
         for value, series in zip(stacked, recurrence.inputs, strict=True)
     ]
-    if e.dialect.control_flow.keeps_gathered_axis:
-        inputs = [
-            body.reshape(value, recurrence.axes.value(series.width))
-            for value, series in zip(inputs, recurrence.inputs, strict=True)
-        ]
     new_states, outputs = recurrence.step(body, inputs, states, None)
     dims = [*recurrence.state_dims(), *recurrence.output_dims()]
     graph = body_graph(body, [number, condition, *states], [*new_states, *outputs], dims)
