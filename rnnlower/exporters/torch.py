@@ -9,6 +9,7 @@ For a call of ``torch.onnx.export`` of your own, `custom_translation_table` tran
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from rnnlower.verification.result import OutputComparison, VerificationResult
 from rnnlower.verification.verdict.compare import compare_values, merge, tolerance_for
 
 _TRIALS = 4
+_LAYERS = {name: getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
 
 def custom_translation_table(strategy: str | None = "unroll") -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -76,8 +78,7 @@ def custom_translation_table(strategy: str | None = "unroll") -> dict[Callable[.
 
         return translate
 
-    names = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    return {getattr(torch.ops.aten, name).input: translated(name) for name in names}
+    return {layer: translated(name) for name, layer in _LAYERS.items()}
 
 
 def export(
@@ -121,6 +122,8 @@ def export(
     given = dict(exporter or {})
     if {"f", "dynamo", "custom_translation_table", "kwargs"} & given.keys():
         raise OptionError("the exporter's f, dynamo, kwargs and custom_translation_table are set by rnnlower")
+    if "dynamic_axes" in given:
+        raise OptionError("dynamic_axes are of PyTorch's older exporter", remedy="pass dynamic_shapes")
     function, kind = functions[strategy]
     try:
         wanted = kind(**options)
@@ -139,15 +142,21 @@ def export(
 
 
 def _exported(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> Any:
+    """Return the ONNX program; a size that is asked to be dynamic and is not is PyTorch's error."""
     try:
-        return torch.onnx.export(
-            module,
-            args,
-            kwargs=kwargs,
-            dynamo=True,
-            custom_translation_table=custom_translation_table(None),
-            **{"verbose": False, **given},
-        )
+        # torch.onnx.export alone would fix such a size to the example's.
+        with _sizes_alone(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
+            program = torch.export.export(
+                module, args, kwargs, dynamic_shapes=given.get("dynamic_shapes"), strict=False
+            )
+            return torch.onnx.export(
+                program,
+                args,
+                kwargs=kwargs,
+                dynamo=True,
+                custom_translation_table=custom_translation_table(None),
+                **{"verbose": False, **given},
+            )
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:
@@ -155,6 +164,28 @@ def _exported(module: Any, args: Any, kwargs: Any, given: Mapping[str, Any]) -> 
                 raise cause from error
             cause = cause.__cause__
         raise
+
+
+@contextlib.contextmanager
+def _sizes_alone() -> Iterator[None]:
+    """Let PyTorch learn the sizes of a layer's results without its steps, which would fix their number."""
+
+    def sized(*args: Any) -> Any:
+        x, hx, both = args[0], args[1], args[7]
+        states = [hx] if isinstance(hx, torch.Tensor) else hx
+        width = states[0].size(2) * (2 if both else 1)
+        return (x.new_empty([*x.shape[:2], width]), *map(torch.empty_like, states))
+
+    kept = [dict(layer.py_kernels) for layer in _LAYERS.values()]
+    try:
+        for layer in _LAYERS.values():
+            layer.py_kernels.update(dict.fromkeys(layer.py_kernels, sized))
+            layer._dispatch_cache.clear()
+        yield
+    finally:
+        for layer, kernels in zip(_LAYERS.values(), kept, strict=True):
+            layer.py_kernels.update(kernels)
+            layer._dispatch_cache.clear()
 
 
 def _with_own_shapes(model: onnx.ModelProto) -> onnx.ModelProto:

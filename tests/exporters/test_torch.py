@@ -101,6 +101,19 @@ def test_a_dynamic_length_stays_dynamic(layer: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, module(x)[0].detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+def test_a_length_that_cannot_be_dynamic_is_not_fixed_to_the_examples(tmp_path: Path) -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + torch.ones(5, 1, 1)
+
+    exporter = {"dynamic_shapes": ({0: torch.export.Dim("steps", min=2)},)}
+    with pytest.raises(torch._dynamo.exc.UserError, match="steps"):
+        export(Fixed().eval(), (torch.randn(5, 2, 4),), tmp_path / "m.onnx", "scan", exporter=exporter)
+    with pytest.raises(rnnlower.OptionError, match="dynamic_shapes"):
+        export(made("gru"), (torch.randn(5, 2, 4),), tmp_path / "m.onnx", exporter={"dynamic_axes": {}})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_dynamic_length_is_not_unrolled(tmp_path: Path) -> None:
     exporter = {"dynamic_shapes": ({0: torch.export.Dim("steps", min=2)},)}
     with pytest.raises(rnnlower.UnsupportedModelError, match="sequence length"):
