@@ -55,10 +55,12 @@ rnnlower quantize model.onnx -o again.onnx --calibration ranges.json --inputs sa
   they enter a product; all else has 16, with ranges twice as large as those that were seen (`--headroom`).
   `int16` and `uint16`: every activation has 16 bits (W8A16). `int8-only`: every one has 8, which loses much
   of a long memory, for devices that have nothing else.
-- `--scheme pow2` makes every scale a power of two and every zero point 0.
-- Up to 32 steps become a straight line, more of them or a dynamic length a Scan, with QuantizeLinear and
-  DequantizeLinear inside of its body (`--strategy`). The rest of the model is quantized by onnxruntime's
-  tool, or stays in float32 (`--recurrent-only`).
+- `--scheme pow2` makes every scale a power of two and every zero point 0. `--scheme tflite` takes the
+  integers of TensorFlow Lite's LSTM, which CMSIS-NN computes, too: X and H int8, sums Q3.12, gates Q0.15,
+  C int16 with a power of two, biases int32, one scale for the weight of a gate. It refuses GRU and RNN.
+- Up to 32 steps become a straight line, more of them or a dynamic length a Scan (a Loop where the target has
+  no Scan), with QuantizeLinear and DequantizeLinear inside of its body (`--strategy`). The rest of the model
+  is quantized by onnxruntime's tool, or stays in float32 (`--recurrent-only`).
 - Models of `rnnlower stream` are called chunk by chunk, with their states carried: `calibrate` writes the
   inputs and states of each call, for onnxruntime (`--format npz`, `python`), RKNN and QNN.
 - `--integer-states` makes int16 of the state inputs and outputs of such a model; notes give their scales.

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto, helper
-from refusal_models import Case, cell, double, insert, lens, node, text, then, x
+from refusal_models import Case, cell, double, insert, lens, node, set_attribute, text, then, x
 from refusal_quantized import quantized
 
 import rnnlower
 
 CALIBRATE = "calibrate model.onnx good.npz -o out.npz"
 QUANTIZE = "quantize model.onnx -o out.onnx --calibration"
+TFLITE = f"{QUANTIZE} good.npz --scheme tflite"
+
+LOOP = """
+    Y = Loop (n, c, X) <
+        body = b (int64 i, bool d, float[2, 1, 3] a) => (bool d, float[2, 1, 3] r) { r = Neg (a) }
+    >
+"""
 
 
 def read_twice(model: onnx.ModelProto) -> None:
@@ -63,6 +70,7 @@ QUANTIZATION = [
     ),
     Case("a format that does not exist", f"{CALIBRATE} --format csv"),
     Case("a folder that exists", "calibrate model.onnx good.npz -o nothing --format qnn"),
+    Case("a Loop", CALIBRATE, model=text(17, "float[2, 1, 3] X, int64 n, bool c", LOOP)),
     Case("no recurrent node", CALIBRATE, model=text(17, "float[2, 1, 3] X", "Y = Neg (X)")),
     Case("a node that is quantized already", f"{QUANTIZE} good.npz", model=quantized()),
     Case("weights in float64", f"{QUANTIZE} good.npz", double("X", "W", "R", "B", "Y", "Y_h", "Y_c")),
@@ -72,6 +80,10 @@ QUANTIZATION = [
     Case("a weight that another node reads", f"{QUANTIZE} good.npz --no-verify", read_twice),
     Case("a scheme that does not exist", f"{QUANTIZE} good.npz --scheme fixed"),
     Case("powers of two without a sign", f"{QUANTIZE} good.npz --scheme pow2 --activations uint16"),
+    Case("a GRU in the scheme of TensorFlow Lite", TFLITE, model=cell("GRU")),
+    Case("other activations in that scheme", TFLITE, set_attribute("activations", ["Relu", "Tanh", "Tanh"])),
+    Case("a clip in that scheme", TFLITE, set_attribute("clip", 3.0)),
+    Case("16 bits in that scheme", f"{TFLITE} --activations int16"),
     Case("activations that do not exist", f"{QUANTIZE} good.npz --activations int4"),
     Case("states of a model without them", f"{QUANTIZE} good.npz --integer-states --no-verify"),
     Case(

@@ -67,7 +67,8 @@ HELP = {
     "calibration": "Recordings as for `calibrate`, or a .json file of ranges.",
     "activations": "``int8``: x and h have 8 bits where they enter a product, all other activations 16. "
     "``int16``, ``uint16``: all have 16. ``int8-only``: all have 8. Weights have 8.",
-    "scheme": "``qdq``, or ``pow2``: the same with scales that are powers of two, and zero points 0.",
+    "scheme": "``qdq``; ``tflite``: the integers of TensorFlow Lite's LSTM; ``pow2``: scales are powers of "
+    "two, and zero points 0.",
     "headroom": "The factor by which the ranges of 16-bit values are larger than what was seen.",
     "per_tensor": "One scale for a weight, instead of one for each output channel.",
     "recurrent_only": "Leave the rest of the model in float32, which onnxruntime's tool quantizes otherwise.",
@@ -75,8 +76,8 @@ HELP = {
     "inputs": "Recordings to measure on. By default a fourth of those of the calibration is set aside.",
     "verify": "Whether to measure the ratio of signal to noise, for the report of ``with_report``.",
     "on": "Also measure on this runtime.",
-    "QuantizeOptions.strategy": "``unroll``, ``scan``, or ``auto``: a straight line up to 32 steps, then a "
-    "Scan.",
+    "QuantizeOptions.strategy": "``unroll``, ``scan``, ``loop``, or ``auto``: a straight line up to 32 "
+    "steps, then a Scan, or a Loop where the target lacks it.",
     "QuantizeOptions.target": "The runtime that must run the result: the name of a target, or a .toml file.",
     "StreamOptions.target": "Lower the recurrent nodes for this runtime instead.",
     "ConvertOptions.opset": "The version.",
@@ -483,10 +484,14 @@ Given = str | os.PathLike[str] | Mapping[str, Any]
 class CalibrateOptions(Options):
     """The options of `rnnlower.calibrate`."""
 
-    freeze: bool | None = field(default=None, init=False)
     strip: bool = field(default=False, init=False)
     semantics: Semantics = field(default="ort", init=False)
     target: str | os.PathLike[str] | None = field(default=None, init=False)
+
+    @property
+    def may_freeze(self) -> bool:
+        """True if initializers that are graph inputs may become constants, as integers of weights are."""
+        return self.freeze is not False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -509,8 +514,8 @@ class QuantizeOptions(CalibrateOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("the activations are", self.activations, get_args(Activations), "they")
-        check_choice("the strategy is", self.strategy, ("auto", "unroll", "scan"))
-        check_choice("the scheme is", self.scheme, ("qdq", "pow2"))
+        check_choice("the strategy is", self.strategy, ("auto", "unroll", "scan", "loop"))
+        check_choice("the scheme is", self.scheme, ("qdq", "tflite", "pow2"))
         if self.runtime is not None and self.runtime.profile:
             raise OptionError(
                 f"target {self.runtime.name} is a profile, which keeps recurrent nodes",
@@ -518,5 +523,10 @@ class QuantizeOptions(CalibrateOptions):
             )
         if self.scheme == "pow2" and self.activations == "uint16":
             raise OptionError("the scheme pow2 has signed integers; choose other activations than uint16")
+        if self.scheme == "tflite" and self.activations != "int8":
+            raise OptionError(
+                f"the scheme tflite has integers of its own, and the activations are {self.activations}",
+                remedy=f"leave out {wording.option('activations')}",
+            )
         if not self.headroom >= 1:
             raise OptionError(f"the headroom is {self.headroom}; it must be at least 1")

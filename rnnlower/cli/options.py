@@ -196,7 +196,11 @@ OPTIONS = {
         "int8: what goes into products has 8 bits, all else 16. int16, uint16: all have 16. int8-only: all "
         "have 8.",
     ),
-    "scheme": Flag(CALIBRATION, "--scheme qdq|pow2", "pow2: scales are powers of two."),
+    "scheme": Flag(
+        CALIBRATION,
+        "--scheme qdq|tflite|pow2",
+        "tflite: the integers of TensorFlow Lite's LSTM. pow2: scales are powers of two.",
+    ),
     "headroom": Flag(
         CALIBRATION,
         "--headroom X",
@@ -232,7 +236,9 @@ OPTIONS = {
         LOWERING, "--unroll-factor K", "Also K time steps per iteration; repeatable.", list[int], least=1
     ),
     "quantize.strategy": Flag(
-        LOWERING, "--strategy auto|unroll|scan", "auto: a straight line up to 32 steps, else a Scan."
+        LOWERING,
+        "--strategy auto|unroll|scan|loop",
+        "auto: a straight line up to 32 steps, else a Scan, or a Loop where the target lacks it.",
     ),
     "quantize.target": Flag(LOWERING, "--target NAME|FILE", "The runtime that must run what is emitted."),
     "stream.strategy": Flag(

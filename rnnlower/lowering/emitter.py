@@ -237,7 +237,9 @@ class Emitter(NodeEmitter):
             factor = self.announce(self.transpose_once(b) if transposed else b, f"{role} weight", direction)
             product = self.op("MatMul", self.announce(a, f"{role} factor", direction), factor)
             product = self.announce(product, f"{role} product", direction)
-            return product if c is None else self.op("Add", product, self.announce(c, "addend", direction))
+            if c is None:
+                return product
+            return self.op("Add", product, self.announce(c, f"{role} addend", direction))
         if not self._gemm_takes(1, b):
             product = self.op("MatMul", a, self.transpose_once(b) if transposed else b)
             return product if c is None else self.op("Add", product, c)

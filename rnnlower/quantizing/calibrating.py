@@ -20,7 +20,7 @@ from rnnlower.passes.options import CalibrateOptions, Given
 from rnnlower.quantizing.observing import Ranges, find_ranges
 from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.ranges_file import ranges_to_json
-from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_model
+from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_source
 
 Format = Literal["npz", "rknn", "qnn", "python"]
 
@@ -105,7 +105,7 @@ def calibrate_model(
     source = to_proto(model)
     given = Recordings(source, list_of(recordings))
     calls: list[Feeds] = []
-    session = open_model(source, optimize=True)
+    session = open_source(source)
     try:
         for number, sequence in enumerate(given.sequences):
             options.tell("running recording", number + 1, len(given.sequences))

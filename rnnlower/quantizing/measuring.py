@@ -16,7 +16,7 @@ from rnnlower.engines.opened import EngineError, open_on
 from rnnlower.errors import UnverifiableError
 from rnnlower.quantizing.observing import Role, observed_values
 from rnnlower.quantizing.quantizers import Quantization
-from rnnlower.quantizing.recordings import Array, Feeds, Recordings, open_model
+from rnnlower.quantizing.recordings import Array, Feeds, Recordings, Session, open_model
 
 _QUARTERS = 4
 
@@ -113,12 +113,12 @@ def measure(
     recordings: Recordings,
     held: Sequence[Feeds],
     steps: Sequence[int | None],
-    floats: Any,
+    floats: Session,
     result: onnx.ModelProto,
     on: str | None,
 ) -> list[MeasuredOutput]:
     """Return the ratios of signal to noise of each output on the recordings set aside."""
-    sessions: dict[str, Any] = {
+    sessions: dict[str, Session] = {
         "written": open_model(result, optimize=False),
         "default": open_model(result, optimize=True),
     }
@@ -136,8 +136,10 @@ def measure(
             for kind, session in sessions.items():
                 try:
                     got = _whole(carrying, session, sequence)
-                except EngineError as error:
-                    raise UnverifiableError(f"{on} does not run the result: {error}") from error
+                except UnverifiableError as error:
+                    if kind != "on":
+                        raise
+                    raise UnverifiableError(f"{on} does not run the result: {error.__cause__}") from error
                 for name, array in wanted.items():
                     noise = noises.setdefault(name, {}).setdefault(kind, Noise())
                     noise.add(array, got[name], _axis(recordings, name, array, length))
@@ -162,7 +164,7 @@ def _axis(recordings: Recordings, name: str, array: Array, steps: int | None) ->
     return time_axis(array, steps)
 
 
-def _whole(recordings: Recordings, session: Any, sequence: Feeds) -> dict[str, Array]:
+def _whole(recordings: Recordings, session: Session, sequence: Feeds) -> dict[str, Array]:
     """Return the outputs of a sequence: those of a step model joined along time, without its states."""
     calls = [call.outputs for call in recordings.calls(session, sequence)]
     names = [name for name in calls[0] if name not in recordings.states]

@@ -40,6 +40,9 @@ class Range:
     def joined(self, other: Range) -> Range:
         return Range(min(self.least, other.least), max(self.largest, other.largest))
 
+    def times(self, factor: float) -> Range:
+        return Range(self.least * factor, self.largest * factor)
+
 
 Ranges = dict[Role, Range]
 

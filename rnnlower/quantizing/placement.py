@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from rnnlower.graph.initializers import named
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import subgraphs_of, walk
 
@@ -33,6 +34,23 @@ def capture_integers(model: ir.Model) -> None:
                     made[graph, value] = _dequantized(graph, chain, names)
                 node.replace_input_with(index, made[graph, value])
     _remove_unread(model.graph)
+
+
+def own_integers(model: ir.Model) -> None:
+    """Give each body integers of its own, where several graphs read the same; onnxruntime looks for those."""
+    names = NameSource(names_in(model))
+    for graph in _subgraphs(model.graph):
+        for node in graph:
+            value = node.inputs[0] if node.op_type == "DequantizeLinear" else None
+            tensor = None if value is None or value.graph is graph else value.const_value
+            if value is None or tensor is None or len({reader.graph for reader, _ in value.uses()}) < 2:
+                continue
+            fresh = names.fresh(str(value.name))
+            own = ir.Value(name=fresh, shape=value.shape, type=value.type, const_value=named(tensor, fresh))
+            graph.register_initializer(own)
+            for reader, index in list(value.uses()):
+                if reader.graph is graph:
+                    reader.replace_input_with(index, own)
 
 
 def _subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:

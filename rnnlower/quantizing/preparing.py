@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.walk import op_types
 from rnnlower.passes.fold_weights import FoldWeightsPass
-from rnnlower.passes.options import CalibrateOptions
+from rnnlower.passes.options import LOOPS, CalibrateOptions
 from rnnlower.passes.steps import settling
 from rnnlower.passes.steps.work import Step, Work, run
 from rnnlower.recurrent.finding import find_recurrent
@@ -25,6 +26,7 @@ def fold_weights(work: Work) -> None:
 PREPARATION: Sequence[Step[Work]] = (
     Step(settling.freeze_dims, "Later steps know more if sizes are static."),
     Step(settling.set_inputs, "The value fills the shape, which is now known.", when=("sets",)),
+    Step(settling.freeze_initializers, "Weights must be constants.", when=("may_freeze",)),
     Step(settling.raise_to_operators, "An operator that the opset lacks would be unknown to later steps."),
     Step(settling.simplify_model, "A node that never runs has no ranges.", when=("folds",)),
     Step(fold_weights, "Weights become integers, which are constants."),
@@ -41,8 +43,11 @@ def prepare(model: ir.Model, options: CalibrateOptions) -> list[str]:
     notes = run(PREPARATION, Work(model, options)).notes
     found = find_recurrent(model)
     if not found:
+        other = "use onnxruntime.quantization on it"
+        loops = not op_types(model).isdisjoint(LOOPS)
         raise UnsupportedModelError(
-            "the model has no LSTM, GRU or RNN node", remedy="use onnxruntime.quantization on it"
+            "the model has no LSTM, GRU or RNN node",
+            remedy="make one of the Loop or Scan first (`rnnlower lift`)" if loops else other,
         )
     for located in found:
         if located.node.domain:

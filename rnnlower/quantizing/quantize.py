@@ -22,17 +22,20 @@ from rnnlower.passes.pipeline import lower_model
 from rnnlower.quantizing.integer_states import carry_integers
 from rnnlower.quantizing.measuring import MeasuredOutput, clipped_shares, count_steps, measure
 from rnnlower.quantizing.observing import Ranges, Role, find_ranges
-from rnnlower.quantizing.placement import capture_integers
+from rnnlower.quantizing.placement import capture_integers, own_integers
 from rnnlower.quantizing.preparing import prepare
 from rnnlower.quantizing.quantizers import Quantization
 from rnnlower.quantizing.ranges_file import read_ranges
-from rnnlower.quantizing.recordings import Feeds, Recordings, list_of, open_model
+from rnnlower.quantizing.recordings import Feeds, Recordings, Session, list_of, open_model, open_source
 from rnnlower.quantizing.rest import quantize_rest
 from rnnlower.quantizing.schemes import Scheme
+from rnnlower.quantizing.tflite import TfliteScheme
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target
+
+SCHEMES: Mapping[str, type[Scheme]] = {"qdq": Scheme, "pow2": Scheme, "tflite": TfliteScheme}
 
 _OPSET = 21
 """The first opset whose QuantizeLinear writes 16 bits."""
@@ -54,7 +57,7 @@ class QuantizeReport:
     Attributes:
         scales: An entry for each node, direction and role: ``type``, ``scale``, ``zero_point``, and
             ``clipped``, the share of values that cannot be expressed on the recordings set aside.
-        strategy: ``unroll`` or ``scan``.
+        strategy: ``unroll``, ``scan`` or ``loop``.
         calibrated: The number of sequences that the ranges are from; 0 if they were given.
         measured: The number of sequences set aside.
         outputs: The ratios of signal to noise.
@@ -98,15 +101,17 @@ def quantize_model(model: ir.Model, options: QuantizeOptions) -> QuantizeReport:
         VerificationError: A quantizer is not where it belongs.
     """
     notes = prepare(model, options)
+    scheme = SCHEMES[options.scheme].of(options)
+    for located in find_recurrent(model):
+        scheme.check(located)
     if default_opset(model) < _OPSET:
         ConvertOpsetPass(_OPSET)(model)
     strategy = _strategy(model, options)
     source = to_proto(model)
     data = _Data.read(source, options)
-    scheme = Scheme.of(options)
     if options.integer_states and any(each.keys() & data.recordings.states.values() for each in data.held):
         raise OptionError("the recordings hold states, and integer states are carried: leave them out")
-    floats = open_model(source, optimize=True)
+    floats = open_source(source)
     try:
         options.tell("calibrating")
         calls = [call for each in data.calibrated for call in data.recordings.calls(floats, each)]
@@ -214,26 +219,28 @@ def _rest(
 def _strategy(model: ir.Model, options: QuantizeOptions) -> str:
     if options.strategy != "auto":
         return options.strategy
-    if options.runtime is not None and "Scan" not in options.runtime.control_flow.ops:
-        return "unroll"
+    ops = ("Scan",) if options.runtime is None else options.runtime.control_flow.ops
     lengths = [parse_recurrent(each, "ort", lenient=True).seq_length for each in find_recurrent(model)]
     short = all(length is not None and 0 < length <= _SHORT for length in lengths)
-    return "unroll" if short else "scan"
+    return "unroll" if short else next((op.lower() for op in ("Scan", "Loop") if op in ops), "unroll")
 
 
 def _lowered(
     model: ir.Model, strategy: str, quantization: Quantization, target: Target | None = None
 ) -> ir.Model:
     # Folded constants would be weights in float again.
-    options = LoweringOptions(strategy, target=target, native="lower", fold=False, gates="fused")
+    options = LoweringOptions(
+        strategy, target=target, native="lower", fold=False, gates=quantization.scheme.gates
+    )
     lower_model(model, options, quantization.listener)
     capture_integers(model)
+    own_integers(model)
     # onnxruntime looks for the integers of a product in the body that reads them.
     move_next_to_readers(model.graph, list(model.graph.initializers.values()), least_depth=1)
     return model
 
 
-def _prove_placement(floats: Any, fine: onnx.ModelProto, feeds: Feeds) -> None:
+def _prove_placement(floats: Session, fine: onnx.ModelProto, feeds: Feeds) -> None:
     """Compare a model whose scales are too small for any rounding to be seen with the float model.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,9 +17,7 @@ from rnnlower.lowering.node_emitter import NodeEmitter
 from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range, Ranges, Role
 from rnnlower.quantizing.schemes import Encoding, Scheme
 
-_WEIGHT = " weight"
-_NOT_QUANTIZED = ("x" + FACTOR,)
-"""Roles of values that have a quantizer already."""
+_WEIGHT, _ADDEND = " weight", "addend"
 
 _FINE = 2**20
 
@@ -53,16 +52,23 @@ class Quantization:
             UnsupportedModelError: Its range is not known.
         """
         key = Role(str(located), direction, role)
-        if key not in self.encodings:
-            observed = dataclasses.replace(key, name=role.removesuffix(FACTOR).removeprefix(OPPOSITE))
-            if observed not in self.ranges:
+        fixed = self.scheme.fixed(role)
+        if fixed is not None:
+            self.encodings[key] = fixed
+        elif key not in self.encodings:
+            observed = self.scheme.observed(role)
+            # One scale for both directions lets them be joined as integers.
+            names = {direction, *(("forward", "reverse") if direction else ())}
+            of_both = [Role(key.node, each, observed) for each in sorted(names)]
+            found = [self.ranges[each] for each in of_both if each in self.ranges]
+            if not found:
                 raise UnsupportedModelError(
-                    f"the calibration holds no range of {observed.name!r}",
+                    f"the calibration holds no range of {observed!r}",
                     node=located,
                     remedy="calibrate on this model (`rnnlower calibrate`), with recordings that take each "
                     f"branch, or fix the shapes of its inputs ({wording.option('input-shape')})",
                 )
-            seen = self.ranges[observed]
+            seen = functools.reduce(Range.joined, found)
             if role.startswith(OPPOSITE):
                 seen = Range(1 - seen.largest, 1 - seen.least)
             self.encodings[key] = self.scheme.encoding(role, seen)
@@ -75,6 +81,8 @@ class Quantizers:
     def __init__(self, quantization: Quantization, located: Located) -> None:
         self._all, self._located = quantization, located
         self._made: dict[tuple[NodeEmitter, ir.Value, str], ir.Value] = {}
+        self._read: set[ir.Value] = set()
+        self._scale_of_weight = 0.0
 
     def __call__(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
         """Return the value after its quantizers.
@@ -82,13 +90,15 @@ class Quantizers:
         Raises:
             UnsupportedModelError: It is a weight that is not constant, or no range is known.
         """
-        if role in _NOT_QUANTIZED:
+        if role in self._all.scheme.unrounded or (value in self._read and not role.endswith(FACTOR)):
+            # Without a bias, the sum is the product.
             return value
-        if role != "addend" and not role.endswith(_WEIGHT) and constant_of(value) is None:
+        if not role.endswith((_ADDEND, _WEIGHT)) and constant_of(value) is None:
             self._all.announced.add(Role(str(self._located), direction, role))
         key = (e, value, role)
         if key not in self._made:
             self._made[key] = self._quantized(e, value, role, direction)
+            self._read.add(self._made[key])
         return self._made[key]
 
     def _quantized(self, e: NodeEmitter, value: ir.Value, role: str, direction: str) -> ir.Value:
@@ -97,7 +107,7 @@ class Quantizers:
         tensor = constant_of(value)
         if tensor is not None:
             return self._constant(e, value, tensor.numpy(), role)
-        if role == "addend":
+        if role.endswith(_ADDEND):
             # A product of X, which has its quantizers.
             return value
         encoding = self._all.encoding(self._located, role, direction)
@@ -112,6 +122,8 @@ class Quantizers:
     def _constant(self, e: NodeEmitter, value: ir.Value, array: np.ndarray, role: str) -> ir.Value:
         if self._all.fine or not array.any():
             return value
+        if self._all.scheme.integer_bias and role == f"x {_ADDEND}":
+            return self._bias(e, value, array)
         scheme = dataclasses.replace(self._all.scheme, headroom=1.0)
         encoding = scheme.encoding(role, Range(float(array.min()), float(array.max())))
         info = np.iinfo(encoding.dtype.numpy())
@@ -120,16 +132,26 @@ class Quantizers:
         stored = np.clip(integers, info.min, info.max).astype(encoding.dtype.numpy())
         return _one(e, "DequantizeLinear", e.constant(stored, name=value.name or ""), scale, zero_point)
 
+    def _bias(self, e: NodeEmitter, value: ir.Value, array: np.ndarray) -> ir.Value:
+        """Return a bias with the scale of the product that it is added to."""
+        scale = self._all.encoding(self._located, "x", "").scale * self._scale_of_weight
+        info = np.iinfo(np.int32)
+        integers = np.clip(np.rint(array / scale), info.min, info.max).astype(np.int32)
+        stored = e.constant(integers, name=value.name or "")
+        return _one(e, "DequantizeLinear", stored, e.constant(np.array(scale, np.float32)))
+
     def _weight(self, e: NodeEmitter, value: ir.Value) -> ir.Value:
         tensor = constant_of(value)
         if tensor is None:
             raise UnsupportedModelError(
                 "a weight is not a constant of its own, and cannot be stored in 8 bits",
                 node=self._located,
-                remedy="make W and R initializers that nothing else reads",
+                remedy="make W and R initializers that nothing else reads; of graph inputs, "
+                f"{wording.option('freeze', True)} makes constants",
             )
         integers: np.ndarray
         integers, scale = self._all.scheme.weight(tensor.numpy())
+        self._scale_of_weight = float(scale.max())
         if self._all.fine:
             scale = (scale / 2**22).astype(np.float32)
             integers = np.rint(tensor.numpy() / scale.astype(np.float64)).astype(np.int32)

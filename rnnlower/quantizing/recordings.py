@@ -14,6 +14,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from rnnlower.engines.known import find_engine
+from rnnlower.engines.opened import EngineError, Opened, open_on
 from rnnlower.engines.session import IsolatedSession, LoadError, RunError, brief
 from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.stream_metadata import StreamMetadata
@@ -21,6 +23,7 @@ from rnnlower.passes.options import Given
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
+Session = IsolatedSession | Opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +62,14 @@ class Recordings:
         """The input that takes each state output in the next call."""
         return {} if self.stream is None else self.stream.states
 
-    def calls(self, session: IsolatedSession, sequence: Feeds) -> Iterator[Call]:
+    def calls(self, session: Session, sequence: Feeds) -> Iterator[Call]:
         """Run a sequence, call by call, with the states carried."""
         states: Feeds = {}
         for chunk in self._chunks(sequence):
             feeds = {**self._start(), **states, **chunk}
             try:
                 outputs = session.run(feeds)
-            except RunError as error:
+            except (EngineError, RunError) as error:
                 raise UnverifiableError(
                     f"the model does not run on the recording: {brief(error)}",
                     remedy="give recordings whose sizes fit the model",
@@ -140,6 +143,22 @@ def list_of(given: Given | Sequence[Given]) -> list[Given]:
     if isinstance(given, str | os.PathLike | Mapping):
         return [given]
     return list(given)
+
+
+def open_source(model: onnx.ModelProto) -> Session:
+    """Open the float model on onnxruntime, or in NumPy where that lacks a kernel.
+
+    Raises:
+        UnverifiableError: Neither takes it.
+    """
+    try:
+        return open_model(model, optimize=True)
+    except UnverifiableError:
+        try:
+            return open_on(find_engine("rnnlower-reference"), model)
+        except EngineError:
+            pass
+        raise
 
 
 def open_model(model: onnx.ModelProto, *, optimize: bool) -> IsolatedSession:

@@ -24,7 +24,7 @@ def quantize_rest(model: onnx.ModelProto, calls: Sequence[Feeds], scheme: Scheme
         UnsupportedModelError: onnxruntime's quantizer fails.
     """
     kinds = {"int8": "QUInt8", "int8-only": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
-    kind = kinds[scheme.activations]
+    kind = "QInt8" if scheme.integer_bias else kinds[scheme.activations]
     try:
         data = _CHILD.call(_quantize, model.SerializeToString(), list(calls), kind, not scheme.per_tensor)
     except (ChildDiedError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from rnnlower.graph.walk import Located
+from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.options import Activations, QuantizeOptions
 from rnnlower.quantizing.observing import FACTOR, OPPOSITE, Range
 
@@ -41,6 +43,10 @@ class Encoding:
         info = np.iinfo(self.dtype.numpy())
         return Range(*((int(end) - self.zero_point) * self.scale for end in (info.min, info.max)))
 
+    def rounded(self) -> Encoding:
+        """Return the encoding with the next power of two as its scale."""
+        return dataclasses.replace(self, scale=float(_power(self.scale)))
+
     def clipped(self, values: NDArray[np.float32]) -> int:
         """Return how many of the values cannot be expressed: more than a step beyond the bounds."""
         least, largest = self.bounds.least - self.scale, self.bounds.largest + self.scale
@@ -56,7 +62,14 @@ class Scheme:
         headroom: Factor by which the ranges of 16-bit roles are larger than what was observed.
         per_tensor: Whether a weight has one scale rather than one for each output channel.
         powers: Whether scales are powers of two, and zero points 0.
+        gates: The products of the gates, as an option of the lowering.
+        unrounded: The roles that have no quantizers: the factor X has those of X.
+        integer_bias: Whether the bias has 32 bits and the scale of its product.
     """
+
+    gates: ClassVar[Gates] = "fused"
+    unrounded: ClassVar[Collection[str]] = ("x factor",)
+    integer_bias: ClassVar[bool] = False
 
     activations: Activations = "int8"
     headroom: float = 2.0
@@ -67,6 +80,17 @@ class Scheme:
     def of(cls, options: QuantizeOptions) -> Scheme:
         """Return the choice that the options make."""
         return cls(options.activations, options.headroom, options.per_tensor, options.scheme == "pow2")
+
+    def check(self, located: Located) -> None:
+        """Refuse a node that the scheme is not for."""
+
+    def observed(self, role: str) -> str:
+        """Return the role whose range is that of this role."""
+        return role.removesuffix(FACTOR).removeprefix(OPPOSITE)
+
+    def fixed(self, role: str) -> Encoding | None:
+        """Return the encoding of a role if it does not depend on what was seen."""
+        return None
 
     def dtype(self, role: str) -> ir.DataType:
         """Return the integer type of a role."""
@@ -87,11 +111,11 @@ class Scheme:
         if fixed is not None:
             return _fixed(dtype, fixed)
         if dtype.itemsize == 2:
-            seen = Range(seen.least * self.headroom, seen.largest * self.headroom)
+            seen = seen.times(self.headroom)
         if not dtype.is_signed():
-            return _asymmetric(dtype, seen)
-        encoding = _symmetric(dtype, seen)
-        return encoding if not self.powers else dataclasses.replace(encoding, scale=_power(encoding.scale))
+            return asymmetric(dtype, seen)
+        encoding = symmetric(dtype, seen)
+        return encoding if not self.powers else encoding.rounded()
 
     def weight(self, array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
         """Return a weight ``[inputs, outputs]`` as integers, and the scales: ``[outputs]`` or ``[]``."""
@@ -111,17 +135,19 @@ def _fixed(dtype: ir.DataType, bounds: Range) -> Encoding:
     return Encoding(dtype, scale, round(-bounds.least / scale))
 
 
-def _symmetric(dtype: ir.DataType, seen: Range) -> Encoding:
+def symmetric(dtype: ir.DataType, seen: Range) -> Encoding:
+    """Return the encoding of a range around 0."""
     largest = max(-seen.least, seen.largest) or 1.0
     return Encoding(dtype, float(np.float32(largest / np.iinfo(dtype.numpy()).max)), 0)
 
 
-def _asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
+def asymmetric(dtype: ir.DataType, seen: Range) -> Encoding:
     """Return the encoding of a range, with 0 in it."""
     least, largest = min(seen.least, 0.0), max(seen.largest, 0.0)
-    steps = np.iinfo(dtype.numpy()).max
+    info = np.iinfo(dtype.numpy())
+    steps = info.max - info.min
     scale = float(np.float32((largest - least) / steps or 1.0 / steps))
-    return Encoding(dtype, scale, round(-least / scale))
+    return Encoding(dtype, scale, info.min + round(-least / scale))
 
 
 def _power(scale: Any) -> Any:

@@ -1,0 +1,153 @@
+"""`quantize` on nodes in every form: inputs, states, weights and attributes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+from long_memory import LongMemory, recordings
+from onnx import helper, numpy_helper
+
+import rnnlower
+from rnnlower.errors import UnsupportedModelError
+
+
+def ratio(source: onnx.ModelProto, data: dict[str, np.ndarray], **options: object) -> float:
+    found = rnnlower.quantize.with_report(source, calibration=data, verify=True, **options)[1].sqnr
+    assert found is not None
+    return float(found)
+
+
+def test_initial_states_and_lengths_of_rows() -> None:
+    shape = LongMemory("LSTM", 8)
+    source = shape.build()
+    for name in ("h", "c"):
+        source.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1, 8]))
+    source.graph.input.append(helper.make_tensor_value_info("lens", onnx.TensorProto.INT32, [1]))
+    source.graph.node[0].input.extend(["lens", "h", "c"])
+    draw = np.random.default_rng(0)
+    data = {
+        "X": recordings(8, 40),
+        "h": draw.uniform(-1, 1, (8, 1, 1, 8)).astype(np.float32),
+        "c": draw.uniform(-2, 2, (8, 1, 1, 8)).astype(np.float32),
+        "lens": np.full((8, 1), 33, np.int32),
+    }
+    _, report = rnnlower.quantize.with_report(source, calibration=data, verify=True)
+    assert report.sqnr is not None
+    assert report.sqnr > 30
+
+
+def test_a_weight_that_comes_at_run_time_is_refused() -> None:
+    source = LongMemory("GRU", 4).build()
+    (weight,) = (each for each in source.graph.initializer if each.name == "first.R")
+    source.graph.initializer.remove(weight)
+    array = numpy_helper.to_array(weight)
+    shape = list(array.shape)
+    source.graph.input.append(helper.make_tensor_value_info("first.R", onnx.TensorProto.FLOAT, shape))
+    data = {"X": recordings(2, 3), "first.R": np.stack([array] * 2)}
+    with pytest.raises(UnsupportedModelError, match=r"node 'first'.*cannot be stored in 8 bits"):
+        rnnlower.quantize(source, calibration=data)
+
+
+def test_a_weight_that_is_cut_from_a_larger_constant() -> None:
+    source = LongMemory("GRU", 8).build()
+    (weight,) = (each for each in source.graph.initializer if each.name == "first.R")
+    array = numpy_helper.to_array(weight)
+    weight.CopyFrom(numpy_helper.from_array(np.concatenate([array, array]), "stacked"))
+    for name, number in (("zero", 0), ("one", 1)):
+        source.graph.initializer.append(numpy_helper.from_array(np.array([number]), name))
+    source.graph.node.insert(0, helper.make_node("Slice", ["stacked", "zero", "one"], ["first.R"]))
+    source.graph.node.append(helper.make_node("Identity", ["stacked"], ["other"]))
+    source.graph.output.append(helper.make_tensor_value_info("other", onnx.TensorProto.FLOAT, None))
+    data = {"X": recordings(4, 20)}
+    _, report = rnnlower.quantize.with_report(source, calibration=data, verify=True)
+    assert report.outputs[0].sqnr > 30
+
+
+@pytest.mark.parametrize("strategy", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_nodes_without_a_bias(op_type: str, strategy: str) -> None:
+    source = LongMemory(op_type, 16, 40).build()
+    del source.graph.node[0].input[3:]
+    assert ratio(source, {"X": recordings(8, 40)}, strategy=strategy) > 30
+
+
+def test_loops_and_scans_compute_the_same() -> None:
+    source, data = LongMemory("GRU", 16, direction="bidirectional").build(), {"X": recordings(8, 40)}
+    ratios = [ratio(source, data, strategy=strategy) for strategy in ("scan", "loop")]
+    assert ratios[0] == pytest.approx(ratios[1], abs=1e-3)
+
+
+def test_both_directions_share_their_scales() -> None:
+    source = LongMemory("LSTM", 8, direction="bidirectional").build()
+    report = rnnlower.quantize.with_report(source, calibration={"X": recordings(4, 20)})[1]
+    scales = {(entry["direction"], entry["role"]): entry["scale"] for entry in report.scales}
+    for (direction, role), scale in scales.items():
+        if direction == "forward":
+            assert scales["reverse", role] == scale
+
+
+def test_initializers_that_are_inputs_too() -> None:
+    source, data = LongMemory("GRU", 16).build(), {"X": recordings(8, 40)}
+    source.graph.input.extend(
+        helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+        for each in source.graph.initializer
+    )
+    assert ratio(source, data, freeze=True) > 30
+    with pytest.raises(UnsupportedModelError, match=r"node 'first'.*freeze=True"):
+        rnnlower.quantize(source, calibration=data)
+    source.ir_version = 3
+    del source.opset_import[:]
+    source.opset_import.append(helper.make_opsetid("", 8))
+    assert ratio(source, data) > 30
+
+
+def test_a_form_that_onnxruntime_has_no_kernel_for() -> None:
+    source = LongMemory("LSTM", 16, 40).build()
+    source.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
+    X, Y = source.graph.input[0], source.graph.output[0]
+    for value, shape in ((X, [1, 40, 16]), (Y, [1, 40, 1, 16])):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape))
+    assert ratio(source, {"X": recordings(8, 40).swapaxes(1, 2)}) > 30
+
+
+def test_integers_that_a_body_shares_with_the_graph_around_it() -> None:
+    # With one unit and one feature, every weight is 127.
+    source = LongMemory("LSTM", 1, 4).build()
+    for each in source.graph.initializer:
+        array = numpy_helper.to_array(each)
+        kept = array[:, :, :1] if array.ndim == 3 else array
+        each.CopyFrom(numpy_helper.from_array(np.abs(kept), each.name))
+    source.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
+    assert ratio(source, {"X": recordings(8, 4)[..., :1]}, strategy="scan") > 20
+
+
+@pytest.mark.parametrize("strategy", ["scan", "unroll"])
+@pytest.mark.parametrize(
+    ("op_type", "attributes"),
+    [
+        ("LSTM", {"clip": 0.8}),
+        ("LSTM", {"input_forget": 1}),
+        ("LSTM", {"activations": ["HardSigmoid", "Softsign", "ScaledTanh"], "activation_alpha": [0.2, 1.5]}),
+        ("GRU", {"activations": ["Sigmoid", "LeakyRelu"], "activation_alpha": [0.1]}),
+        ("GRU", {"clip": 1.0}),
+        ("RNN", {"activations": ["Relu"]}),
+    ],
+)
+def test_attributes(op_type: str, attributes: dict[str, object], strategy: str) -> None:
+    source = LongMemory(op_type, 16, 40).build()
+    for name, value in attributes.items():
+        source.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    assert ratio(source, {"X": recordings(8, 40)}, strategy=strategy) > 25
+
+
+@pytest.mark.parametrize("batch", [2, 5])
+def test_rows_of_a_batch(batch: int) -> None:
+    shape = LongMemory("GRU", 16, linear_before_reset=False)
+    source = dataclasses.replace(shape).build()
+    source.graph.input[0].type.tensor_type.shape.dim[1].dim_value = batch
+    source.graph.output[0].type.tensor_type.shape.dim[2].dim_value = batch
+    data = {"X": np.concatenate([recordings(8, 40, seed) for seed in range(batch)], 2)}
+    assert ratio(source, data) > 30
