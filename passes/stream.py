@@ -32,6 +32,7 @@ from rnnlower.passes.freeze_initializers import FreezeInitializersPass
 from rnnlower.passes.inline_functions import InlineFunctionsPass
 from rnnlower.streaming.analysis import Analysis, analyze
 from rnnlower.streaming.rewriter import StreamRewriter
+from rnnlower.streaming.slices import gather_slices
 from rnnlower.timeflow.axes import find_axes
 
 
@@ -93,6 +94,7 @@ class StreamPass(Pass):
         InlineFunctionsPass(wanted=lambda node: True)(model, self.facts)
         if model.ir_version < FREE_INITIALIZERS_IR:
             FreezeInitializersPass()(model, self.facts)
+        gather_slices(model, self.facts)
         axes = find_axes(model, self._time_axes)
         _name_sizes(model, axes)
         self.analysis = analyze(model, axes, self._chunk, allow_delay=self._allow_delay)

@@ -26,6 +26,7 @@ class StreamMetadata:
         rates: For each output that has not one frame a time step, its frames a step.
         unreached: For each output whose whole sequence has more frames at its end than the stream ever gives,
             their number.
+        limit: The time steps of a stream, where there are positions for so many alone.
     """
 
     chunk: int | None
@@ -36,12 +37,13 @@ class StreamMetadata:
     start: Mapping[str, Any]
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     unreached: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    limit: int | None = None
 
     def write(self, properties: MutableMapping[str, str]) -> None:
         """Write the entries into the metadata of a model."""
         stream = dataclasses.asdict(self)
         properties[STATE_KEY] = json.dumps(stream.pop("states"))
-        for name in ("rates", "unreached"):
+        for name in ("rates", "unreached", "limit"):
             if not stream[name]:
                 del stream[name]
         properties[STREAM_KEY] = json.dumps(stream)
@@ -53,5 +55,6 @@ class StreamMetadata:
             return None
         stream, states = json.loads(properties[STREAM_KEY]), json.loads(properties[STATE_KEY])
         chunk, inputs, outputs, delay = (stream[key] for key in ("chunk", "inputs", "outputs", "delay"))
-        more = (stream.get(name, {}) for name in ("start", "rates", "unreached"))
-        return cls(chunk, inputs, outputs, delay, states, *more)
+        start, rates, unreached = (stream.get(name, {}) for name in ("start", "rates", "unreached"))
+        limit = stream.get("limit")
+        return cls(chunk, inputs, outputs, delay, states, start, rates, unreached, limit)

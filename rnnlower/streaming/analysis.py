@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.recurrent.finding import is_recurrent
-from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.timeflow.axes import fixed_steps, samples
 from rnnlower.timeflow.edits import Cached, Edit
 from rnnlower.timeflow.flow import Flow, located
@@ -34,6 +33,7 @@ class Analysis:
         delay: Time steps by which the outputs are late.
         edits: The edits of the graph.
         unreached: The number of frames at the end of an output that the stream never reaches.
+        limit: The time steps for which there are positions, if their number is limited.
     """
 
     chunk: int | None
@@ -43,6 +43,7 @@ class Analysis:
     delay: int
     edits: list[Edit]
     unreached: Mapping[str, int]
+    limit: int | None
 
 
 def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allow_delay: bool) -> Analysis:
@@ -71,24 +72,21 @@ def analyze(model: ir.Model, axes: Mapping[str, int], chunk: int | None, *, allo
         )
     if chunk is None and steps is not None:
         raise OptionError(f"the model has {steps} time steps, not any number", remedy=remedy)
-    if [_key(edit) for edit in few.edits] != [_key(edit) for edit in more.edits] or few.delay != more.delay:
+    keys = [[_key(edit) for edit in plan.edits] for plan in (few, more)]
+    if few is not more and (keys[0] != keys[1] or few.delay != more.delay):
         raise UnsupportedModelError("the context that a chunk needs depends on its length", remedy=remedy)
     return dataclasses.replace(few, chunk=chunk)
 
 
 def _key(edit: Edit) -> list[object]:
     """Return the values that are equal for equal edits."""
-    values = [getattr(edit, field.name) for field in dataclasses.fields(edit)]
+    values = [getattr(edit, field.name) for field in dataclasses.fields(edit) if field.compare]
     return [type(edit), *map(_comparable, values)]
 
 
 def _comparable(value: object) -> object:
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, ResolvedNode):
-        return value.node
-    if isinstance(value, dict):
-        return {key: _comparable(inner) for key, inner in value.items()}
     return value
 
 
@@ -214,7 +212,7 @@ def _finish(
         tracks[name] = flow.settle(None, places[name], late)
         if track.outer != 1:
             raise CoupledError(f"output {name!r} has time folded into an axis after another one", fix_batch())
-    return Analysis(chunk, axes, steps, tracks, delay, flow.edits, unreached)
+    return Analysis(chunk, axes, steps, tracks, delay, flow.edits, unreached, flow.limits)
 
 
 def _unreached(track: Track) -> int:

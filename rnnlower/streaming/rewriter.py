@@ -12,20 +12,21 @@ from rnnlower.files.stream_metadata import StreamMetadata
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.splicing import take_place
+from rnnlower.graph.splicing import replace_outputs, take_place
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.streaming.analysis import Analysis
 from rnnlower.timeflow.edits import (
     Bypassed,
     Cached,
-    Carried,
+    Counted,
+    Held,
+    Overlapped,
     Replaced,
     SetAttribute,
     Start,
     Summed,
 )
 
-_STATE_INPUTS = {"initial_h": (5, 1, "h"), "initial_c": (6, 2, "c")}
 _COUNTER = "calls"
 
 
@@ -50,18 +51,24 @@ class StreamRewriter:
         self._shared: dict[tuple[object, ...], ir.Value] = {}
         self._ready: dict[int, ir.Value] = {}
         self._counter: ir.Value | None = None
+        self._positions: dict[int, tuple[ir.Value, str]] = {}
+        self._is_open = False
 
     def rewrite(self, analysis: Analysis) -> Mapping[str, str]:
         """Apply the edits; return the output of each state with the input that takes it."""
         steps: dict[type, Callable[[Any], None]] = {
             Bypassed: self._bypass,
             Cached: self._cache,
-            Carried: self._carry,
+            Counted: self._count,
+            Held: self._hold,
+            Overlapped: self._overlap,
             Replaced: self._replace,
             SetAttribute: self._set_attribute,
             Summed: self._sum,
         }
-        for edit in analysis.edits:
+        self._is_open = analysis.chunk is None
+        # Positions may have lost their readers.
+        for edit in sorted(analysis.edits, key=lambda edit: isinstance(edit, Counted)):
             steps[type(edit)](edit)
         self._forget_shapes(analysis)
         StreamMetadata(
@@ -73,6 +80,7 @@ class StreamRewriter:
             start=self._starts,
             rates={name: rate for name, track in analysis.outputs.items() if (rate := track.rate) != 1},
             unreached=analysis.unreached,
+            limit=analysis.limit,
         ).write(self._model.metadata_props)
         return self._states
 
@@ -125,29 +133,21 @@ class StreamRewriter:
             self._place(emitter, None)
         return self._ready[calls]
 
-    def _carry(self, edit: Carried) -> None:
-        node = edit.resolved.node
-        wanted = 3 if edit.resolved.op_type == "LSTM" else 2
-        if len(node.outputs) < wanted:
-            node.resize_outputs(wanted)
-        for name in edit.resolved.state_names:
-            index, place, letter = _STATE_INPUTS[name]
-            final = node.outputs[place]
-            if not final.name:
-                final.name = self._names.fresh(f"{edit.name}_{letter}_final")
-            if name in edit.kept:
-                self._keep(edit, *edit.kept[name], final)
-                continue
-            value, out = self._state(f"{edit.name}_{letter}", edit.dtype, edit.shape, edit.starts[name])
-            old = node.inputs[index] if index < len(node.inputs) else None
-            if index >= len(node.inputs):
-                node.resize_inputs(index + 1)
-            node.replace_input_with(index, value)
-            if old is not None:
-                remove_orphans([old])
-            self._hand_out(final, out, value, edit.calls)
+    def _hold(self, edit: Held) -> None:
+        node = edit.node
+        if len(node.outputs) <= edit.output:
+            node.resize_outputs(edit.output + 1)
+        final = node.outputs[edit.output]
+        if not final.name:
+            final.name = self._names.fresh(f"{edit.name}_final")
+        if edit.kept is not None:
+            self._keep(*edit.kept, final, edit.calls)
+            return
+        value, out = self._state(edit.name, edit.dtype, edit.shape, edit.start)
+        self._set_input(node, edit.index, value)
+        self._hand_out(final, out, value, edit.calls)
 
-    def _keep(self, edit: Carried, value: ir.Value, output: ir.Value | None, final: ir.Value) -> None:
+    def _keep(self, value: ir.Value, output: ir.Value | None, final: ir.Value, calls: int) -> None:
         """Keep a state that is an input already; its output exists, or is added.
 
         It starts with its default, or as the metadata says, else with zeros, as callers start such models.
@@ -163,7 +163,7 @@ class StreamRewriter:
         elif value.name not in self._states.values():
             name = self._names.fresh(f"{value.name}_out")
             self._states[name] = value.name
-            self._hand_out(final, name, value, edit.calls)
+            self._hand_out(final, name, value, calls)
 
     def _cache(self, edit: Cached) -> None:
         outputs = self._graph.outputs
@@ -182,8 +182,9 @@ class StreamRewriter:
         outputs[edit.index] = late
 
     def _with_cache(self, edit: Cached, value: ir.Value) -> ir.Value:
-        state, out = self._state(f"{edit.value.name}_cache", edit.dtype, edit.shape, edit.start)
-        emitter = self._emitter(value, f"{edit.value.name}_cache")
+        name = f"{edit.value.name or value.name}_cache"
+        state, out = self._state(name, edit.dtype, edit.shape, edit.start)
+        emitter = self._emitter(value, name)
         front = self._with_repeated(edit, emitter, state, value) if edit.repeats else state
         joined = emitter.concat([front, value], edit.axis)
         last = emitter.slice(joined, [-edit.cache], [np.iinfo(np.int64).max], [edit.axis])
@@ -220,22 +221,99 @@ class StreamRewriter:
         last = emitter.slice(ongoing, *ends)
         if "exclusive" in node.attributes and node.attributes["exclusive"].value:
             last = emitter.op("Add", last, emitter.slice(source, *ends))
-        name = total.name
-        total.replace_all_uses_with(ongoing, replace_graph_outputs=True)
-        emitter.nodes[0].replace_input_with(0, total)
-        total.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
-        ongoing.type, ongoing.shape = total.type, total.shape
+        self._continue(total, ongoing)
         self._place(emitter, node)
         self._hand_out(last, out, state, edit.calls)
+
+    def _count(self, edit: Counted) -> None:
+        node, is_first = edit.node, edit.chunk not in self._positions
+        if node.graph is None:
+            return
+        if is_first:
+            self._positions[edit.chunk] = self._state("position", ir.DataType.INT64, (1,), 0)
+        position, name = self._positions[edit.chunk]
+        emitter = self._emitter(position, "position")
+        if edit.table is None:
+            first = emitter.op("Mul", position, emitter.integers(edit.step)) if edit.step != 1 else position
+            value = node.outputs[0]
+            ongoing = emitter.op("Add", value, emitter.cast(first, edit.dtype))
+            self._continue(value, ongoing)
+            self._place(emitter, node)
+            count = emitter.op("Shape", value) if self._is_open else emitter.integers(edit.chunk)
+        else:
+            count, rows = self._rows(edit, emitter, position)
+            self._graph.insert_before(node, emitter.nodes)
+            emitter.nodes.clear()
+            self._set_input(node, edit.index, rows)
+        if is_first:
+            later = emitter.op("Add", position, count)
+            self._graph.extend(emitter.nodes)
+            self._hand_out(later, name, position, 0)
+
+    def _rows(self, edit: Counted, emitter: Emitter, position: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Emit the rows of a table for a chunk; return their number, and them."""
+        table, first = edit.table, position
+        if not isinstance(table, ir.Value):
+            table = self._pool.of(ir.Tensor(np.array(table, order="C")))
+        if edit.holds is not None:
+            limit = emitter.integers(edit.holds)
+            is_before = emitter.op("Less", position, limit, since=9)
+            first = emitter.op("Where", is_before, position, limit, since=9)
+        count, steps = emitter.integers(edit.chunk), emitter.constant(np.arange(edit.chunk))
+        if self._is_open and edit.count is not None:
+            vector, place = edit.count
+            count = emitter.slice(vector, [place], [place + 1], [0])
+            steps = emitter.cast(emitter.arange(count), ir.DataType.INT64)
+        return count, emitter.op("Gather", table, emitter.op("Add", steps, first), axis=edit.axis)
+
+    def _continue(self, value: ir.Value, ongoing: ir.Value) -> None:
+        """Let what is computed from a value take its name, and its place everywhere else."""
+        name, reader = value.name, ongoing.producer()
+        value.replace_all_uses_with(ongoing, replace_graph_outputs=True)
+        assert reader is not None
+        reader.replace_input_with(0, value)
+        value.name, ongoing.name = self._names.fresh(f"{name}_of_chunk"), name
+        ongoing.type, ongoing.shape = value.type, value.shape
+
+    def _overlap(self, edit: Overlapped) -> None:
+        node, axis, kernel, hop = edit.node, edit.axis, edit.kernel, edit.hop
+        value, shape = node.inputs[edit.index], edit.shape
+        assert value is not None
+        emitter = self._emitter(value, f"{node.outputs[0].name}_overlap")
+        parts, before = -(-kernel // hop), -(-kernel // hop) - 1
+        sizes = [emitter.dim(value, place) if dim is None else dim for place, dim in enumerate(shape)]
+        if edit.is_folded:
+            value = emitter.reshape(value, [*sizes[:axis], edit.frames + before, kernel, *sizes[axis + 1 :]])
+        else:
+            del sizes[axis + 1]
+        if kernel < parts * hop:
+            pads = [0] * (2 * len(sizes) + 2)
+            pads[len(sizes) + axis + 2] = parts * hop - kernel
+            value = emitter.op("Pad", value, emitter.integers(*pads), since=11)
+        total = None
+        for part in range(parts):
+            starts = [before - part, part * hop]
+            ends = [before - part + edit.frames, (part + 1) * hop]
+            each = emitter.slice(value, starts, ends, [axis, axis + 1])
+            total = each if total is None else emitter.op("Add", total, each)
+        assert total is not None
+        total = emitter.reshape(total, [*sizes[:axis], edit.frames * hop, *sizes[axis + 1 :]])
+        self._graph.insert_before(node, emitter.nodes)
+        emitter.nodes.clear()
+        replace_outputs(node, [total])
 
     # Other edits.
 
     def _replace(self, edit: Replaced) -> None:
-        old = edit.node.inputs[edit.index] if edit.index < len(edit.node.inputs) else None
-        if edit.index >= len(edit.node.inputs):
-            edit.node.resize_inputs(edit.index + 1)
         new = None if edit.array is None else self._pool.of(ir.Tensor(np.array(edit.array, order="C")))
-        edit.node.replace_input_with(edit.index, new)
+        self._set_input(edit.node, edit.index, new)
+
+    def _set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        """Set an input of a node, and remove what nothing reads any more."""
+        old = node.inputs[index] if index < len(node.inputs) else None
+        if index >= len(node.inputs):
+            node.resize_inputs(index + 1)
+        node.replace_input_with(index, value)
         if old is not None:
             remove_orphans([old])
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.timeflow.convolutions import frames_by_indices
 from rnnlower.timeflow.edits import Bypassed, Replaced, Start
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
-from rnnlower.timeflow.pointwise import cut_to_chunk, refuse_latest, together
+from rnnlower.timeflow.overlap import frames_by_indices
+from rnnlower.timeflow.pointwise import together
+from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest, rows_of_table
 from rnnlower.timeflow.reshaping import moved_track
 from rnnlower.timeflow.tracks import CoupledError, Track
 
@@ -20,12 +21,14 @@ _FROM_THE_END = 11
 
 
 def _slice(flow: Flow, node: ir.Node) -> Outcome:
-    track = moved_track(flow, node)
+    if flow.track(node) is None:
+        return rows_of_table(flow, node)
+    track = moved_track(flow, node).unfolded
     bounds = [flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1)]
     (starts, later), (ends, soon) = (each or ([], []) for each in bounds)
     axes = flow.axes(node, 3) or list(range(len(starts)))
     if track.axis not in axes:
-        return track
+        return moved_track(flow, node)
     where = axes.index(track.axis)
     steps = flow.ints(node, "steps", 4)
     step = 1 if steps is None else steps[0][where]
@@ -77,17 +80,25 @@ def _set_bounds(
 
 def _gather(flow: Flow, node: ir.Node) -> Outcome:
     axis, width = node.attributes.get_int("axis", 0) % len(flow.shape(node)), len(flow.shape(node, 1))
+    track = flow.track(node)
+    if (
+        track is not None
+        and axis == track.axis
+        and (framed := frames_by_indices(flow, node, axis)) is not None
+    ):
+        return framed
     if flow.track(node, 1) is not None:
         if flow.streams(node.inputs[0]):
             raise CoupledError("looks up values of the stream at positions of the stream")
-        positions = flow.settle(node, 1)
+        positions, numbers = flow.settle(node, 1), flow.known(node.inputs[1])
+        if numbers is not None and np.array_equal(numbers.reshape(-1), np.arange(numbers.size)):
+            flow.limit(flow.shape(node)[axis], positions)
         return positions.at(axis + positions.axis)
     track = moved_track(flow, node)
+    if node.inputs[1] in flow.pending:
+        raise flow.pending[node.inputs[1]]
     if axis != track.axis:
         return track.at(track.axis + (width - 1 if axis < track.axis else 0))
-    framed = frames_by_indices(flow, node, axis)
-    if framed is not None:
-        return framed
     place = flow.content(node.inputs[1])
     if place is None or place.size != 1:
         raise CoupledError("picks steps of the sequence")
@@ -114,20 +125,21 @@ def _concat(flow: Flow, node: ir.Node) -> Outcome:
         return _joined(flow, node, axis, tracks)
     if any(not track.runs_with(other) or other.tail != track.tail for other in tracks.values()):
         raise CoupledError("combines values whose time lies on different axes, or runs at another rate")
+    if len(tracks) == len(node.inputs) and len({(other.lag, other.fill) for other in tracks.values()}) == 1:
+        return track
+    track = together(flow, node, tracks)
     for index, value in enumerate(node.inputs):
         refuse_latest(flow, value, track)
         if not flow.streams(value):
             cut_to_chunk(flow, node, index, track.axis, track)
-    if len(tracks) == len(node.inputs) and len({(other.lag, other.fill) for other in tracks.values()}) == 1:
-        return track
-    return together(flow, node, tracks)
+    return track
 
 
 def _joined(flow: Flow, node: ir.Node, axis: int, tracks: Mapping[int, Track]) -> Outcome:
     """Handle constant frames before or after the stream."""
     if len(tracks) > 1:
         raise CoupledError("concatenates sequences over time")
-    ((index, track),) = tracks.items()
+    ((index, track),) = ((index, track.unfolded) for index, track in tracks.items())
     others = [None if flow.is_sized(value) else flow.content(value) for value in node.inputs]
     if any(content is None for place, content in enumerate(others) if place != index):
         raise CoupledError("puts frames before or after the stream that are not constant")
@@ -152,7 +164,7 @@ def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, 
     """
     if not isinstance(front, np.ndarray) and (not later.lag or (later.lag < 0 and later.fill == front)):
         return later.with_(lag=later.lag - frames, fill=front)
-    track, calls = flow.wait(node, index)
+    track, calls = flow.wait(node, index, flow.tracked(node, index).unfolded)
     if isinstance(front, np.ndarray):
         front = flow.of_any_batch(front, "puts frames before the stream that differ", later.axis)
     flow.cache(node, index, track, frames, front, calls=calls)
@@ -160,17 +172,17 @@ def _in_front(flow: Flow, node: ir.Node, index: int, later: Track, frames: int, 
 
 
 def _pad(flow: Flow, node: ir.Node) -> Outcome:
-    track, rank = moved_track(flow, node), len(flow.shape(node))
+    track, rank = moved_track(flow, node).unfolded, len(flow.shape(node))
     name = "pads" if "pads" in node.attributes else "paddings"
     pads, _ = flow.ints(node, name, 1) or ([], [])
     axes = flow.axes(node, 3)
     axes = list(range(rank)) if axes is None else axes
     if track.axis not in axes:
-        return track
+        return moved_track(flow, node)
     where = axes.index(track.axis)
     before, after = pads[where], pads[where + len(axes)]
     if not before and not after:
-        return track
+        return moved_track(flow, node)
     mode, fill = node.attributes.get_string("mode", "constant"), _pad_value(flow, node)
     if mode == "wrap" or min(before, after) < 0 or fill is None:
         raise CoupledError("pads the sequence with its last frames, or with values that are not constant")
@@ -182,7 +194,7 @@ def _pad(flow: Flow, node: ir.Node) -> Outcome:
     if mode != "constant" and before:
         needed = before + 1 if mode == "reflect" else 1
         flow.require_frames(node, track, needed, f"reflects {before} frames at the start")
-        track, calls = flow.wait(node, 0)
+        track, calls = flow.wait(node, 0, track)
         if not calls:
             return later.with_(lag=-before, fill=mode)
         flow.cache(node, 0, track.with_(fill=mode), before, 0.0, calls=calls, repeated=before)

@@ -8,13 +8,12 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import Flow, Outcome, Rule
 from rnnlower.timeflow.tracks import CoupledError, Track
 
 
 @dataclasses.dataclass(frozen=True)
-class _Window:
+class Window:
     """A window over time: its frames, their distance, its step, and the pads around it."""
 
     kernel: int
@@ -52,6 +51,7 @@ def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
     window = _over_time(flow, node, track)
     if window.is_pointwise:
         return flow.settle(node)
+    track = track.unfolded
     if track.is_folded:
         raise CoupledError("has windows over an axis in which time is folded")
     if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0) and window.left:
@@ -61,48 +61,19 @@ def _windowed(flow: Flow, node: ir.Node, pad: float) -> Outcome:
         place = track.axis - 2
         pads[place] = pads[place + len(pads) // 2] = 0
         flow.set_ints(node, "pads", None, pads)
-    return _cached(flow, node, window, track, pad)
+    return windowed(flow, node, window, track, pad)
 
 
 def _stft(flow: Flow, node: ir.Node) -> Outcome:
     """Handle an STFT: its frames are windows over the samples."""
-    track = flow.tracked(node)
+    track = flow.tracked(node).unfolded
     if any(map(flow.streams, node.inputs[1:])):
         raise CoupledError("has a parameter that follows from the stream")
     hop, _ = flow.ints(node, "frame_step", 1) or ([], [])
     length, _ = flow.ints(node, "frame_length", 3) or ([math.prod(flow.shape(node, 2))], [])
     if track.axis != 1 or track.is_folded:
         raise CoupledError("takes frames of an axis that is not the time axis")
-    return _cached(flow, node, _Window(length[0], 1, hop[0], 0, 0), track, 0.0)
-
-
-def frames_by_indices(flow: Flow, node: ir.Node, axis: int) -> Track | None:
-    """Return the track of frames that a Gather takes by constant indices, if that is what it does.
-
-    Indices that are the same for each frame but for a step make windows over the samples.
-    """
-    track, places = flow.tracked(node), flow.content(node.inputs[1])
-    if places is None or places.ndim != 2 or axis != track.axis or track.is_folded:
-        return None
-    # A matrix of one step and one dilation is that of frames either way: those of samples nearby.
-    for over in (0, 1) if np.ptp(places[0]) <= np.ptp(places[:, 0]) else (1, 0):
-        frames = places if over == 0 else places.T
-        count, kernel = frames.shape
-        hop = int(frames[1, 0] - frames[0, 0]) if count > 1 else kernel
-        dilation = int(frames[0, 1] - frames[0, 0]) if kernel > 1 else 1
-        pattern = hop * np.arange(count)[:, None] + dilation * np.arange(kernel)
-        if hop < 1 or dilation < 1 or not np.array_equal(frames, pattern):
-            continue
-        window = _Window(kernel, dilation, hop, 0, 0)
-        # Samples at the end that no frame takes.
-        window = dataclasses.replace(window, right=min((count - 1) * hop + window.span - track.size, 0))
-        found = _cached(flow, node, window, track, 0.0)
-        if found.frames != count:
-            return None
-        of_chunk = pattern[: found.chunk].astype(places.dtype)
-        flow.edits.append(Replaced(node, 1, of_chunk if over == 0 else of_chunk.T))
-        return found.at(axis + over)
-    return None
+    return windowed(flow, node, Window(length[0], 1, hop[0], 0, 0), track, 0.0)
 
 
 def _over_frames(flow: Flow, node: ir.Node) -> Track:
@@ -112,11 +83,11 @@ def _over_frames(flow: Flow, node: ir.Node) -> Track:
     return track
 
 
-def _over_time(flow: Flow, node: ir.Node, track: Track) -> _Window:
+def _over_time(flow: Flow, node: ir.Node, track: Track) -> Window:
     """Return the windows over time; samples are windows of one frame."""
     place = track.axis - 2
     if place < 0:
-        return _Window(1, 1, 1, 0, 0)
+        return Window(1, 1, 1, 0, 0)
     kernel = node.attributes.get_ints("kernel_shape") or flow.shape(node, 1)[2:]
     count = len(kernel)
     strides = node.attributes.get_ints("strides", (1,) * count)
@@ -125,7 +96,7 @@ def _over_time(flow: Flow, node: ir.Node, track: Track) -> _Window:
     pads = node.attributes.get_ints("pads", (0,) * (2 * count))
     if auto != "NOTSET":
         pads = (0,) * (2 * count)
-    window = _Window(kernel[place], dilations[place], strides[place], pads[place], pads[place + count])
+    window = Window(kernel[place], dilations[place], strides[place], pads[place], pads[place + count])
     if auto.startswith("SAME") and (window.span, window.stride) != (1, 1):
         raise CoupledError(
             f"pads the end of the sequence (auto_pad={auto}), so that it looks ahead",
@@ -134,12 +105,12 @@ def _over_time(flow: Flow, node: ir.Node, track: Track) -> _Window:
     return window
 
 
-def _cached(flow: Flow, node: ir.Node, window: _Window, track: Track, pad: float) -> Track:
+def windowed(flow: Flow, node: ir.Node, window: Window, track: Track, pad: float) -> Track:
     span, stride, left = window.span, window.stride, window.left
     flow.require_multiple(node, track, stride, f"moves by {stride} frames")
     calls = 0
     if left and track.lag > 0:
-        track, calls = flow.wait(node, 0)
+        track, calls = flow.wait(node, 0, track)
     lag = track.lag
     later = max(0, -((left + stride - span - lag) // stride), -((left - lag) // stride))
     kept = left + later * stride - lag
@@ -179,13 +150,16 @@ def _transposed(flow: Flow, node: ir.Node) -> Outcome:
     window = _over_time(flow, node, track)
     if place < 0 or (window.is_pointwise and flow.result(node)[track.axis] == track.size):
         return flow.settle(node)
+    track = track.unfolded
     if track.is_folded:
         raise CoupledError("spreads a frame over several on an axis in which time is folded")
     if "output_shape" in node.attributes:
         raise CoupledError("has an output_shape, which a chunk does not have", "give pads in its place")
     span, stride = window.span, window.stride
     before, calls = max(-(-span // stride) - 1, 0), 0
-    track, calls = flow.wait(node, 0) if before and track.lag > 0 else (flow.settle(node), 0)
+    track, calls = (
+        flow.wait(node, 0, track) if before and track.lag > 0 else (flow.settle(node, track=track), 0)
+    )
     if before:
         flow.cache(node, 0, track, before, 0.0, more=before, calls=calls)
     rest = track.axis - 2 + len(flow.shape(node)) - 2

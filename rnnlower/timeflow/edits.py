@@ -7,7 +7,6 @@ import dataclasses
 import onnx_ir as ir
 
 from rnnlower.graph.evaluation import Array
-from rnnlower.recurrent.node import ResolvedNode
 
 Start = float | Array
 """The initial value of a state: one number everywhere, or an array."""
@@ -47,24 +46,27 @@ class Cached:
 
 
 @dataclasses.dataclass(frozen=True)
-class Carried:
-    """Move the states of a recurrent node to inputs and outputs of the model.
+class Held:
+    """Move a state of a node to an input and an output of the model.
 
     Attributes:
-        resolved: The node.
-        name: Its name.
-        starts: For each state that becomes an input, its initial value.
-        kept: For each state that is an input of the model already, that input, and the output of the model
-            that holds the final state, if there is one.
-        shape: Shape of a state.
+        node: The node.
+        index, output: Where it takes and gives the state.
+        name: What the state is named after.
+        start: Its initial value, if it becomes an input.
+        kept: The input of the model that it is already, and the output of the model that holds the final
+            state, if there is one.
+        shape: Its shape.
         dtype: Its type.
         calls: Number of calls before the first real frame; until then nothing is kept.
     """
 
-    resolved: ResolvedNode
+    node: ir.Node
+    index: int
+    output: int
     name: str
-    starts: dict[str, Start]
-    kept: dict[str, tuple[ir.Value, ir.Value | None]]
+    start: Start
+    kept: tuple[ir.Value, ir.Value | None] | None
     shape: tuple[int | str | None, ...]
     dtype: ir.DataType
     calls: int = 0
@@ -79,6 +81,56 @@ class Summed:
     shape: tuple[int | str | None, ...]
     dtype: ir.DataType
     calls: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Continue positions from chunk to chunk.
+
+    Attributes:
+        node: A Range over the steps; or, where there is a table, the node that takes rows of it.
+        index: The input that is the table.
+        axis: The axis of the rows.
+        chunk: The frames of a chunk.
+        table: A row for each position.
+        holds: The position from which the rows of each chunk are the same, if there is one.
+        step: The difference of neighbors in the Range.
+        dtype: The type of the Range.
+        count: The vector that holds the frames of a chunk of any length, and the place in it.
+    """
+
+    node: ir.Node
+    index: int
+    axis: int
+    chunk: int = dataclasses.field(compare=False)
+    table: ir.Value | Array | None = None
+    holds: int | None = None
+    step: int = 1
+    dtype: ir.DataType = ir.DataType.INT64
+    count: tuple[ir.Value, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlapped:
+    """Replace a node that adds overlapping frames to zeros by the sum of their shifted parts.
+
+    Attributes:
+        node, index: The frames. Those of the last chunk that reach into this one come first.
+        axis: Their axis. That of their elements is the next one, or folded into it.
+        frames: The frames of a chunk.
+        kernel, hop: The elements of a frame, and from one frame to the next.
+        is_folded: Whether the elements are folded into the axis of the frames.
+        shape: The sizes of the other axes; ``None`` where one is not known.
+    """
+
+    node: ir.Node
+    index: int
+    axis: int
+    frames: int
+    kernel: int
+    hop: int
+    is_folded: bool
+    shape: tuple[int | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,4 +159,4 @@ class Bypassed:
     index: int
 
 
-Edit = Bypassed | Cached | Carried | Replaced | SetAttribute | Summed
+Edit = Bypassed | Cached | Counted | Held | Overlapped | Replaced | SetAttribute | Summed

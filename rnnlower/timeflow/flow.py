@@ -13,7 +13,7 @@ from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.walk import Located, captured, default_opset
-from rnnlower.recurrent.finding import is_recurrent
+from rnnlower.recurrent.finding import carries_state
 from rnnlower.timeflow.edits import Cached, Edit, Replaced, SetAttribute, Start
 from rnnlower.timeflow.tracks import (
     MODERN_OPSET,
@@ -29,7 +29,8 @@ from rnnlower.timeflow.tracks import (
 LATEST = "latest"
 """A rule's result for an output that follows from the stream and has no time axis."""
 
-Outcome = Track | str | None
+Outcome = Track | CoupledError | str | None
+"""The position of an output's frames. An error: it follows from the number of steps, and is not as long."""
 Rule: TypeAlias = "Callable[[Flow, ir.Node], Outcome | list[Outcome]]"
 
 
@@ -45,11 +46,14 @@ class Flow:
     Attributes:
         whole, part: The facts about the model for the whole sequence, and for one chunk.
         tracks: The position of the frames of each value that has any.
+        pending: The values that follow from the number of steps alone, but are not as long as the sequence,
+            with the error where a node cannot take that.
         latest: The values that follow from the stream without a time axis: a final state, the last frame.
             A chunk's is that of the sequence up to its end.
         edits: The edits of the graph.
         ahead: The nodes that look ahead, with the number of frames.
         recurrent: The recurrent nodes that run over the time axis.
+        limits: The number of time steps for which there are positions, if it is limited.
         lost: The obstacles that were recorded, and if not strict, all others.
     """
 
@@ -60,11 +64,13 @@ class Flow:
         self.opset = default_opset(model)
         self.whole, self.part = (Facts(model, declared=True) for _ in range(2))
         self.tracks: dict[ir.Value, Track] = {}
+        self.pending: dict[ir.Value, CoupledError] = {}
         self.latest: set[ir.Value] = set()
         self.edits: list[Edit] = []
         self.ahead: dict[ir.Node, int] = {}
         self.recurrent: list[ir.Node] = []
         self.lost: list[CoupledError] = []
+        self.limits: int | None = None
         self._rules = rules
         # The values of known content; true if it depends on the length.
         self._is_sized: dict[ir.Value, bool] = {}
@@ -107,6 +113,10 @@ class Flow:
         """Return whether a value follows from the stream."""
         return value in self.tracks or value in self.latest
 
+    def is_over_time(self, value: ir.Value | None) -> bool:
+        """Return whether a value follows from the stream, or from the number of its steps."""
+        return value in self.tracks or value in self.pending or self.is_sized(value)
+
     def is_sized(self, value: ir.Value | None) -> bool:
         """Return whether a content depends on the length: a chunk's is not that of the whole sequence."""
         return value is not None and self._is_sized.get(value, False)
@@ -136,6 +146,10 @@ class Flow:
         if value is None or (value.producer() is not None and value not in self._is_sized):
             return None
         return self.whole.constant(value)
+
+    def known(self, value: ir.Value | None) -> Array | None:
+        """Return what a value holds for the whole sequence, even if that is computed over time from sizes."""
+        return self.whole.constant(value) if self.is_over_time(value) else self.content(value)
 
     def chunk_content(self, value: ir.Value | None) -> Array | None:
         """Return what a value holds for a chunk, if that follows from constants and sizes."""
@@ -208,10 +222,19 @@ class Flow:
         if track.chunk < frames and self.strict:
             raise ChunkError(node, problem, 1, -(-frames * self.sample.chunk // track.chunk))
 
-    def settle(self, node: ir.Node | None, index: int = 0, lag: int | None = None) -> Track:
+    def limit(self, frames: int, track: Track) -> None:
+        """Note that there are positions for so many frames alone."""
+        if frames < track.chunk:
+            raise CoupledError(f"has a table of {frames} positions, and a chunk has {track.chunk} frames")
+        steps = int(frames / track.rate)
+        self.limits = min(self.limits or steps, steps)
+
+    def settle(
+        self, node: ir.Node | None, index: int = 0, lag: int | None = None, track: Track | None = None
+    ) -> Track:
         """Make an input, or a graph output, late by the given lag, or at least not ahead of the stream."""
         value = self.model.graph.outputs[index] if node is None else node.inputs[index]
-        track = self._time_of(value)
+        track = self._time_of(value) if track is None else track
         wanted = max(track.lag, 0) if lag is None else lag
         if wanted != track.lag:
             before = -min(track.lag, 0)
@@ -219,14 +242,14 @@ class Flow:
             self.cache(node, index, track, wanted - track.lag, start, repeated=before)
         return track.with_(lag=wanted, fill=0.0)
 
-    def wait(self, node: ir.Node, index: int) -> tuple[Track, int]:
+    def wait(self, node: ir.Node, index: int, track: Track | None = None) -> tuple[Track, int]:
         """Make an input late by whole chunks and return their number: a state must not see earlier frames.
 
         Frames that leave the stream before the first one belong to no step.
         """
-        track = self.tracked(node, index)
+        track = self.tracked(node, index) if track is None else track
         calls = -(-max(track.lag, 0) // track.chunk)
-        return self.settle(node, index, calls * track.chunk), calls
+        return self.settle(node, index, calls * track.chunk, track), calls
 
     def cache(
         self,
@@ -281,23 +304,28 @@ class Flow:
 
     def _follow(self, node: ir.Node) -> None:
         in_body = captured(node)
-        if any(value in self.tracks or self.is_sized(value) for value in in_body):
+        if any(map(self.is_over_time, in_body)) and node.op_type not in BODIES:
             remedy = decided_by(self.model, node.inputs[0]) if node.op_type == "If" else ""
             raise CoupledError(
                 "has a body that reads values over time; only the main graph is streamed", remedy
             )
         if self._has_content(node):
             return
-        if any(value in self.tracks or self.is_sized(value) for value in node.inputs):
+        held = next((value for value in node.inputs if value in self.pending), None)
+        if held is not None and not any(map(self.streams, node.inputs)):
+            self.pending |= dict.fromkeys(node.outputs, self.pending[held])
+        elif any(map(self.is_over_time, (*in_body, *node.inputs))):
+            if held is not None and node.op_type not in _POSITIONAL:
+                raise self.pending[held]
             self._apply(node)
         elif any(value in self.latest for value in (*in_body, *node.inputs)):
             self.latest.update(node.outputs)
 
     def _has_content(self, node: ir.Node) -> bool:
         """Return whether the content of a node's output follows from constants and sizes, and note it."""
-        over_time = any(value in self.tracks or self.is_sized(value) for value in node.inputs)
+        over_time = any(map(self.is_over_time, node.inputs))
         if node.op_type not in ("Shape", "Size") or node.domain:
-            if over_time and node.op_type in _FILLING:
+            if over_time and (node.op_type in _FILLING or self._is_table(node)):
                 # It is as long as the sequence: a value over time whose content is not known.
                 return False
             if any(value is not None and self._lacks_content(value) for value in node.inputs):
@@ -310,13 +338,17 @@ class Flow:
                 self._is_sized[out] = over_time and not _same(whole, chunk)
         return node.outputs[0] in self._is_sized
 
+    def _is_table(self, node: ir.Node) -> bool:
+        """Return whether a node takes as many rows of a constant as there are steps."""
+        return node.op_type == "Slice" and not self.is_sized(node.inputs[0])
+
     def _lacks_content(self, value: ir.Value) -> bool:
         if value.producer() is None:
             return value.is_graph_input() or not value.is_initializer()
         return value not in self._is_sized
 
     def _apply(self, node: ir.Node) -> None:
-        rule = self._rules.get(node.op_type) if not node.domain or is_recurrent(node) else None
+        rule = self._rules.get(node.op_type) if not node.domain or carries_state(node) else None
         if rule is None:
             domain = f"{node.domain}." if node.domain else ""
             raise CoupledError(
@@ -330,6 +362,8 @@ class Flow:
                 if shape is not None and shape[one.axis : one.axis + 1] != (one.size,):
                     raise CoupledError("changes the length of the time axis in a way that is not followed")
                 self.tracks[out] = one
+            elif isinstance(one, CoupledError):
+                self.pending[out] = one
             elif one == LATEST:
                 self.latest.add(out)
             if shape is not None:
@@ -350,6 +384,12 @@ def located(model: ir.Model, node: ir.Node) -> Located:
     return Located(node, name, "", model.opset_imports.get("", 1))
 
 
+BODIES = frozenset(("Loop", "Scan"))
+"""Operators whose rules look at what their bodies read."""
+_POSITIONAL = frozenset(
+    ["Add", "Concat", "Div", "Gather", "Mul", "ScatterElements", "ScatterND", "Sub", "Where"]
+)
+"""Operators whose rules know what to do with positions that are computed from the number of steps."""
 _FILLING = {"ConstantOfShape", "Expand", "Range", "Tile"}
 
 

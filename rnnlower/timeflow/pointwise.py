@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from rnnlower.timeflow.edits import Replaced
 from rnnlower.timeflow.flow import Flow, Outcome, Rule, operand
+from rnnlower.timeflow.positions import accept, refuse_latest
 from rnnlower.timeflow.tracks import CoupledError, Track, newer_opset
-from rnnlower.wording import time_axis
 
 _UNARY = (
     "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Dropout Elu Erf "
@@ -49,6 +49,8 @@ def aligned(flow: Flow, node: ir.Node, indices: Sequence[int], rank: int) -> Tra
 
 def together(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Track:
     """Return the track of what is computed from all these inputs, which become equally late."""
+    if len({(track.outer, track.inner) for track in tracks.values()}) > 1:
+        tracks = {index: track.unfolded for index, track in tracks.items()}
     track = next(iter(tracks.values()))
     for other in tracks.values():
         if not track.runs_with(other):
@@ -57,51 +59,8 @@ def together(flow: Flow, node: ir.Node, tracks: Mapping[int, Track]) -> Track:
             raise CoupledError("combines values of different lengths")
     lag = max(0, *(other.lag for other in tracks.values()))
     for index in tracks:
-        flow.settle(node, index, lag)
+        flow.settle(node, index, lag, tracks[index])
     return track.with_(lag=lag, fill=0.0)
-
-
-def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
-    """Refuse an operand that follows from the end of the stream."""
-    if value in flow.latest and track.frames > 1:
-        raise CoupledError(
-            "combines every step with the last one (a final state, or the last frame), which comes later"
-        )
-
-
-def accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
-    """Accept an operand without frames, if it is the same for all frames; ``axis`` counts from the end."""
-    refuse_latest(flow, node.inputs[index], track)
-    if flow.is_sized(node.inputs[index]):
-        raise CoupledError("computes with the number of time steps, which a stream does not have")
-    shape = flow.shape(node, index)
-    if len(shape) >= -axis and shape[axis] != 1:
-        cut_to_chunk(flow, node, index, len(shape) + axis, track)
-
-
-def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
-    """Cut a constant as long as the sequence to a chunk: it must be the same at every step."""
-    value = node.inputs[index]
-    assert value is not None
-    array = flow.content(value)
-    if array is None:
-        name = f"{value.name!r}"
-        if value.is_graph_input():
-            raise CoupledError(
-                f"combines every step with one of input {name}",
-                f"if that is a stream as well, name it, too ({time_axis(str(value.name), axis)})",
-            )
-        raise CoupledError(f"combines the steps with {name}, which may differ from step to step")
-    frames = array.reshape(
-        *array.shape[:axis], track.outer, track.frames, track.inner, *array.shape[axis + 1 :]
-    )
-    if not np.array_equal(frames, np.repeat(frames.take([0], axis + 1), track.frames, axis + 1)):
-        raise CoupledError(
-            f"combines each step with another part of {value.name!r}: a stream has no positions"
-        )
-    cut = frames.take(range(track.chunk), axis + 1)
-    cut = cut.reshape(*array.shape[:axis], track.chunk_size, *array.shape[axis + 1 :])
-    flow.edits.append(Replaced(node, index, cut))
 
 
 def _along(axes: Sequence[int], flow: Flow, node: ir.Node, what: str, keeps: bool = True) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import onnx_ir as ir
 
 from rnnlower.graph.dependence import decided_by
@@ -10,12 +12,19 @@ from rnnlower.graph.walk import sources
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.recurrent.parsing import parse_recurrent
-from rnnlower.timeflow.edits import Carried, Replaced, Start, Summed
+from rnnlower.recurrent.state_operators import (
+    CAUSAL_CONV,
+    LINEAR_ATTENTION,
+    ConvolutionNode,
+    parse_state_operators,
+)
+from rnnlower.timeflow.edits import Held, Replaced, Start, Summed
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, located, operand
 from rnnlower.timeflow.tracks import CoupledError, Track
 from rnnlower.wording import option
 
-_STATES = {"initial_h": ("Y_h", 5), "initial_c": ("Y_c", 6)}
+_STATES = {"initial_h": (1, 5), "initial_c": (2, 6)}
+"""The output and the input of each state."""
 _MOVES = {
     "Cast",
     "Concat",
@@ -100,13 +109,17 @@ def _lengths(flow: Flow, node: ir.Node, track: Track) -> None:
 
 def _outcomes(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track) -> list[Outcome]:
     y = track.at(1 if resolved.layout else 0).with_(fill=0.0)
-    finals = [out for out in node.outputs[1:] if out.name and (out.uses() or out.is_graph_output())]
-    shifted = track.lag + track.tail
-    states = {value for edit in flow.edits if isinstance(edit, Carried) for _, value in edit.kept.values()}
-    if shifted and any(not _only_feeds(out, states) for out in finals):
-        raise CoupledError(f"has a final state that is read after {flow.shifts()}")
+    refuse_shifted(flow, node.outputs[1:], track)
     outcomes: list[Outcome] = [y, LATEST, LATEST]
     return outcomes[: len(node.outputs)]
+
+
+def refuse_shifted(flow: Flow, finals: Sequence[ir.Value], track: Track) -> None:
+    """Refuse final states that are read where the stream is not at the end of the sequence."""
+    used = [out for out in finals if out.name and (out.uses() or out.is_graph_output())]
+    states = {edit.kept[1] for edit in flow.edits if isinstance(edit, Held) and edit.kept}
+    if track.lag + track.tail and any(not _only_feeds(out, states) for out in used):
+        raise CoupledError(f"has a final state that is read after {flow.shifts()}")
 
 
 def _only_feeds(value: ir.Value, outputs: set[ir.Value | None]) -> bool:
@@ -114,21 +127,42 @@ def _only_feeds(value: ir.Value, outputs: set[ir.Value | None]) -> bool:
 
 
 def _carry(flow: Flow, node: ir.Node, resolved: ResolvedNode, track: Track, calls: int) -> None:
-    starts: dict[str, Start] = {}
-    kept: dict[str, tuple[ir.Value, ir.Value | None]] = {}
+    shape, dtype = _state_shape(flow, node, resolved), flow.dtype(resolved.inputs["X"])
     for name in resolved.state_names:
-        value = resolved.inputs.get(name)
-        if flow.streams(value):
-            raise CoupledError(f"has an {name} that is computed from the stream")
-        if value is None:
-            starts[name] = 0.0
-        elif (content := flow.content(value)) is not None:
-            starts[name] = _start(flow, name, content)
-        else:
-            kept[name] = _kept(flow, node, name, value)
-    X = resolved.inputs["X"]
-    shape = _state_shape(flow, node, resolved)
-    flow.edits.append(Carried(resolved, flow.name(node), starts, kept, shape, flow.dtype(X), calls))
+        output, index = _STATES[name]
+        what = f"{flow.name(node)}_{name[-1]}"
+        hold(flow, node, (index, output, name, what), shape, dtype, calls)
+
+
+def hold(
+    flow: Flow,
+    node: ir.Node,
+    place: tuple[int, int, str, str],
+    shape: tuple[int | str | None, ...],
+    dtype: ir.DataType,
+    calls: int,
+) -> None:
+    """Carry a state of a node from chunk to chunk.
+
+    Args:
+        flow: The flow.
+        node: The node.
+        place: The input and the output of the state, its name in messages, and that of the new state.
+        shape: Its shape.
+        dtype: Its type.
+        calls: Number of calls before the first real frame.
+    """
+    index, output, name, what = place
+    value, kept = operand(node, index), None
+    start: Start = 0.0
+    if flow.streams(value):
+        raise CoupledError(f"has an {name} that is computed from the stream")
+    content = flow.content(value)
+    if content is not None:
+        start = _start(flow, name, content)
+    elif value is not None:
+        kept = _kept(flow, node, name, value, output)
+    flow.edits.append(Held(node, index, output, what, start, kept, shape, dtype, calls))
 
 
 def _state_shape(flow: Flow, node: ir.Node, resolved: ResolvedNode) -> tuple[int | str | None, ...]:
@@ -145,12 +179,13 @@ def _start(flow: Flow, name: str, array: Array) -> Start:
     return flow.of_any_batch(array, f"has an {name} that differs")
 
 
-def _kept(flow: Flow, node: ir.Node, name: str, value: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+def _kept(
+    flow: Flow, node: ir.Node, name: str, value: ir.Value, index: int
+) -> tuple[ir.Value, ir.Value | None]:
     """Return a state that the model takes already: its input, and the output that holds the final state."""
     inputs = [this for this in _moved_from(value) if this.is_graph_input()]
     if len(inputs) != 1:
         raise CoupledError(f"has an {name} that is computed: neither a constant nor an input of the model")
-    index = list(_STATES).index(name) + 1
     final = node.outputs[index] if index < len(node.outputs) else None
     wanted = inputs[0].shape
     outputs = [
@@ -227,10 +262,50 @@ def _quantized(flow: Flow, node: ir.Node) -> Outcome:
     )
 
 
+def wait_for_all(flow: Flow, tracks: Mapping[tuple[ir.Node, int], Track]) -> tuple[Track, int]:
+    """Make all of these inputs equally late by whole chunks."""
+    if not tracks:
+        raise CoupledError("does not run over time")
+    track = next(iter(tracks.values()))
+    if any((other.chunk, other.tail) != (track.chunk, track.tail) for other in tracks.values()):
+        raise CoupledError("combines sequences of different lengths")
+    calls = -(-max(0, *(each.lag for each in tracks.values())) // track.chunk)
+    for (reader, index), each in tracks.items():
+        flow.settle(reader, index, calls * track.chunk, each)
+    return track.with_(lag=calls * track.chunk, fill=0.0), calls
+
+
+def _state_operator(flow: Flow, node: ir.Node) -> list[Outcome]:
+    """Handle LinearAttention and CausalConvWithState: the present state is the next chunk's past state."""
+    (parsed,) = parse_state_operators([located(flow.model, node)], flow.whole)
+    time = 2 if isinstance(parsed, ConvolutionNode) and not parsed.channels_last else 1
+    tracks: dict[tuple[ir.Node, int], Track] = {}
+    for name, value in parsed.inputs.items():
+        track = flow.tracks.get(value)
+        if name in ("past_state", "weight", "bias"):
+            if name != "past_state" and flow.streams(value):
+                raise CoupledError(f"has a {name} that follows from the stream")
+        elif track is None or track.axis != time or track.is_folded:
+            raise CoupledError(f"has {name} whose frames do not lie on its axis of time")
+        else:
+            tracks[node, node.inputs.index(value)] = track
+    flow.recurrent.append(node)
+    track, calls = wait_for_all(flow, tracks)
+    refuse_shifted(flow, node.outputs[1:], track)
+    shape = (flow.sample.named(flow.shape(node)[0]), *parsed.output_dims[1][1:])
+    dtype = parsed.state_dtype or flow.dtype(node.inputs[0])
+    place = (3, 1, "past_state", f"{flow.name(node)}_state")
+    hold(flow, node, place, shape, dtype, calls)  # type: ignore[arg-type]
+    outcomes: list[Outcome] = [track.at(time), LATEST]
+    return outcomes[: len(node.outputs)]
+
+
 RECURRENCE: dict[str, Rule] = {
+    CAUSAL_CONV: _state_operator,
     "CumSum": _cumulative,
     QUANTIZED_LSTM: _quantized,
     "GRU": _recurrent,
+    LINEAR_ATTENTION: _state_operator,
     "LSTM": _recurrent,
     "RNN": _recurrent,
 }

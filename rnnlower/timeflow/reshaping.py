@@ -7,6 +7,7 @@ import math
 import onnx_ir as ir
 
 from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
+from rnnlower.timeflow.positions import filled, number_steps
 from rnnlower.timeflow.tracks import CoupledError, Track
 
 _AXES_AS_INPUT = 13
@@ -64,10 +65,6 @@ def _split(flow: Flow, node: ir.Node) -> Outcome:
     return track
 
 
-def _range(flow: Flow, node: ir.Node) -> Outcome:
-    raise CoupledError("numbers the steps from the first one: a stream has no positions")
-
-
 def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
     """Return the position of the frames after a change of shape."""
     track, before, after = moved_track(flow, node), flow.shape(node), flow.result(node)
@@ -90,14 +87,14 @@ def _reshaped(flow: Flow, node: ir.Node) -> Outcome:
 
 def _framed(flow: Flow, node: ir.Node, track: Track, ahead: int, after: tuple[int, ...]) -> Outcome:
     """Handle frames of several samples each: the time axis is split into two."""
-    passed = 1
+    track, passed = track.unfolded, 1
     for axis, size in enumerate(after):
-        if passed == ahead and size > 1 and track.frames % size == 0 and track.inner == 1:
+        if passed == ahead and size > 1 and track.frames % size == 0:
             length = track.frames // size
-            if track.tail or track.lag:
-                raise CoupledError("cuts the time axis into frames after a node that shifts it")
             flow.require_multiple(node, track, length, f"cuts the time axis into frames of {length}")
-            return track.then(stride=length).with_(axis=axis, outer=1)
+            # A frame must not begin in one chunk and end in another.
+            track = flow.settle(node, 0, -(-track.lag // length) * length, track)
+            return track.then(stride=length).with_(axis=axis, outer=1, lag=track.lag // length)
         passed *= size
     raise CoupledError("mixes the time axis with others, so that no axis has the steps in order")
 
@@ -151,7 +148,7 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
     if track is None:
         if node.inputs[0] in flow.latest:
             raise CoupledError("hands the last step (a final state, or the last frame) to every step")
-        return _filled(flow, rank, whole, chunk)
+        return filled(flow, rank, whole, chunk)
     placed = track.at(track.axis + rank - len(flow.shape(node)))
     index = placed.axis - (rank - len(whole))
     if index >= 0 and chunk[index] not in (1, placed.chunk_size):
@@ -163,27 +160,14 @@ def _expand(flow: Flow, node: ir.Node) -> Outcome:
 
 
 def _constant_of_shape(flow: Flow, node: ir.Node) -> Outcome:
-    return _filled(flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0))
-
-
-def _filled(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:
-    """Handle a value that is the same at every step: as long as the sequence, and as a chunk."""
-    differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
-    steps = flow.sample.steps
-    if len(differ) != 1 or whole[differ[0]] * flow.sample.chunk != chunk[differ[0]] * steps:
-        raise CoupledError("takes its shape from the number of time steps in a way that is not followed")
-    # A value that is the same at every step may be folded either way.
-    size = whole[differ[0]]
-    frames = math.gcd(size, steps)
-    axis = differ[0] + rank - len(whole)
-    return Track(axis, flow.sample, outer=size // frames).then(stride=steps // frames)
+    return filled(flow, len(flow.result(node)), *_sizes(flow, node, "shape", 0))
 
 
 RESHAPING: dict[str, Rule] = {
     "ConstantOfShape": _constant_of_shape,
     "Expand": _expand,
     "Flatten": _reshaped,
-    "Range": _range,
+    "Range": number_steps,
     "Reshape": _reshape,
     "Split": _split,
     "Squeeze": _squeeze,

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rnnlower.timeflow.bodies import LOOPS
 from rnnlower.timeflow.bounds import BOUNDS
 from rnnlower.timeflow.convolutions import WINDOWS
 from rnnlower.timeflow.flow import Flow, Rule
+from rnnlower.timeflow.overlap import OVERLAP
 from rnnlower.timeflow.pointwise import ALONG, POINTWISE
 from rnnlower.timeflow.recurrence import RECURRENCE
 from rnnlower.timeflow.reshaping import RESHAPING
 from rnnlower.timeflow.tracks import Sample
 
-RULES: dict[str, Rule] = {**POINTWISE, **ALONG, **RESHAPING, **BOUNDS, **WINDOWS, **RECURRENCE}
+RULES: dict[str, Rule] = {
+    **POINTWISE,
+    **ALONG,
+    **RESHAPING,
+    **BOUNDS,
+    **WINDOWS,
+    **OVERLAP,
+    **RECURRENCE,
+    **LOOPS,
+}
 
 
 def follow(model: ir.Model, sample: Sample, *, strict: bool = False) -> Flow:

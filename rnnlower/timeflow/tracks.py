@@ -116,6 +116,11 @@ class Track:
         """True if the axis has other elements than frames."""
         return (self.outer, self.inner) != (1, 1)
 
+    @property
+    def unfolded(self) -> Track:
+        """The same places as frames of one element each, where no other axis is folded before the frames."""
+        return self if self.outer != 1 else self.then(self.inner).with_(inner=1, lag=self.lag * self.inner)
+
     def frames_of(self, length: int) -> int:
         """Return the frames of a sequence of this many time steps."""
         for factor, more, stride in self.stages:
@@ -146,6 +151,8 @@ class Track:
     def then(self, factor: int = 1, more: int = 0, stride: int = 1) -> Track:
         """Return the track of ``(frames * factor + more) // stride`` frames."""
         *before, (own, offset, wide) = self.stages
+        if (factor, more, stride) == (1, 0, 1):
+            return self
         if factor == 1:
             # Rounding down twice is rounding down once.
             last = [(own, offset + more * wide, wide * stride)]

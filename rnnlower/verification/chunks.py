@@ -79,6 +79,8 @@ class Chunks(ByLength):
         late = -(-self.stream.delay // chunk)
         calls = {*(count + late for count in _CALLS), late + math.ceil(_LONG / chunk)}
         steps = [count * chunk for count in sorted(calls)]
+        limit = self.stream.limit or steps[-1]
+        steps = [each for each in steps if each <= limit] or [limit]
         for value in graph.input:
             dims = dims_of(value)
             if value.name in self.axes and dims is not None:

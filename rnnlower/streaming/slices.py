@@ -1,0 +1,84 @@
+"""Frames that a Slice each cuts from a sequence, as exporters unfold it: one Gather takes them all."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.splicing import take_place
+
+_FEWEST = 2
+
+
+def gather_slices(model: ir.Model, facts: Facts) -> None:
+    """Replace each Concat of slices of equal length and distance by a Gather with constant indices.
+
+    Before: ``Concat(Unsqueeze(x[0:16]), Unsqueeze(x[8:24]), ...)``.
+    After: ``Gather(x, [[0, 1, ...], [8, 9, ...]])``.
+    """
+    pool = InitializerPool(model, NameSource(names_in(model)))
+    for node in list(model.graph):
+        cut = [_cut(value, facts) for value in node.inputs] if node.op_type == "Concat" else []
+        if len(cut) < _FEWEST or None in cut:
+            continue
+        sources = {each[0] for each in cut if each is not None}
+        frames = [np.arange(each[2], each[3]) for each in cut if each is not None]
+        new_axes = {each[4] for each in cut if each is not None}
+        axes = {each[1] for each in cut if each is not None}
+        axis = node.attributes.get_int("axis", 0)
+        if any(len(each) > 1 for each in (sources, axes, new_axes)) or len({len(frame) for frame in frames}) > 1:
+            continue
+        (source,), (own,), (new,) = sources, axes, new_axes
+        rank = len(facts.shape(source) or ()) + 1
+        # The new axis is where the frames are concatenated, next to that of their elements.
+        if axis % rank != new or new not in (own, own + 1):
+            continue
+        places = np.array(frames) if new == own else np.array(frames).T
+        gather = ir.node("Gather", [source, pool.of(ir.Tensor(np.ascontiguousarray(places)))], {"axis": own})
+        model.graph.insert_before(node, gather)
+        take_place(gather.outputs[0], node.outputs[0])
+        inputs = [value for value in node.inputs if value is not None]
+        model.graph.remove(node, safe=True)
+        remove_orphans(inputs)
+
+
+def _cut(value: ir.Value | None, facts: Facts) -> tuple[ir.Value, int, int, int, int] | None:
+    """Return the source of a slice to which an axis is added, the axis, the bounds, and the new axis."""
+    outer = None if value is None else value.producer()
+    inner = None if outer is None or outer.op_type != "Unsqueeze" else outer.inputs[0]
+    node = None if inner is None else inner.producer()
+    source = None if node is None or node.op_type != "Slice" else node.inputs[0]
+    shape = facts.shape(source)
+    if outer is None or node is None or source is None or shape is None:
+        return None
+    new = _ints(outer, "axes", 1, facts)
+    starts, ends, axes, steps = (
+        _ints(node, name, index, facts) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
+    if (
+        new is None
+        or starts is None
+        or ends is None
+        or len(starts) != 1
+        or len(new) != 1
+        or steps not in (None, [1])
+    ):
+        return None
+    axis = axes[0] % len(shape) if axes else 0
+    size = shape[axis]
+    if not isinstance(size, int) or not 0 <= starts[0] < ends[0] <= size:
+        return None
+    return source, axis, starts[0], ends[0], new[0] % (len(shape) + 1)
+
+
+def _ints(node: ir.Node, name: str, index: int, facts: Facts) -> list[int] | None:
+    given = node.attributes.get_ints(name)
+    value = node.inputs[index] if index < len(node.inputs) else None
+    array = facts.constant(value)
+    if given is None and array is not None:
+        return [int(number) for number in array.reshape(-1)]
+    return None if given is None else [*given]

@@ -1,0 +1,148 @@
+"""Loops and Scans over time: what they carry from step to step is a state of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.walk import captured, walk
+from rnnlower.timeflow.edits import Replaced
+from rnnlower.timeflow.flow import LATEST, Flow, Outcome, Rule, operand
+from rnnlower.timeflow.positions import cut_to_chunk, refuse_latest
+from rnnlower.timeflow.recurrence import hold, refuse_shifted, wait_for_all
+from rnnlower.timeflow.tracks import CoupledError, Track
+
+_FIRST_SCAN_WITHOUT_BATCH = 9
+_PASSING = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+
+
+def _scan(flow: Flow, node: ir.Node) -> list[Outcome]:
+    """Handle a Scan whose inputs have their frames on the scanned axes."""
+    if flow.opset < _FIRST_SCAN_WITHOUT_BATCH:
+        raise CoupledError("is of a version that scans each row of a batch")
+    body, count = node.attributes["body"].as_graph(), node.attributes.get_int("num_scan_inputs", 0)
+    carried, given = len(node.inputs) - count, len(node.outputs)
+    _refuse_captured(flow, node, ())
+    axes = node.attributes.get_ints("scan_input_axes", [0] * count)
+    ends = node.attributes.get_ints("scan_output_axes", [0] * (given - carried))
+    directions = ("scan_input_directions", "scan_output_directions")
+    if any(any(node.attributes.get_ints(name, ())) for name in directions):
+        raise CoupledError("begins with the last step, which a stream never reaches")
+    tracks: dict[int, Track] = {}
+    for place, axis in enumerate(axes, carried):
+        track, rank = flow.track(node, place), len(flow.shape(node, place))
+        if track is not None and (track.axis != axis % rank or track.is_folded):
+            raise CoupledError("runs over another axis than time")
+        if track is not None:
+            tracks[place] = track
+    track, calls = wait_for_all(flow, {(node, index): each for index, each in tracks.items()})
+    for place, axis in enumerate(axes, carried):
+        if place not in tracks:
+            refuse_latest(flow, node.inputs[place], track)
+            cut_to_chunk(flow, node, place, axis % len(flow.shape(node, place)), track)
+    _carry(flow, node, body.inputs, body.outputs, (0, carried), track, calls)
+    shapes = [flow.shape_of(out) for out in node.outputs[carried:]]
+    if None in shapes:
+        raise CoupledError("has a result of unknown shape")
+    over = [track.at(axis % len(shape or ())) for axis, shape in zip(ends, shapes, strict=True)]
+    return [*[LATEST] * carried, *over]
+
+
+def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
+    """Handle a Loop that takes a step of each sequence in each iteration, by the number of the iteration."""
+    body, carried = node.attributes["body"].as_graph(), len(node.inputs) - 2
+    trips, chunk_trips = flow.content(node.inputs[0]), flow.chunk_content(node.inputs[0])
+    condition = flow.content(node.inputs[1])
+    if trips is None or chunk_trips is None:
+        raise CoupledError("has a number of iterations that is not followed")
+    if node.inputs[1] is not None and (condition is None or not condition.all()):
+        raise CoupledError("has a condition that is not known")
+    after = flow.whole.constant(body.outputs[0])
+    if not _is_kept(body.outputs[0], body.inputs[1]) and (after is None or not after.all()):
+        raise CoupledError("ends by a condition that it computes")
+    readers = _readers(flow, body)
+    tracks = {(reader, 0): flow.tracked(reader) for reader in readers}
+    frames = {track.frames for track in tracks.values()}
+    if len(frames) != 1 or frames != {int(trips.reshape(-1)[0])}:
+        raise CoupledError("does not take one step of each sequence in each iteration")
+    _refuse_captured(flow, node, readers)
+    if any(each in flow.latest for each in captured(node)):
+        raise CoupledError("combines every step with the last one")
+    track, calls = wait_for_all(flow, tracks)
+    if int(chunk_trips.reshape(-1)[0]) != track.chunk:
+        flow.edits.append(Replaced(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
+    _carry(flow, node, body.inputs[2:], body.outputs[1:], (2, carried), track, calls)
+    return [*[LATEST] * carried, *[track.at(0)] * (len(node.outputs) - carried)]
+
+
+def _readers(flow: Flow, body: ir.Graph) -> list[ir.Node]:
+    """Return the Gathers that take a step of a sequence by the number of the iteration."""
+    numbers, readers = [body.inputs[0]], []
+    for value in numbers:
+        for use in value.uses():
+            node = use.node
+            if node.op_type in _PASSING and use.idx == 0 and node.graph is body:
+                numbers += node.outputs
+                continue
+            track = flow.track(node)
+            axis = node.attributes.get_int("axis", 0)
+            rank = 0 if track is None else len(flow.shape(node))
+            takes = node.op_type == "Gather" and use.idx == 1 and track is not None
+            if not takes or track is None or axis % rank != track.axis or track.is_folded:
+                raise CoupledError("computes with the number of the iteration: a stream has no positions")
+            readers.append(node)
+    return list(dict.fromkeys(readers))
+
+
+def _refuse_captured(flow: Flow, node: ir.Node, readers: Sequence[ir.Node]) -> None:
+    """Refuse a body that reads values over time other than step by step."""
+    body = node.attributes["body"].as_graph()
+    read = [
+        value
+        for inner, _ in walk(body)
+        for index, value in enumerate(inner.inputs)
+        if value is not None and (inner not in readers or index)
+    ]
+    over_time = next(filter(flow.is_over_time, (*read, *body.outputs)), None)
+    if over_time is not None:
+        raise CoupledError(f"has a body that reads {over_time.name!r}, which is over time")
+
+
+def _is_kept(out: ir.Value, value: ir.Value) -> bool:
+    """Return whether a body hands on what it gets."""
+    producer = out.producer()
+    while producer is not None and producer.op_type == "Identity":
+        out = producer.inputs[0] or out
+        producer = out.producer()
+    return out is value
+
+
+def _carry(
+    flow: Flow,
+    node: ir.Node,
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    place: tuple[int, int],
+    track: Track,
+    calls: int,
+) -> None:
+    """Carry the states of a body from chunk to chunk."""
+    first, count = place
+    refuse_shifted(flow, node.outputs[:count], track)
+    for number in range(count):
+        value, out = inputs[number], outputs[number]
+        name = value.name or f"state_{number}"
+        if _is_kept(out, value):
+            continue
+        shape, final = flow.shape(node, first + number), flow.shape_of(node.outputs[number])
+        if flow.is_sized(operand(node, first + number)) or final not in (None, shape):
+            raise CoupledError(f"has a state {name!r} that grows with the number of steps")
+        named = tuple(flow.sample.named(size) for size in shape)
+        dtype = flow.dtype(operand(node, first + number))
+        what = f"{flow.name(node)}_{name}"
+        hold(flow, node, (first + number, number, f"initial {name}", what), named, dtype, calls)
+
+
+LOOPS: dict[str, Rule] = {"Loop": _loop, "Scan": _scan}

@@ -1,0 +1,157 @@
+"""Positions in a stream: a Range over its steps, and constants that differ from step to step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.evaluation import Array
+from rnnlower.timeflow.edits import Counted, Replaced
+from rnnlower.timeflow.flow import Flow, Outcome, operand
+from rnnlower.timeflow.tracks import CoupledError, Track
+from rnnlower.wording import time_axis
+
+
+def filled(flow: Flow, rank: int, whole: list[int], chunk: list[int]) -> Outcome:
+    """Return the track of a value that follows from its shape: of the sequence, and of a chunk."""
+    differ = [axis for axis, (a, b) in enumerate(zip(whole, chunk, strict=True)) if a != b]
+    steps = flow.sample.steps
+    if len(differ) != 1 or whole[differ[0]] * flow.sample.chunk != chunk[differ[0]] * steps:
+        return CoupledError("takes its shape from the number of time steps in a way that is not followed")
+    # A value that is the same at every step may be folded either way.
+    size = whole[differ[0]]
+    frames = math.gcd(size, steps)
+    axis = differ[0] + rank - len(whole)
+    return Track(axis, flow.sample, outer=size // frames).then(stride=steps // frames)
+
+
+def number_steps(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle a Range over the steps: a chunk continues it."""
+    bounds = [(flow.content(value), flow.chunk_content(value)) for value in node.inputs]
+    if any(whole is None or chunk is None for whole, chunk in bounds):
+        raise CoupledError("takes its limits from a computation that is not followed")
+    first, limit, step = (
+        [float(array.reshape(-1)[0]) for array in pair if array is not None] for pair in bounds
+    )
+    if first[0] != first[1] or step[0] != step[1]:
+        return CoupledError("numbers the steps from a number that depends on their number")
+    whole, chunk = (max(math.ceil((end - first[0]) / step[0]), 0) for end in limit)
+    track = filled(flow, 1, [whole], [chunk])
+    if isinstance(track, Track):
+        if step[0] != round(step[0]) or first[0] != round(first[0]):
+            raise CoupledError("numbers the steps by fractions")
+        track = _one_by_one(track)
+        dtype = flow.dtype(node.outputs[0])
+        flow.edits.append(Counted(node, 0, 0, track.chunk, step=round(step[0]), dtype=dtype))
+    return track
+
+
+def _one_by_one(track: Track) -> Track:
+    """Return the track of a value that differs from element to element."""
+    return track.then(track.outer).with_(outer=1)
+
+
+def rows_of_table(flow: Flow, node: ir.Node) -> Outcome:
+    """Handle a Slice that takes as many rows of a table of positions as there are steps."""
+    table, axes = node.inputs[0], flow.axes(node, 3)
+    starts, ends = (flow.ints(node, name, index) for index, name in enumerate(("starts", "ends"), 1))
+    steps = flow.ints(node, "steps", 4)
+    if (
+        table is None
+        or starts is None
+        or ends is None
+        or flow.streams(table)
+        or any((steps or ((1,),))[0][1:])
+    ):
+        raise CoupledError("takes a part of a value that depends on the number of time steps")
+    axes = list(range(len(starts[0]))) if axes is None else axes
+    differ = [place for place, (a, b) in enumerate(zip(*ends, strict=True)) if a != b]
+    if starts[0] != starts[1] or len(differ) != 1 or starts[0][differ[0]] or (steps and {*steps[0]} != {1}):
+        return CoupledError("takes a part of a constant that depends on the number of time steps")
+    (place,), shape = differ, list(flow.shape(node))
+    axis = axes[place]
+    whole, chunk = ends[0][place], ends[1][place]
+    track = filled(flow, 1, [whole], [chunk])
+    if not isinstance(track, Track):
+        return track
+    track = _one_by_one(track).at(axis)
+    result = [*(flow.shape_of(node.outputs[0]) or shape)]
+    result[axis] = whole
+    flow.whole.assume(node.outputs[0], tuple(result))
+    vector = operand(node, 2)
+    count = None if vector is None else (vector, place)
+    flow.limit(shape[axis], track)
+    flow.edits.append(Counted(node, 0, axis, track.chunk, table, count=count))
+    return track
+
+
+def refuse_latest(flow: Flow, value: ir.Value | None, track: Track) -> None:
+    """Refuse an operand that follows from the end of the stream."""
+    if value in flow.latest and track.frames > 1:
+        raise CoupledError(
+            "combines every step with the last one (a final state, or the last frame), which comes later"
+        )
+
+
+def accept(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
+    """Accept an operand without frames, if its part for each chunk is known; ``axis`` counts from the end."""
+    value = node.inputs[index]
+    refuse_latest(flow, value, track)
+    shape = flow.shape(node, index)
+    if len(shape) >= -axis and shape[axis] != 1:
+        cut_to_chunk(flow, node, index, len(shape) + axis, track)
+    elif flow.is_sized(value) or value in flow.pending:
+        raise CoupledError("computes with the number of time steps, which a stream does not have")
+
+
+def cut_to_chunk(flow: Flow, node: ir.Node, index: int, axis: int, track: Track) -> None:
+    """Cut a constant as long as the sequence to chunks."""
+    value = node.inputs[index]
+    assert value is not None
+    array = flow.known(value)
+    if array is None:
+        name = f"{value.name!r}"
+        if value.is_graph_input():
+            raise CoupledError(
+                f"combines every step with one of input {name}",
+                f"if that is a stream as well, name it, too ({time_axis(str(value.name), axis)})",
+            )
+        raise CoupledError(f"combines the steps with {name}, which may differ from step to step")
+    before, after = array.shape[:axis], array.shape[axis + 1 :]
+    frames = array.reshape(*before, track.outer, track.frames, track.inner, *after)
+    if np.array_equal(frames, np.repeat(frames.take([0], axis + 1), track.frames, axis + 1)):
+        cut = frames.take(range(track.chunk), axis + 1)
+        flow.edits.append(Replaced(node, index, cut.reshape(*before, track.chunk_size, *after)))
+        return
+    if track.outer != 1:
+        raise CoupledError(
+            f"combines each step with another part of {value.name!r}, where time is folded after another axis"
+        )
+    rows, holds = _rows(flow, value, np.moveaxis(frames, axis + 1, 0), track)
+    table = np.moveaxis(rows, 0, axis + 1).reshape(*before, len(rows) * track.inner, *after)
+    if holds == 0:
+        flow.edits.append(Replaced(node, index, table))
+        return
+    # A row is an element of the axis.
+    holds = None if holds is None else holds * track.inner
+    flow.edits.append(Counted(node, index, axis, track.chunk_size, table, holds))
+
+
+def _rows(flow: Flow, value: ir.Value, frames: Array, track: Track) -> tuple[Array, int | None]:
+    """Return the rows for each position, and the first from which those of each chunk are the same."""
+    calls = flow.sample.steps // flow.sample.chunk
+    places = np.arange(calls * track.chunk) - max(track.lag, 0)
+    rows = frames.take(places.clip(0, track.frames - 1), 0)
+    chunks = rows.reshape(calls, -1)
+    differ = np.flatnonzero((chunks != chunks[-1]).any(1))
+    first = int(differ[-1]) + 1 if differ.size else 0
+    if first <= calls // 2 and first + 1 < calls:
+        return rows[: (first + 1) * track.chunk], first * track.chunk
+    if value in flow.pending or flow.is_sized(value):
+        raise CoupledError(
+            f"combines each step with another part of {value.name!r}, which depends on the number of steps"
+        )
+    flow.limit(len(rows), track)
+    return rows, None

@@ -1,0 +1,137 @@
+"""Loops and Scans that stay, and operators with a state: what they carry is a state of the stream."""
+
+from __future__ import annotations
+
+import pytest
+from support.streamed import model, stream
+
+import rnnlower
+
+STEP = "a = MatMul (st, R) b = Add (a, x) st2 = Tanh (b) y = Relu (st2)"
+START = "start = Constant <value = float[1, 4] {0.5, 0, 0, 1}> ()"
+SCAN = f"""(float[1, n, 4] X) => (float[1, n, 4] Y, float[1, 4] F) {{
+    {START}
+    F, Y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+        body = b (float[1, 4] st, float[1, 4] x) => (float[1, 4] st2, float[1, 4] y) {{ {STEP} }}> (start, X)
+}}"""
+LOOP = f"""(float[n, 1, 4] X) => (float[n, 1, 4] Y, float[1, 4] F) {{
+    {START}
+    steps = Shape <start = 0, end = 1> (X)
+    count = Squeeze (steps)
+    true = Constant <value = bool {{1}}> ()
+    F, Y = Loop <body = b (int64 i, bool c, float[1, 4] st) => (bool c2, float[1, 4] st2, float[1, 4] y) {{
+        c2 = Identity (c)
+        x = Gather <axis = 0> (X, i)
+        {STEP}
+    }}> (count, true, start)
+}}"""
+ATTENTION = """(float[2, n, 16] Q, float[2, n, 16] K, float[2, n, 16] V{more})
+    => (float[2, n, 16] Y, float[2, 2, 8, 8] S) {{
+    k = Tanh (K)
+    Y, S = {domain}LinearAttention <q_num_heads = 2, kv_num_heads = 2, update_rule = "{rule}"> ({inputs})
+}}"""
+CONVOLUTION = """(float[b, 5, n] X) => (float[b, 5, n] Y) {{
+    Y, S = {domain}CausalConvWithState <activation = "silu"> (X, K)
+}}"""
+DOMAINS = pytest.mark.parametrize(("domain", "opset"), [("", 27), ("com.microsoft.", 17)])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_a_scan(chunk: int | None) -> None:
+    metadata = stream(model(SCAN, R=(4, 4)), {"X": 1}, chunk=chunk, lift=False)
+    assert metadata["start"] == {"Scan_0_st_in": [[0.5, 0.0, 0.0, 1.0]]}
+
+
+def test_a_scan_behind_a_delay() -> None:
+    text = SCAN.replace(START, START + "c = Conv <pads = [1, 1]> (X, K)").replace("(start, X)", "(start, c)")
+    text = text.replace("(float[1, n, 4] X)", "(float[1, 1, n] X)").replace(
+        "scan_input_axes = [1]", "scan_input_axes = [2]"
+    )
+    text = text.replace("float[1, 4] x)", "float[1, 1] x)").replace(
+        "=> (float[1, n, 4] Y, float[1, 4] F)", "=> (float[1, n, 4] Y)"
+    )
+    assert (
+        stream(model(text, R=(4, 4), K=(1, 1, 3)), {"X": 2}, chunk=3, allow_delay=True, lift=False)["delay"]
+        == 3
+    )
+
+
+def test_a_scan_from_the_end_is_refused() -> None:
+    text = SCAN.replace("scan_input_axes", "scan_input_directions = [1], scan_input_axes")
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Scan.*begins with the last step"):
+        rnnlower.stream(model(text, R=(4, 4)), time_axes={"X": 1}, lift=False)
+
+
+def test_a_scan_over_features_is_refused() -> None:
+    text = SCAN.replace("scan_input_axes = [1]", "scan_input_axes = [2]").replace("n, 4] X", "4, n] X")
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Scan.*another axis than time"):
+        rnnlower.stream(model(text, R=(4, 4)), time_axes={"X": 1}, lift=False)
+
+
+def test_a_body_that_reads_the_sequence_is_refused() -> None:
+    text = SCAN.replace("y = Relu (st2)", "m = ReduceMean <axes = [1], keepdims = 0> (X) y = Add (st2, m)")
+    with pytest.raises(rnnlower.UnsupportedModelError, match=r"Scan.*reads 'X', which is over time"):
+        rnnlower.stream(model(text, R=(4, 4)), time_axes={"X": 1}, lift=False)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, None])
+@pytest.mark.parametrize("steps", ["n", "12"])
+def test_a_loop(steps: str, chunk: int | None) -> None:
+    source = model(LOOP.replace("[n, 1, 4]", f"[{steps}, 1, 4]"), R=(4, 4))
+    if steps == "12" and chunk is None:
+        return
+    assert "Loop_0_st_in" in stream(source, {"X": 0}, chunk=chunk, lift=False)["start"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("Gather <axis = 0> (X, i)", "Gather <axis = 0> (X, j)", "number of the iteration"),
+        ("c2 = Identity (c)", "c2 = Not (c)", "condition that it computes"),
+        ("y = Relu (st2)", "z = ReduceMax <keepdims = 0> (X) y = Add (st2, z)", "reads 'X'"),
+    ],
+)
+def test_a_loop_that_is_not_step_by_step_is_refused(old: str, new: str, problem: str) -> None:
+    text = LOOP.replace(old, new)
+    if "j)" in new:
+        text = text.replace(
+            "x = Gather", "k = Constant <value_int = -1> () m = Add (i, k) j = Abs (m) x = Gather"
+        )
+    with pytest.raises(rnnlower.UnsupportedModelError, match=rf"Loop.*{problem}"):
+        rnnlower.stream(model(text, R=(4, 4)), time_axes={"X": 0}, lift=False)
+
+
+@DOMAINS
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+def test_linear_attention(domain: str, opset: int, chunk: int, rule: str) -> None:
+    more, inputs = "", "Q, k, V"
+    if rule != "linear":
+        more = ", float[2, n, 2] D, float[2, n, 2] E"
+        gates = {"gated": ", , d", "delta": ", , , e", "gated_delta": ", , d, e"}[rule]
+        inputs = f"Q, k, V{gates}"
+    text = ATTENTION.format(domain=domain, rule=rule, more=more, inputs=inputs)
+    if rule != "linear":
+        text = text.replace("k = Tanh (K)", "k = Tanh (K) n1 = Softplus (D) d = Neg (n1) e = Sigmoid (E)")
+    metadata = stream(model(text, opset), {"Q": 1, "K": 1, "V": 1}, chunk=chunk)
+    assert "LinearAttention_0_state_in" in metadata["start"]
+
+
+def test_a_past_state_of_the_model_stays_its_input() -> None:
+    text = ATTENTION.format(domain="", rule="linear", more=", float[2, 2, 8, 8] past", inputs="Q, k, V, past")
+    assert stream(model(text, 27), {"Q": 1}, chunk=3)["start"] == {"past": 0.0}
+
+
+@DOMAINS
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_causal_convolution_with_a_state(domain: str, opset: int, chunk: int) -> None:
+    source = model(CONVOLUTION.format(domain=domain), opset, K=(5, 1, 4))
+    assert "CausalConvWithState_0_state_in" in stream(source, {"X": 2}, chunk=chunk)["start"]
+
+
+def test_lowered_as_well() -> None:
+    text = ATTENTION.format(domain="", rule="linear", more="", inputs="Q, k, V")
+    source = model(text, 27)
+    streamed = rnnlower.stream(source, chunk=2, strategy="unroll")
+    assert rnnlower.verify(source, streamed)
+    assert "LinearAttention" not in {node.op_type for node in streamed.graph.node}

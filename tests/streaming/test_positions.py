@@ -1,0 +1,123 @@
+"""Positions in a stream: a Range over its steps, tables of position codes, constants that settle."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from support.streamed import model, stream, streamed_and_metadata
+
+import rnnlower
+
+RANGE = """
+    steps = Shape <start = 1, end = 2> (X)
+    one = Constant <value_int = 1> ()
+    zero = Constant <value_int = 0> ()
+    count = Squeeze (steps)
+    numbers = Range (zero, count, one)
+"""
+GRU = """
+    s = Transpose <perm = [1, 0, 2]> (z)
+    h = GRU <hidden_size = 4> (s, W, R)
+    axis = Constant <value_ints = [1]> ()
+    h1 = Squeeze (h, axis)
+    Y = Transpose <perm = [1, 0, 2]> (h1)
+"""
+SIGNATURE = "(float[b, n, 4] X) => (float[b, n, 4] Y)"
+STATIC = "(float[1, 40, 4] X) => (float[1, 40, 4] Y)"
+WEIGHTS = {"W": (1, 12, 4), "R": (1, 12, 4)}
+
+
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_embeddings_of_positions(chunk: int | None) -> None:
+    source = model(
+        f"{SIGNATURE} {{ {RANGE} e = Gather (table, numbers) z = Add (X, e) {GRU} }}",
+        table=(300, 4),
+        **WEIGHTS,
+    )
+    metadata = stream(source, {"X": 1}, chunk=chunk)
+    assert metadata["start"]["position_in"] == 0
+    assert metadata["limit"] == 300
+
+
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_codes_that_are_computed(chunk: int | None) -> None:
+    codes = """
+        float = Cast <to = 1> (numbers)
+        last = Constant <value_ints = [1]> ()
+        column = Unsqueeze (float, last)
+        rates = Constant <value_floats = [0.1, 0.2, 0.3, 0.01]> ()
+        angles = Mul (column, rates)
+        e = Sin (angles)
+        z = Add (X, e)
+    """
+    metadata = stream(model(f"{SIGNATURE} {{ {RANGE} {codes} {GRU} }}", **WEIGHTS), {"X": 1}, chunk=chunk)
+    assert "limit" not in metadata
+
+
+@pytest.mark.parametrize("chunk", [1, 3, None])
+def test_rows_of_a_table(chunk: int | None) -> None:
+    rows = """
+        steps = Shape <start = 1, end = 2> (X)
+        zero = Constant <value_ints = [0]> ()
+        time = Constant <value_ints = [1]> ()
+        e = Slice (table, zero, steps, time)
+        z = Add (X, e)
+    """
+    source = model(f"{SIGNATURE} {{ {rows} {GRU} }}", table=(1, 300, 4), **WEIGHTS)
+    assert stream(source, {"X": 1}, chunk=chunk)["limit"] == 300
+
+
+def test_after_the_end_of_a_table_a_run_fails() -> None:
+    source = model(
+        f"{SIGNATURE} {{ {RANGE} e = Gather (table, numbers) z = Add (X, e) {GRU} }}", table=(8, 4), **WEIGHTS
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="table"):
+        rnnlower.stream(source, chunk=9)
+    streamed, metadata = streamed_and_metadata(source, {"X": 1}, chunk=4)
+    assert metadata["limit"] == 8
+    session = onnxruntime.InferenceSession(streamed.SerializeToString())
+    feeds = {"X": np.zeros((1, 4, 4), np.float32), "GRU_0_h_in": np.zeros((1, 1, 4), np.float32)}
+    for position in (0, 4):
+        session.run(None, {**feeds, "position_in": np.array([position])})
+    with pytest.raises(Exception, match="out of"):
+        session.run(None, {**feeds, "position_in": np.array([8])})
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_constant_as_long_as_the_sequence(chunk: int, ahead: bool) -> None:
+    swap = "Transpose <perm = [0, 2, 1]>"
+    smooth = f"t = {swap} (X) c = Conv <pads = [1, 1]> (t, K) x = {swap} (c)"
+    body = f"{smooth if ahead else 'x = Identity (X)'} z = Add (x, table) {GRU}"
+    source = model(f"{STATIC} {{ {body} }}", table=(1, 40, 4), K=(4, 4, 3), **WEIGHTS)
+    metadata = stream(source, {"X": 1}, chunk=chunk, allow_delay=ahead)
+    assert metadata["limit"] == 40
+
+
+def test_a_constant_that_settles_has_no_end() -> None:
+    table = np.ones((1, 40, 4), np.float32)
+    table[:, :5] = np.arange(5)[:, None]
+    source = model(f"{STATIC} {{ z = Mul (X, table) {GRU} }}", **WEIGHTS)
+    source.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    assert "limit" not in stream(source, {"X": 1}, chunk=4)
+
+
+def test_two_chunks_do_not_show_that_a_constant_has_settled() -> None:
+    source = model(f"{STATIC} {{ z = Mul (X, table) {GRU} }}", table=(1, 40, 4), **WEIGHTS)
+    assert stream(source, {"X": 1}, chunk=20)["limit"] == 40
+
+
+def test_rows_that_count_from_the_end_are_refused() -> None:
+    rows = """
+        steps = Shape <start = 1, end = 2> (X)
+        from = Neg (steps)
+        last = Constant <value_ints = [1000]> ()
+        time = Constant <value_ints = [1]> ()
+        e = Slice (table, from, last, time)
+        z = Add (X, e)
+    """
+    source = model(f"{SIGNATURE} {{ {rows} {GRU} }}", table=(1, 300, 4), **WEIGHTS)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="depends on the number of steps"):
+        rnnlower.stream(source, chunk=1, time_axes={"X": 1})
