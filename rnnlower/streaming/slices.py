@@ -30,7 +30,8 @@ def gather_slices(model: ir.Model, facts: Facts) -> None:
         new_axes = {each[4] for each in cut if each is not None}
         axes = {each[1] for each in cut if each is not None}
         axis = node.attributes.get_int("axis", 0)
-        if any(len(each) > 1 for each in (sources, axes, new_axes)) or len({len(frame) for frame in frames}) > 1:
+        lengths = {len(frame) for frame in frames}
+        if any(len(each) > 1 for each in (sources, axes, new_axes, lengths)):
             continue
         (source,), (own,), (new,) = sources, axes, new_axes
         rank = len(facts.shape(source) or ()) + 1
