@@ -20,19 +20,16 @@ After ``AdaptRecurrentPass(find_target("opencv"))``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
-from rnnlower.graph.walk import Located, default_opset
-from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import EMITTED, LoweredNode, replace_node
+from rnnlower.graph.walk import Located
+from rnnlower.lowering.replacing import EMITTED, Emitters, LoweredNode, replace_node
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
-from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets.adapting import AdaptedNode
 from rnnlower.targets.choosing import native_changes
@@ -83,21 +80,21 @@ class AdaptRecurrentPass(Pass):
         Raises:
             InvalidModelError: A node breaks the ONNX spec.
         """
-        names = NameSource(names_in(model))
-        pool = InitializerPool(model, names)
+        emitters = Emitters(model, self._target)
         for located, changes in self._choices(model):
             node = parse_recurrent(located, self._semantics, lenient=True)
             assert node.dtype is not None
-            scope = Scope(names, f"{located.name}/")
-            form = AdaptedNode(
-                Emitter(default_opset(model), scope, node.dtype, pool, self._target), node, changes
-            )
+            form = AdaptedNode(emitters.at(located.name, node.dtype), node, changes)
             replace_node(node.node, form.emit(), form.e.nodes, mark=True)
             for each in form.recurrent:
                 # It is the target's own operator, and judged as such.
                 del each.meta[EMITTED]
             self.gone.append(located)
-            self.adapted.append(self._report(located, node, changes, len(form.e.nodes)))
+            done = ", ".join(words for name, words in ADAPTABLE.items() if name in changes)
+            reason = f"{self._target.name} runs its own operator: {done}"
+            self.adapted.append(
+                LoweredNode.of(located, "adapt", len(form.e.nodes), reason, node.direction, node.seq_length)
+            )
         return ir.passes.PassResult(model, modified=bool(self.adapted))
 
     def _choices(self, model: ir.Model) -> list[tuple[Located, frozenset[str]]]:
@@ -109,22 +106,3 @@ class AdaptRecurrentPass(Pass):
             for located in find_recurrent(model)
         ]
         return [(located, changes) for located, changes in found if changes]
-
-    def _report(
-        self,
-        located: Located,
-        node: ResolvedNode,
-        changes: Collection[str],
-        count: int,
-    ) -> LoweredNode:
-        done = ", ".join(words for name, words in ADAPTABLE.items() if name in changes)
-        return LoweredNode(
-            name=located.name,
-            op_type=located.node.op_type,
-            path=located.path,
-            direction=node.direction,
-            strategy="adapt",
-            steps=node.seq_length,
-            emitted_ops=count,
-            reason=f"{self._target.name} runs its own operator: {done}",
-        )

@@ -29,11 +29,9 @@ import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import LoweredNode, replace_node
+from rnnlower.lowering.replacing import Emitters, LoweredNode, replace_node
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
@@ -78,8 +76,7 @@ class ConformSonnxPass(Pass):
             UnsupportedModelError: A node departs from the profile in a way that cannot be corrected.
         """
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
-        names = NameSource(names_in(model))
-        initializers = InitializerPool(model, names)
+        emitters = Emitters(model)
         refused = []
         for located in nodes:
             found = [departure for departure in departures(located) if departure.level == "error"]
@@ -89,28 +86,18 @@ class ConformSonnxPass(Pass):
                 # Located again: an input may be an output of a node that has just been replaced.
                 node = parse_recurrent(located)
                 if node.dtype is not None:
-                    e = Emitter(
-                        default_opset(model), Scope(names, f"{located.name}/"), node.dtype, initializers
-                    )
+                    e = emitters.at(located.name, node.dtype)
                     located = dataclasses.replace(located, node=_conform(e, node))
-                    self.conformed.append(_report(located, node, len(e.nodes)))
+                    reason = "the profile keeps the operator"
+                    self.conformed.append(
+                        LoweredNode.of(
+                            located, "conform", len(e.nodes), reason, node.direction, node.seq_length
+                        )
+                    )
             refused += [str(left) for left in departures(located) if left.level == "error"]
         if refused:
             raise UnsupportedModelError("\n".join(refused))
         return ir.passes.PassResult(model, modified=bool(self.conformed))
-
-
-def _report(located: Located, node: ResolvedNode, count: int) -> LoweredNode:
-    return LoweredNode(
-        name=located.name,
-        op_type=node.op_type,
-        path=located.path,
-        direction=node.direction,
-        strategy="conform",
-        steps=node.seq_length,
-        emitted_ops=count,
-        reason="the profile keeps the operator",
-    )
 
 
 def _conform(e: Emitter, node: ResolvedNode) -> ir.Node:

@@ -28,10 +28,9 @@ import onnx_ir as ir
 
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import no_function_is_recurrent
 from rnnlower.recurrent.finding import find_recurrent
@@ -73,12 +72,10 @@ class DequantizeRecurrentPass(Pass):
         found = find_recurrent(model) if self._nodes is None else self._nodes
         resolved = [(located, parse_recurrent(located)) for located in found]
         quantized = [(located, node) for located, node in resolved if node.is_quantized]
-        opset = default_opset(model)
-        names = NameSource(names_in(model)) if quantized else NameSource()
-        initializers = InitializerPool(model, names)
+        emitters = Emitters(model)
+        keep_integers = self._keep_integers and default_opset(model) >= _PER_AXIS
         for located, node in quantized:
-            e = Emitter(opset, Scope(names, f"{located.name}/"), ir.DataType.FLOAT, initializers)
-            keep_integers = self._keep_integers and opset >= _PER_AXIS
+            e = emitters.at(located.name, ir.DataType.FLOAT)
             weights = [_weight(e, node, name, keep_integers) for name in "WR"]
             _replace(located.node, weights, e.nodes)
         return ir.passes.PassResult(model, modified=bool(quantized))

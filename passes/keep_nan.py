@@ -31,10 +31,10 @@ import onnx_ir as ir
 
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import nothing_is_found
 
@@ -73,10 +73,13 @@ class KeepNaNPass(Pass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         found = self.found(model)
         if found:
-            writer = _Writer(model)
+            emitters = Emitters(model)
             for node in found:
                 self.kept.setdefault(node.op_type, []).append(node.name or str(node.outputs[0].name))
-                writer.keep(node)
+                with emitters.before(node) as e:
+                    kept = _keep(e, node, self.facts)
+                self.facts.replaced(node.outputs[0], kept)
+                replace_outputs(node, [kept])
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -122,48 +125,24 @@ def _is_infinite(value: ir.Value | None) -> bool:
     return bool(np.isinf(tensor.numpy().astype(np.float64)).any())
 
 
-class _Writer:
-    """A writer of nodes in the place of one node."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self.facts = Facts(model)
-        self._names = NameSource(names_in(model))
-        self._pool = InitializerPool(model, self._names)
-
-    def keep(self, node: ir.Node) -> None:
-        """Write a twin of the node, and what keeps NaN; readers read that."""
-        twin = ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name)
-        twin.meta.update(node.meta)
-        twin.meta[_DONE] = True
-        made = [twin, *(self._of_rows(node, twin) if node.op_type == _ROWS else _of_elements(node, twin))]
-        old, graph = node.outputs[0], node.graph
-        assert graph is not None
-        for each in made:
-            each.name = each.name or self._names.fresh(f"{node.name or old.name}/{each.op_type}")
-            each.outputs[0].name = self._names.fresh(f"{old.name}/{each.op_type}")
-            each.outputs[0].type = ir.TensorType(ir.DataType.BOOL) if each.op_type == "IsNaN" else old.type
-        graph.insert_before(node, made)
-        self.facts.replaced(old, made[-1].outputs[0])
-        replace_outputs(node, [made[-1].outputs[0]])
-
-    def _of_rows(self, node: ir.Node, twin: ir.Node) -> list[ir.Node]:
-        axes, attributes = self._axes(node)
-        largest = ir.node("ReduceMax", [node.inputs[0], *axes], attributes)
-        # A runtime may give the largest finite number for a row of -inf: twice that is -inf.
-        doubled = ir.node("Add", [largest.outputs[0]] * 2)
-        nothing = ir.node("Sub", [doubled.outputs[0]] * 2)
-        return [largest, doubled, nothing, ir.node("Add", [twin.outputs[0], nothing.outputs[0]])]
-
-    def _axes(self, node: ir.Node) -> tuple[list[ir.Value], dict[str, list[int]]]:
-        """Return the axes of a Softmax, as inputs and attributes of a reduction."""
-        opset, shape = self.facts.opset, self.facts.shape(node.inputs[0])
-        axes = [node.attributes.get_int("axis", -1 if opset >= 13 else 1)]
-        if opset < 13 and shape is not None:
-            # These versions normalize over all axes from there on.
-            axes = [*range(axes[0] % len(shape), len(shape))]
-        return ([], {"axes": axes}) if opset < 18 else ([self._pool.integers(tuple(axes))], {})
+def _keep(e: Emitter, node: ir.Node, facts: Facts) -> ir.Value:
+    """Emit a twin of the node, and what keeps NaN."""
+    twin = ir.Node("", node.op_type, node.inputs, node.attributes.values(), name=node.name)
+    twin.meta.update(node.meta)
+    twin.meta[_DONE] = True
+    x, number = node.inputs[0], twin.outputs[0]
+    assert x is not None
+    number.name, number.type = e.names.fresh(node.op_type), node.outputs[0].type
+    e.nodes.append(twin)
+    if node.op_type != _ROWS:
+        return e.op("Where", e.op("IsNaN", x), x, number)
+    largest = e.with_axes("ReduceMax", x, _axes(node, facts), since=18)
+    # A runtime may give the largest finite number for a row of -inf: twice that is -inf.
+    doubled = e.op("Add", largest, largest)
+    return e.op("Add", number, e.op("Sub", doubled, doubled))
 
 
-def _of_elements(node: ir.Node, twin: ir.Node) -> list[ir.Node]:
-    is_nan = ir.node("IsNaN", [node.inputs[0]])
-    return [is_nan, ir.node("Where", [is_nan.outputs[0], node.inputs[0], twin.outputs[0]])]
+def _axes(node: ir.Node, facts: Facts) -> list[int]:
+    """Return the axes over which a Softmax normalizes: before opset 13 all from the given one on."""
+    axis, shape = node.attributes.get_int("axis", -1 if facts.opset >= 13 else 1), facts.shape(node.inputs[0])
+    return [axis] if facts.opset >= 13 or shape is None else [*range(axis % len(shape), len(shape))]

@@ -31,14 +31,13 @@ from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, Unsup
 from rnnlower.files import beyond_ir
 from rnnlower.graph.cleanup import remove_orphans
 from rnnlower.graph.dependence import branch_decided_by
-from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, InitializerPool, move_next_to_readers
-from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.initializers import FREE_INITIALIZERS_IR, move_next_to_readers
 from rnnlower.graph.suppression import paused_collection
 from rnnlower.graph.walk import Located, default_opset
 from rnnlower.lowering.dialect import Dialect
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.node_emitter import Listener
-from rnnlower.lowering.replacing import Gates, LoweredNode, Plan, replace_node
+from rnnlower.lowering.replacing import Emitters, Gates, LoweredNode, Plan, replace_node
 from rnnlower.lowering.sequence import fail_like_node, lower_node
 from rnnlower.lowering.sketching import Preferences, Task, candidates, cheapest
 from rnnlower.lowering.strategies import STRATEGIES
@@ -146,18 +145,14 @@ class LowerRecurrentPass(Pass):
         found = [located for located in found if located not in unreachable + impossible]
         self._impossible = [*self._impossible, *impossible]
         private = private_weights([located.node for located in found], beyond_ir.names_in_training(model))
-        names = NameSource(names_in(model))
         with paused_collection():
-            self._lower(model, found, private, names)
+            self._lower(model, found, private)
         return ir.passes.PassResult(model, modified=bool(self.lowered))
 
-    def _lower(
-        self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value], names: NameSource
-    ) -> None:
+    def _lower(self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value]) -> None:
         """Emit everything before any node is replaced, and with it values that others read."""
-        opset = default_opset(model)
+        opset, emitters = default_opset(model), Emitters(model, self._dialect)
         plans = {located.node: self._plan(located, private, opset) for located in found}
-        initializers = InitializerPool(model, names)
         emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
         reports = []
         for number, located in enumerate(found, 1):
@@ -167,23 +162,24 @@ class LowerRecurrentPass(Pass):
             dtype = dtype_of(node, located)
             computed = arithmetic(dtype, self._compute_type)
             listener = None if self._listen is None else self._listen(located)
-            e = Emitter(opset, _scope(names, located), computed, initializers, self._dialect, listener)
+            e = emitters.at(located.name, computed, listener)
             plan = plans[located.node]
             emitted.append((located, e, self._emit(e, located, node, Weights(private, dtype), plan)))
-            reports.append(self._report(located, e, plan, node.direction, node.seq_length))
+            reports.append(_report(located, e, plan, node.direction, node.seq_length))
         for located in self._impossible:
-            e = Emitter(opset, _scope(names, located), ir.DataType.FLOAT, initializers, self._dialect)
+            e = emitters.at(located.name, ir.DataType.FLOAT)
             emitted.append((located, e, self._emit_failure(model, e, located)))
             direction = located.node.attributes.get_string("direction", "forward")
             plan = Plan("unroll", reason="it cannot run")
-            reports.append(self._report(located, e, plan, direction or "forward"))
+            reports.append(_report(located, e, plan, direction or "forward"))
         for located, e, outputs in emitted:
             self.notes |= e.notes
             replace_node(located.node, outputs, e.nodes, mark=self._marks)
         self.lowered += reports
-        remove_orphans(initializers.values())
+        constants = emitters.constants.values()
+        remove_orphans(constants)
         if self._dialect.prices.nearby_weights and model.ir_version >= FREE_INITIALIZERS_IR:
-            move_next_to_readers(model.graph, initializers.values())
+            move_next_to_readers(model.graph, constants)
 
     def _emit(
         self, e: Emitter, located: Located, node: ResolvedNode, weights: Weights, plan: Plan
@@ -225,25 +221,12 @@ class LowerRecurrentPass(Pass):
     def _parse(self, located: Located) -> ResolvedNode:
         return parse_recurrent(located, self._semantics)
 
-    def _report(
-        self, located: Located, e: Emitter, plan: Plan, direction: str, steps: int | None = None
-    ) -> LoweredNode:
-        return LoweredNode(
-            name=located.name,
-            op_type=located.node.op_type,
-            path=located.path,
-            direction=direction,
-            strategy=plan.strategy,
-            steps=steps,
-            emitted_ops=len(e.everything),
-            reason=plan.reason,
-            form=plan.form.name,
-            prices=plan.prices,
-        )
 
-
-def _scope(names: NameSource, located: Located) -> Scope:
-    return Scope(names, f"{located.name}/")
+def _report(
+    located: Located, e: Emitter, plan: Plan, direction: str, steps: int | None = None
+) -> LoweredNode:
+    count, form = len(e.everything), plan.form.name
+    return LoweredNode.of(located, plan.strategy, count, plan.reason, direction, steps, form, plan.prices)
 
 
 def _can_fail(dialect: Dialect) -> bool:

@@ -24,13 +24,11 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import MissingOperatorError, OpsetError, OptionError, UnsupportedModelError
 from rnnlower.graph.cleanup import detach, remove_orphans
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.open_sizes import open_sizes
-from rnnlower.graph.walk import Located, default_opset
+from rnnlower.graph.walk import Located
 from rnnlower.lowering.dialect import ANY, Dialect
 from rnnlower.lowering.emitter import Emitter
-from rnnlower.lowering.replacing import LoweredNode, replace_node
+from rnnlower.lowering.replacing import Emitters, LoweredNode, replace_node
 from rnnlower.lowering.state_operators import (
     ARITHMETIC,
     ChunkForm,
@@ -105,13 +103,11 @@ class LowerStateOperatorsPass(Pass):
             require_sizes(node)
             if node.steps is None and needs_steps(node, self._strategy):
                 raise _no_steps(node, model)
-        names = NameSource(names_in(model))
-        initializers = InitializerPool(model, names)
+        emitters = Emitters(model, self._dialect)
         emitted: list[tuple[StateNode, Emitter, ChunkForm | None, list[ir.Value]]] = []
         try:
             for node in nodes:
-                scope = Scope(names, f"{node.located.name}/")
-                e = Emitter(default_opset(model), scope, ARITHMETIC, initializers, self._dialect)
+                e = emitters.at(node.located.name, ARITHMETIC)
                 form = None
                 if isinstance(node, AttentionNode):
                     form = chunk_form(node, self._strategy, self._factor, priced=bool(self._reason))
@@ -121,7 +117,7 @@ class LowerStateOperatorsPass(Pass):
         except Exception:
             for _, e, _, _ in emitted:
                 detach(e.everything)
-            remove_orphans(initializers.values())
+            remove_orphans(emitters.constants.values())
             raise
         for node, e, form, values in emitted:
             old = node.located.node.outputs
@@ -133,7 +129,7 @@ class LowerStateOperatorsPass(Pass):
             replace_node(node.located.node, named, e.nodes, mark=self._marks)
             remove_orphans(value for value in values if value not in named.values())
             self.lowered.append(self._report(node, e, form))
-        remove_orphans(initializers.values())
+        remove_orphans(emitters.constants.values())
         return ir.passes.PassResult(model, modified=bool(nodes))
 
     def _emit(self, e: Emitter, node: StateNode, form: ChunkForm | None) -> list[ir.Value]:
@@ -147,16 +143,12 @@ class LowerStateOperatorsPass(Pass):
             ) from None
 
     def _report(self, node: StateNode, e: Emitter, form: ChunkForm | None) -> LoweredNode:
-        located = node.located
-        return LoweredNode(
-            name=located.name,
-            op_type=located.node.op_type,
-            path=located.path,
-            direction="forward",
-            strategy=(form and form.strategy) or "unroll",
+        return LoweredNode.of(
+            node.located,
+            (form and form.strategy) or "unroll",
+            len(e.everything),
+            self._reason or "asked for",
             steps=node.steps,
-            emitted_ops=len(e.everything),
-            reason=self._reason or "asked for",
             form="" if form is None else str(form),
         )
 

@@ -20,14 +20,13 @@ After ``ResolveSequencesPass()``::
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
-from rnnlower.graph.walk import default_opset, subgraphs_of, walk
+from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.base import Pass
 
 _MAKERS = frozenset(
@@ -56,10 +55,9 @@ class _Resolver:
     """A walk over the nodes in order; ``_elements`` are those of each sequence that is known."""
 
     def __init__(self, model: ir.Model, facts: Facts) -> None:
-        names = NameSource(names_in(model))
         self.modified = False
         self._facts = facts
-        self._writer = SeriesWriter(names, InitializerPool(model, names), default_opset(model))
+        self._emitters = Emitters(model)
         self._elements: dict[ir.Value, list[ir.Value]] = {}
 
     def resolve(self, graph: ir.Graph) -> None:
@@ -128,17 +126,17 @@ class _Resolver:
         given = node.inputs[1] if len(node.inputs) > 1 else None
         if size is None:
             return None
-        if given is None:
-            if node.attributes.get_int("keepdims", 1):
-                return list(self._writer.split(node, value, size, axis))
-            return self._writer.slices(node, value, size, axis)
-        sizes = self._facts.constant(given)
+        if given is None and not node.attributes.get_int("keepdims", 1):
+            with self._emitters.before(node) as e:
+                return e.slices(value, size, axis)
+        sizes = np.array(1) if given is None else self._facts.constant(given)
         if sizes is None or (not sizes.ndim and int(sizes) < 1):
             return None
         each = [int(part) for part in sizes] if sizes.ndim else []
         if not sizes.ndim:
             each = [min(int(sizes), size - first) for first in range(0, size, int(sizes))]
-        return list(self._writer.split_into(node, value, each, axis))
+        with self._emitters.before(node) as e:
+            return list(e.split(value, each, axis))
 
     def _read(self, node: ir.Node) -> ir.Value | None:
         """Return the element that a node reads from a sequence; ``None`` if it is not known."""
@@ -146,13 +144,12 @@ class _Resolver:
         if elements is None:
             return None
         if node.op_type == "SequenceLength":
-            return self._writer.number(len(elements))
+            return self._emitters.constants.of(ir.Tensor(np.array(len(elements), np.int64)))
         if node.op_type == "SequenceAt":
             place = self._place(node, 1, len(elements), len(elements) - 1)
             return None if place is None else elements[place]
         if not elements:
             return None
         axis = node.attributes.get_int("axis", 0)
-        if node.attributes.get_int("new_axis", 0):
-            return self._writer.stack(node, elements, axis)
-        return self._writer.join(node, elements, axis)
+        with self._emitters.before(node) as e:
+            return (e.stack if node.attributes.get_int("new_axis", 0) else e.join)(elements, axis)

@@ -32,12 +32,10 @@ from rnnlower import wording
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.iterations import iterations
-from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.series import SeriesWriter
 from rnnlower.graph.splicing import replace_outputs
 from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
+from rnnlower.lowering.replacing import Emitters
 from rnnlower.passes.base import Pass
 from rnnlower.passes.fold_constants import FoldConstantsPass
 from rnnlower.passes.resolve_sequences import ResolveSequencesPass
@@ -159,15 +157,12 @@ class _Writer:
 
     def __init__(self, model: ir.Model, facts: Facts) -> None:
         self.facts = facts
-        self._model = model
-        self._opset = default_opset(model)
-        self._names = NameSource(names_in(model))
-        self._pool = InitializerPool(model, self._names)
-        self._series = SeriesWriter(self._names, self._pool, self._opset)
+        self._emitters = Emitters(model)
+        self._names, self._pool = self._emitters.names, self._emitters.constants
 
     def can_write(self, node: ir.Node, count: int) -> bool:
         """Return whether the line can be written: it needs the sizes of outputs without iterations."""
-        if node.op_type == "Scan" and self._opset < _FIRST_SCAN:
+        if node.op_type == "Scan" and self.facts.opset < _FIRST_SCAN:
             return False
         body = node.attributes["body"].as_graph()
         if len(node.outputs) > len(body.outputs) - (node.op_type == "Loop"):
@@ -187,22 +182,22 @@ class _Writer:
     def unroll(self, node: ir.Node, count: int) -> None:
         """Replace the node by `count` copies of its body."""
         body = node.attributes["body"].as_graph()
-        states = self._count_states(node)
+        states, is_loop = self._count_states(node), node.op_type == "Loop"
         self._lift_initializers(body)
-        first = 2 if node.op_type == "Loop" else 0
+        first = 2 if is_loop else 0
         values: list[ir.Value | None] = list(node.inputs[first : first + states])
-        series = [] if first else self._read_series(node, node.inputs[states:], count)
-        stacked: list[list[ir.Value]] = [[] for _ in body.outputs[states + (1 if first else 0) :]]
+        series = [] if is_loop else self._read_series(node, node.inputs[states:], count)
+        stacked: list[list[ir.Value]] = [[] for _ in body.outputs[states + is_loop :]]
         for step in range(count):
             given: list[ir.Value | None] = [*values, *(each[step] for each in series)]
-            if first:
+            if is_loop:
                 number = self._pool.of(ir.Tensor(np.array(step, np.int64)))
                 given = [number, self._pool.of(ir.Tensor(np.array(True))), *values]
-            results = self._copy(node, body, given, step)[1 if first else 0 :]
+            results = self._copy(node, body, given, step)[is_loop:]
             values = list(results[:states])
             for pile, result in zip(stacked, results[states:], strict=True):
                 pile.append(result)
-        outs = self._write_series(node, stacked, body.outputs[states + (1 if first else 0) :])
+        outs = self._write_series(node, stacked, body.outputs[states + is_loop :])
         finals = [value for value in (*values, *outs) if value is not None]
         replace_outputs(node, finals[: len(node.outputs)])
 
@@ -249,10 +244,11 @@ class _Writer:
         axes = node.attributes.get_ints("scan_input_axes", zeros)
         backward = node.attributes.get_ints("scan_input_directions", zeros)
         found = []
-        for value, axis, back in zip(values, axes, backward, strict=True):
-            assert value is not None
-            slices = self._series.slices(node, value, count, axis)
-            found.append(slices[::-1] if back else slices)
+        with self._emitters.before(node) as e:
+            for value, axis, back in zip(values, axes, backward, strict=True):
+                assert value is not None
+                slices = e.slices(value, count, axis)
+                found.append(slices[::-1] if back else slices)
         return found
 
     def _write_series(
@@ -263,13 +259,11 @@ class _Writer:
         if node.op_type == "Scan":
             axes = list(node.attributes.get_ints("scan_output_axes", zeros))
             backward = list(node.attributes.get_ints("scan_output_directions", zeros))
-        outs = []
-        for pile, out, axis, back in zip(stacked, declared, axes, backward, strict=True):
-            if not pile:
-                outs.append(self._empty(out, axis))
-                continue
-            outs.append(self._series.stack(node, pile[::-1] if back else pile, axis))
-        return outs
+        with self._emitters.before(node) as e:
+            return [
+                e.stack(pile[::-1] if back else pile, axis) if pile else self._empty(out, axis)
+                for pile, out, axis, back in zip(stacked, declared, axes, backward, strict=True)
+            ]
 
     def _empty(self, out: ir.Value, axis: int) -> ir.Value:
         """Return an empty output, for zero iterations."""

@@ -39,13 +39,12 @@ def keep_state_operators(work: LoweringWork) -> None:
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
     work.facts.forget()
     for node in parse_state_operators(work.state_nodes, work.facts):
-        name, op_type, path = node.located.name, node.located.node.op_type, node.located.path
         is_right = node.dtype in _TYPES and node.state_dtype == node.dtype
-        if is_right and _MICROSOFT in _domains(work, op_type):
+        if is_right and _MICROSOFT in _domains(work, node.located.node.op_type):
             node.located.node.domain = _MICROSOFT
             work.model.opset_imports.setdefault(_MICROSOFT, 1)
             reason = f"{work.target.name} has a kernel of com.microsoft's operator"
-            work.adapted.append(LoweredNode(name, op_type, path, "forward", "adapt", node.steps, 1, reason))
+            work.adapted.append(LoweredNode.of(node.located, "adapt", 1, reason, steps=node.steps))
             leave_out(node.located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
 

@@ -22,6 +22,9 @@ from rnnlower.lowering.dialect import ANY
 from rnnlower.lowering.fallbacks import FALLBACKS, Form
 from rnnlower.lowering.node_emitter import AttributeValue, NodeEmitter
 
+FAN_OUT = 128
+"""Maximum fan-out of a Split and fan-in of a Concat: runtimes take quadratic time for wider ones."""
+
 _FEW_PARTS = 4
 _BFLOAT16 = 13
 """The first opset with the type."""
@@ -155,8 +158,8 @@ class Emitter(NodeEmitter):
 
     def split(self, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
         """Emit a Split of an axis into parts of the given sizes."""
-        if len(sizes) == 1:
-            return [value]
+        if len(sizes) < 2:
+            return [value] * len(sizes)
         if not self.has("Split"):
             ends = np.cumsum(sizes).tolist()
             return [
@@ -194,6 +197,20 @@ class Emitter(NodeEmitter):
 
     def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
+    def join(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
+        """Emit a tree of Concats."""
+        while len(values) > 1:
+            values = [self.concat(values[i : i + FAN_OUT], axis) for i in range(0, len(values), FAN_OUT)]
+        return values[0]
+
+    def slices(self, value: ir.Value, count: int, axis: int) -> list[ir.Value]:
+        """Emit the slices of a value along an axis of a known size, without the axis."""
+        return [self.with_axes("Squeeze", part, [axis]) for part in self.split(value, [1] * count, axis)]
+
+    def stack(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
+        """Emit the values along a new axis."""
+        return self.join([self.with_axes("Unsqueeze", value, [axis]) for value in values], axis)
 
     def squeeze(self, value: ir.Value, axis: int, dims: Sequence[Dim]) -> ir.Value:
         """Emit ops that remove an axis of size 1 and leave the given sizes."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import onnx_ir as ir
 
 from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, Scope, names_in
+from rnnlower.graph.walk import Located, default_opset
+from rnnlower.lowering.dialect import ANY, Dialect
+from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.forms import PLAIN, Form
+from rnnlower.lowering.node_emitter import Listener
 from rnnlower.recurrent.operators import OUTPUT_NAMES
 
 Gates = Literal["auto", "fused", "separate"]
@@ -67,6 +75,53 @@ class LoweredNode:
     reason: str
     form: str = ""
     prices: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        located: Located,
+        strategy: str,
+        emitted_ops: int,
+        reason: str,
+        direction: str = "forward",
+        steps: int | None = None,
+        form: str = "",
+        prices: Mapping[str, float] = MappingProxyType({}),
+    ) -> LoweredNode:
+        """Return the report on a node of the model."""
+        origin = (located.name, located.node.op_type, located.path)
+        return cls(*origin, direction, strategy, steps, emitted_ops, reason, form, {**prices})
+
+
+class Emitters:
+    """The emitters of what replaces nodes of a model, which share its names and its new constants.
+
+    Args:
+        model: The model.
+        dialect: The operators that may be emitted.
+
+    Attributes:
+        names: Source of fresh names.
+        constants: The constants.
+    """
+
+    def __init__(self, model: ir.Model, dialect: Dialect = ANY) -> None:
+        self._opset, self._dialect = default_opset(model), dialect
+        self.names = NameSource(names_in(model))
+        self.constants = InitializerPool(model, self.names)
+
+    def at(self, name: str, dtype: ir.DataType, listener: Listener | None = None) -> Emitter:
+        """Return an emitter of arithmetic in a type, whose values are named after a node."""
+        scope = Scope(self.names, f"{name}/")
+        return Emitter(self._opset, scope, dtype, self.constants, self._dialect, listener)
+
+    @contextlib.contextmanager
+    def before(self, node: ir.Node) -> Iterator[Emitter]:
+        """Yield an emitter of what moves data; its nodes are then inserted before a node."""
+        e = self.at(node.name or str(node.outputs[0].name), ir.DataType.FLOAT)
+        yield e
+        assert node.graph is not None
+        node.graph.insert_before(node, e.nodes)
 
 
 def _inherit(old: ir.Node, new: ir.Node | None) -> None:

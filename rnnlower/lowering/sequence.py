@@ -15,14 +15,14 @@ import onnx_ir as ir
 from rnnlower.graph.cleanup import detach
 from rnnlower.graph.names import NameSource
 from rnnlower.lowering.cells import LAST_OPS, NewState
-from rnnlower.lowering.emitter import Dim, Emitter
+from rnnlower.lowering.emitter import FAN_OUT, Dim, Emitter
 from rnnlower.lowering.forms import PLAIN, Form
 from rnnlower.lowering.lanes import Lane, make_lanes, to_arithmetic
 from rnnlower.lowering.masks import Mask, is_never, mask_of, where
 from rnnlower.lowering.outputs import output_shape, outputs_of, outputs_without_steps
 from rnnlower.lowering.quantized_lstm import quantized_lanes, restore_order
 from rnnlower.lowering.step_names import StepScope, size_of_step
-from rnnlower.lowering.strategies import FAN_OUT, STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
+from rnnlower.lowering.strategies import STRATEGIES, Recurrence, Results, Strategy, run_in_chunks
 from rnnlower.lowering.timeseries import Axes, TimeSeries
 from rnnlower.lowering.weights import Weights
 from rnnlower.recurrent.node import ResolvedNode

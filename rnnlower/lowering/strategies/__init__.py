@@ -14,10 +14,9 @@ from rnnlower.lowering.strategies.chunked_steps import run_in_chunks
 from rnnlower.lowering.strategies.loop import run_loop
 from rnnlower.lowering.strategies.repeating import Recurrence, Results, State, Step, Strategy
 from rnnlower.lowering.strategies.scan import run_scan
-from rnnlower.lowering.strategies.unroll import FAN_OUT, run_unrolled
+from rnnlower.lowering.strategies.unroll import run_unrolled
 
 __all__ = [
-    "FAN_OUT",
     "STRATEGIES",
     "Recurrence",
     "Results",

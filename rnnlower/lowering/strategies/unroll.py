@@ -9,12 +9,9 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from rnnlower.graph.names import Scope
-from rnnlower.lowering.emitter import Emitter
+from rnnlower.lowering.emitter import FAN_OUT, Emitter
 from rnnlower.lowering.strategies.repeating import Recurrence, Results
 from rnnlower.lowering.timeseries import TimeSeries, Width
-
-FAN_OUT = 128
-"""Maximum fan-out of a Split and fan-in of a Concat: runtimes take quadratic time for wider ones."""
 
 _LONGEST = 12
 
@@ -111,9 +108,7 @@ def _fan_out(e: Emitter) -> int:
 def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:
     """``[time * rows, width]`` of the steps' outputs, by a tree of Concats."""
     with e.naming(_of_parts(e) if len(steps) > FAN_OUT else e.names):
-        while len(steps) > 1:
-            steps = [e.concat(steps[i : i + FAN_OUT], axis=0) for i in range(0, len(steps), FAN_OUT)]
-    return steps[0]
+        return e.join(steps, axis=0)
 
 
 def _of_parts(e: Emitter) -> Scope:
