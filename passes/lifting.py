@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnnlower.graph.walk import count_ops, default_opset
 from rnnlower.lifting.replacing import LiftedNode
 from rnnlower.passes.lift_recurrent import LiftRecurrentPass
 from rnnlower.passes.options import LiftOptions
@@ -35,9 +34,8 @@ def lift_model(model: ir.Model, options: LiftOptions) -> LiftReport:
         OptionError: An option does not fit the model.
     """
     options.tell("preparing")
-    before = count_ops(model)
     work = run(LIFT, LiftWork(model, options))
-    return LiftReport(work.lifted, default_opset(model), before, count_ops(model), work.notes, work.sets)
+    return LiftReport(nodes=work.lifted, **work.summary())
 
 
 def _lift(work: LiftWork) -> None:

@@ -86,6 +86,7 @@ HELP = {
     "steps": "The least number of steps of a straight line.",
     "max": "The maximum for each symbolic dimension that is a length: ``{name: size}``.",
     "mask": "Take a mask of floats for each length, which the caller computes, instead of a number.",
+    "CheckOptions.semantics": "Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.",
     "PadOptions.time_axes": "Time axes of inputs whose length is static: ``{name: axis}``.",
 }
 """The description of each option, by its name, and by its class where it means something else."""

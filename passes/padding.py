@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rnnlower.files.pad_metadata import PadMetadata
-from rnnlower.graph.walk import count_ops, default_opset
 from rnnlower.passes.options import PadOptions
 from rnnlower.passes.pad_lengths import PadLengthsPass
 from rnnlower.passes.reports import PadReport
@@ -36,11 +35,8 @@ def pad_model(model: ir.Model, options: PadOptions) -> PadReport:
         UnsupportedModelError: A node does with padding what no rule undoes.
     """
     options.tell("preparing")
-    before = count_ops(model)
     work = run(PAD, PadWork(model, options))
-    return PadReport(
-        work.metadata, default_opset(model), before, count_ops(model), work.notes, work.sets, work.warnings
-    )
+    return PadReport(metadata=work.metadata, **work.summary())
 
 
 def _pad(work: PadWork) -> None:

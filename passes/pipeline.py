@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
-from rnnlower.graph.walk import Located, count_ops, default_opset, walk
+from rnnlower.graph.walk import Located, walk
 from rnnlower.lowering.node_emitter import Listener
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.passes.options import LoweringOptions
@@ -35,7 +35,7 @@ def lower_model(
         UnsupportedModelError: A node uses an unsupported feature, or an unrolled one has no static length.
         OpsetError: The model cannot be converted to the opset that is requested or needed.
     """
-    ops_before, target = count_ops(model), options.runtime
+    target = options.runtime
     try:
         work = run(PIPELINE, LoweringWork(model, options, listen=listen))
     except OpsetError as error:
@@ -44,17 +44,12 @@ def lower_model(
     finally:
         _forget_marks(model)
     return Report(
-        [*work.adapted, *work.lowered],
-        default_opset(model),
-        ops_before,
-        count_ops(model),
-        work.notes,
-        None if target is None else target.name,
-        work.kept,
-        work.sets,
-        work.warnings,
-        work.rounds,
-        work.dequantized,
+        nodes=[*work.adapted, *work.lowered],
+        target=None if target is None else target.name,
+        kept=work.kept,
+        rounds=work.rounds,
+        dequantized=work.dequantized,
+        **work.summary(),
     )
 
 

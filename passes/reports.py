@@ -17,33 +17,53 @@ if TYPE_CHECKING:
     from rnnlower.lifting.replacing import LiftedNode
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """The report on a lowering.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RewritingReport:
+    """The report on a model that was rewritten; `Work.summary` has these fields.
 
     Attributes:
-        nodes: The nodes that were lowered.
         opset: Version of the default domain of the result.
         ops_before: Number of nodes by operator in the source, including subgraphs and functions.
         ops_after: The same of the result.
         notes: Messages for the user.
-        target: The name of the runtime that the result is for, if it is for one.
-        warnings: What the result may not do that the user expects of it.
-        dequantized: Outputs of the quantized nodes that became float ones.
-        rounds: Whether a recurrence rounds each operator to 16 bits.
-        kept: Recurrent nodes that this runtime runs soundly as they are.
         sets: The inputs that were set, with their values as the model holds them.
+        warnings: What the result may not do that the user expects of it.
     """
 
-    nodes: Sequence[LoweredNode]
     opset: int
     ops_before: Mapping[str, int]
     ops_after: Mapping[str, int]
     notes: Sequence[str] = ()
-    target: str | None = None
-    kept: Sequence[KeptNode] = ()
     sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     warnings: Sequence[Suspicion] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "opset": self.opset,
+            "ops_before": dict(self.ops_before),
+            "ops_after": dict(self.ops_after),
+            "notes": list(self.notes),
+            **({"sets": {name: array.tolist() for name, array in self.sets.items()}} if self.sets else {}),
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report(RewritingReport):
+    """The report on a lowering.
+
+    Attributes:
+        nodes: The nodes that were lowered.
+        target: The name of the runtime that the result is for, if it is for one.
+        kept: Recurrent nodes that this runtime runs soundly as they are.
+        rounds: Whether a recurrence rounds each operator to 16 bits.
+        dequantized: Outputs of the quantized nodes that became float ones.
+    """
+
+    nodes: Sequence[LoweredNode]
+    target: str | None = None
+    kept: Sequence[KeptNode] = ()
     rounds: bool = False
     dequantized: Sequence[str] = ()
 
@@ -58,50 +78,26 @@ class Report:
         else:
             kept = [dataclasses.asdict(node) for node in self.kept]
             of_target = {"target": self.target, "kept": kept}
-        return {
-            "nodes": nodes,
-            "opset": self.opset,
-            "ops_before": dict(self.ops_before),
-            "ops_after": dict(self.ops_after),
-            "notes": list(self.notes),
-            **({"sets": {name: array.tolist() for name, array in self.sets.items()}} if self.sets else {}),
-            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
-        } | of_target
+        return {"nodes": nodes} | super().to_dict() | of_target
 
 
-@dataclasses.dataclass(frozen=True)
-class LiftReport:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiftReport(RewritingReport):
     """The report on lifting.
 
     Attributes:
         nodes: The recurrences that were looked at.
-        opset: Version of the default domain.
-        ops_before: Number of nodes by operator in the source, including subgraphs and functions.
-        ops_after: The same of the result.
-        notes: Messages for the user.
-        sets: The inputs that were set, with their values.
     """
 
     nodes: Sequence[LiftedNode]
-    opset: int
-    ops_before: Mapping[str, int]
-    ops_after: Mapping[str, int]
-    notes: Sequence[str] = ()
-    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
-        return {
-            "nodes": [dataclasses.asdict(node) for node in self.nodes],
-            "opset": self.opset,
-            "ops_before": dict(self.ops_before),
-            "ops_after": dict(self.ops_after),
-            "notes": list(self.notes),
-        }
+        return {"nodes": [dataclasses.asdict(node) for node in self.nodes]} | super().to_dict()
 
 
-@dataclasses.dataclass(frozen=True)
-class StreamReport:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamReport(RewritingReport):
     """The report on a streaming conversion.
 
     Attributes:
@@ -110,9 +106,6 @@ class StreamReport:
         delay: Time steps that the outputs are late.
         states: For each output that holds a state, the input that takes it in the next call.
         lowering: The report on the lowering of the recurrent nodes, if there was one.
-        notes: Messages for the user.
-        sets: The inputs that were set, with their values.
-        warnings: What the source may not do that the user expects of it.
     """
 
     chunk: int | None
@@ -121,52 +114,24 @@ class StreamReport:
     delay: int
     states: Mapping[str, str]
     lowering: Report | None = None
-    notes: Sequence[str] = ()
-    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    warnings: Sequence[Suspicion] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
-        return {
-            "chunk": self.chunk,
-            "inputs": dict(self.inputs),
-            "outputs": dict(self.outputs),
-            "delay": self.delay,
-            "states": dict(self.states),
-            "notes": list(self.notes),
-            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
-            "lowering": None if self.lowering is None else self.lowering.to_dict(),
-        }
+        names = ("chunk", "inputs", "outputs", "delay", "states")
+        lowering = None if self.lowering is None else self.lowering.to_dict()
+        return {name: getattr(self, name) for name in names} | super().to_dict() | {"lowering": lowering}
 
 
-@dataclasses.dataclass(frozen=True)
-class PadReport:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PadReport(RewritingReport):
     """The report on padding.
 
     Attributes:
         metadata: The calling convention of the result.
-        opset: Version of the default domain.
-        ops_before: Number of nodes by operator in the source, including subgraphs and functions.
-        ops_after: The same of the result.
-        notes: Messages for the user.
-        sets: The inputs that were set, with their values.
-        warnings: What the source may not do that the user expects of it.
     """
 
     metadata: PadMetadata
-    opset: int
-    ops_before: Mapping[str, int]
-    ops_after: Mapping[str, int]
-    notes: Sequence[str] = ()
-    sets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    warnings: Sequence[Suspicion] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
-        return dataclasses.asdict(self.metadata) | {
-            "opset": self.opset,
-            "ops_before": dict(self.ops_before),
-            "ops_after": dict(self.ops_after),
-            "notes": list(self.notes),
-            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
-        }
+        return dataclasses.asdict(self.metadata) | super().to_dict()

@@ -45,17 +45,14 @@ def stream_model(model: ir.Model, options: StreamOptions) -> StreamReport:
     """
     options.tell("preparing")
     work = run(STREAM, StreamWork(model, options))
-    outputs = {name: track.axis for name, track in work.analysis.outputs.items()}
     return StreamReport(
-        options.steps,
-        work.analysis.axes,
-        outputs,
-        work.analysis.delay,
-        work.states,
-        work.lowering,
-        work.notes,
-        work.sets,
-        work.warnings,
+        chunk=options.steps,
+        inputs=work.analysis.axes,
+        outputs={name: track.axis for name, track in work.analysis.outputs.items()},
+        delay=work.analysis.delay,
+        states=work.states,
+        lowering=work.lowering,
+        **work.summary(),
     )
 
 

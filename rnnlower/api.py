@@ -9,13 +9,12 @@ The notes that the commands print are logged at level INFO, the warnings at WARN
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnnlower.calling import log, model_function
+from rnnlower.calling import log, model_function, options_function
 from rnnlower.files.model_io import ModelLike, load_model
 from rnnlower.inspection import RecurrentNode, find_warnings, inspect_model
 from rnnlower.passes.options import (
@@ -34,7 +33,6 @@ from rnnlower.passes.options import (
     StreamOptions,
     UnrollOptions,
 )
-from rnnlower.recurrent.node import Semantics
 
 if TYPE_CHECKING:
     from rnnlower.opset import OpsetReport
@@ -215,42 +213,14 @@ def calibrate(
     return result
 
 
-def check(
-    model: ModelLike,
-    *,
-    target: str | os.PathLike[str],
-    dims: Mapping[str, int] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    sets: Mapping[str, Any] | None = None,
-    freeze: bool | None = None,
-    semantics: Semantics = "ort",
-    progress: Progress | None = None,
-) -> list[Misfit]:
+@options_function(CheckOptions)
+def check(model: ModelLike, options: CheckOptions) -> list[Misfit]:
     """List the nodes of the model that a runtime does not run; the list is empty if the whole model fits.
-
-    Args:
-        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        target: The name of a target, or the path of a .toml file that describes one.
-        dims: As for `unroll`.
-        input_shapes: As for `unroll`.
-        sets: As for `unroll`.
-        freeze: As for `unroll`.
-        semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
-        progress: As for `unroll`.
 
     Raises:
         OptionError: The target or the semantics do not exist, or a size does not fit the model.
         InvalidModelError: The model cannot be read or breaks the ONNX specification.
     """
-    options = CheckOptions(
-        target=target,
-        dims=dims,
-        input_shapes=input_shapes,
-        sets=sets,
-        freeze=freeze,
-        semantics=semantics,
-        progress=progress,
-    )
     report = check_report(model, options, foretells=False)
     log(report.notes)
     return report.misfits

@@ -1,7 +1,4 @@
-"""Public functions made of an options class and a function that changes a model in place.
-
-Each works on a copy and returns the kind of model it was given.
-"""
+"""Public functions made of an options class and a function that takes an object of it."""
 
 from __future__ import annotations
 
@@ -33,7 +30,14 @@ class Told(Protocol):
 _Arguments = ParamSpec("_Arguments")
 _Options = TypeVar("_Options", bound=Options)
 _Report = TypeVar("_Report", bound=Told, covariant=True)
+_Result = TypeVar("_Result", covariant=True)
 _Proto = str | os.PathLike[str] | onnx.ModelProto
+
+
+class OptionsFunction(Protocol[_Arguments, _Result]):
+    """A function of a model, with the arguments of an options class."""
+
+    def __call__(self, model: ModelLike, *args: _Arguments.args, **options: _Arguments.kwargs) -> _Result: ...
 
 
 class ModelFunction(Protocol[_Arguments, _Report]):
@@ -67,10 +71,28 @@ class ModelFunction(Protocol[_Arguments, _Report]):
     ) -> tuple[ir.Model, _Report]: ...
 
 
+def options_function(
+    kind: Callable[_Arguments, _Options],
+) -> Callable[[Callable[[ModelLike, _Options], _Result]], OptionsFunction[_Arguments, _Result]]:
+    """Make a public function, with the arguments of an options class, of one that takes the options."""
+
+    def decorate(run: Callable[[ModelLike, _Options], _Result]) -> OptionsFunction[_Arguments, _Result]:
+        def call(model: ModelLike, *args: _Arguments.args, **given: _Arguments.kwargs) -> _Result:
+            return run(model, kind(*args, **given))
+
+        _publish(call, run, kind, inspect.signature(run).return_annotation)
+        return call
+
+    return decorate
+
+
 def model_function(
     kind: Callable[_Arguments, _Options],
 ) -> Callable[[Callable[[ir.Model, _Options], _Report]], ModelFunction[_Arguments, _Report]]:
-    """Make a public function, with the arguments of an options class, of one that works in place."""
+    """Make a public function, with the arguments of an options class, of one that works in place.
+
+    It works on a copy and returns the kind of model it was given.
+    """
 
     def decorate(run: Callable[[ir.Model, _Options], _Report]) -> ModelFunction[_Arguments, _Report]:
         def with_report(
@@ -88,19 +110,22 @@ def model_function(
             return with_report(model, *args, **given)[0]
 
         public: Any = call
-        for name in ("__module__", "__name__", "__qualname__"):
-            setattr(public, name, getattr(run, name))
-        arguments = inspect.signature(kind).parameters
-        model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="ModelLike")
-        public.__signature__ = inspect.Signature(
-            [model, *arguments.values()], return_annotation="onnx.ModelProto | ir.Model"
-        )
-        public.__doc__ = f"{inspect.getdoc(run)}\n\nArgs:\n" + _described(kind, arguments)
+        _publish(public, run, kind, "onnx.ModelProto | ir.Model")
         public.run, public.with_report = run, with_report
         with_report.__doc__ = f"Like `{run.__name__}`, but returns a pair: the model and the report."
         return cast(ModelFunction[_Arguments, _Report], public)
 
     return decorate
+
+
+def _publish(public: Any, run: Callable[..., Any], kind: Callable[..., Options], returns: str) -> None:
+    """Give a public function the name of the one behind it, and signature and docstring with all options."""
+    for name in ("__module__", "__name__", "__qualname__"):
+        setattr(public, name, getattr(run, name))
+    arguments = inspect.signature(kind).parameters
+    model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="ModelLike")
+    public.__signature__ = inspect.Signature([model, *arguments.values()], return_annotation=returns)
+    public.__doc__ = f"{inspect.getdoc(run)}\n\nArgs:\n" + _described(kind, arguments)
 
 
 def _described(kind: Callable[..., Options], names: Iterable[str]) -> str:

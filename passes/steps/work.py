@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, default_opset, walk
+from rnnlower.graph.walk import Located, count_ops, default_opset, walk
 from rnnlower.passes.options import LoweringOptions, Options
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import is_recurrent
@@ -53,6 +53,18 @@ class Work:
 
     def __post_init__(self) -> None:
         self.facts = Facts(self.model)
+        self._ops_before = count_ops(self.model)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the fields of a `RewritingReport`."""
+        return {
+            "opset": default_opset(self.model),
+            "ops_before": self._ops_before,
+            "ops_after": count_ops(self.model),
+            "notes": self.notes,
+            "sets": self.sets,
+            "warnings": self.warnings,
+        }
 
     @property
     def target(self) -> Target:
