@@ -33,7 +33,7 @@ from rnnlower.passes.steps.profile import conform
 from rnnlower.passes.steps.work import LoweringWork, leave_out
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.node import ResolvedNode
-from rnnlower.recurrent.operators import STATE_INPUTS
+from rnnlower.recurrent.operators import STATE_INPUTS, WEIGHT_INPUTS
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.recurrent.state_warnings import forgetful_operators, forgotten_states
 from rnnlower.targets import find_target
@@ -107,8 +107,7 @@ def fold_weights(work: LoweringWork) -> None:
     Before: weights and states that follow from constants. After: constants.
     """
     nodes = [located.node for located in work.nodes]
-    FoldWeightsPass(nodes)(work.model, work.facts)
-    FoldWeightsPass(nodes, positions=STATE_INPUTS)(work.model, work.facts)
+    FoldWeightsPass(nodes, positions=(*WEIGHT_INPUTS, *STATE_INPUTS))(work.model, work.facts)
     InferTypesPass()(work.model, work.facts)
 
 

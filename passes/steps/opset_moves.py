@@ -85,7 +85,9 @@ def inline(model: ir.Model, wanted: NodePredicate, facts: Facts) -> list[str]:
     # An unknown version is refused at once.
     highest = min(max(versions), max(LAST_OPSET, opset))
     notes = move(model, range(opset, highest + 1), facts) if len(versions) > 1 else []
-    uncalled = inline_functions(model, functions_with(model, wanted))
+    if not (functions := functions_with(model, wanted)):
+        return notes
+    uncalled = inline_functions(model, functions)
     facts.forget()
     return notes + [
         f"function {function.domain}::{function.name} is never called; it and its recurrent nodes are removed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from rnnlower.errors import OpsetError
@@ -37,8 +39,7 @@ def keep_state_operators(work: LoweringWork) -> None:
             work.kept.append(KeptNode(name, op_type, path, f"{work.target.name} has a kernel of it"))
             leave_out(located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
-    work.facts.forget()
-    for node in parse_state_operators(work.state_nodes, work.facts):
+    for node in _parsed(work, work.state_nodes):
         is_right = node.dtype in _TYPES and node.state_dtype == node.dtype
         if is_right and _MICROSOFT in _domains(work, node.located.node.op_type):
             node.located.node.domain = _MICROSOFT
@@ -47,6 +48,13 @@ def keep_state_operators(work: LoweringWork) -> None:
             work.adapted.append(LoweredNode.of(node.located, "adapt", 1, reason, steps=node.steps))
             leave_out(node.located.node)
     work.state_nodes = [located for located in work.state_nodes if is_selected(located.node)]
+
+
+def _parsed(work: Work, nodes: Sequence[Located]) -> list[StateNode]:
+    """Parse nodes; what follows one may have been looked at before its sizes were known."""
+    if nodes:
+        work.facts.forget()
+    return parse_state_operators(nodes, work.facts)
 
 
 def _domains(work: LoweringWork, op_type: str) -> list[str]:
@@ -66,8 +74,7 @@ def lower_state_operators(work: LoweringWork) -> None:
 
     Before: marked LinearAttention and CausalConvWithState nodes. After: primitive operators.
     """
-    work.facts.forget()
-    for node in parse_state_operators(work.state_nodes, work.facts):
+    for node in _parsed(work, work.state_nodes):
         strategy, reason = work.options.strategy, ""
         if strategy == "target":
             strategy, reason = _fastest(node, work.options.runtime)
@@ -80,8 +87,7 @@ def lower_for_older_opset(work: Work) -> None:
 
     Before: LinearAttention and CausalConvWithState in an opset without them. After: primitive operators.
     """
-    work.facts.forget()
-    for node in parse_state_operators(work.nodes, work.facts):
+    for node in _parsed(work, work.nodes):
         strategy, reason = _fastest(node, None)
         lowering = LowerStateOperatorsPass(strategy, [node.located], reason=reason)
         try:

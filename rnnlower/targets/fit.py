@@ -35,7 +35,7 @@ def find_misfits(
     """List everything in the model that the target does not run.
 
     Args:
-        model: The model; it is not changed.
+        model: The model; types and sizes are noted on the inputs of recurrent nodes.
         target: The target.
         semantics: Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.
         emitted: Check only nodes that a lowering has emitted, or all but those; ``None``: all nodes.
@@ -46,8 +46,8 @@ def find_misfits(
     """
     check_semantics(semantics)
     found = [] if emitted else [*_of_model(model, target), *_of_inputs(model, target)]
-    natives = {} if emitted else natives_of_model(model, target, semantics)
     facts = facts or Facts(model)
+    natives = {} if emitted else natives_of_model(model, target, semantics, facts)
     names = {located.node: located.name for located in find_recurrent(model, carries_state)}
     for node, path in _nodes(model):
         if emitted is not None and emitted != (EMITTED in node.meta):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.errors import OpsetError
 from rnnlower.graph.constants import constant_of
+from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
 from rnnlower.graph.walk import Located, origin
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
@@ -40,15 +41,28 @@ _ARRANGING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "
 _SIZES = {"batch": "batch size", "time": "sequence length"}
 
 
-def natives_of_model(model: ir.Model, target: Target, semantics: Semantics) -> dict[ir.Node, list[Misfit]]:
+def natives_of_model(
+    model: ir.Model, target: Target, semantics: Semantics, facts: Facts
+) -> dict[ir.Node, list[Misfit]]:
     """Return why the target does not run each of the model's recurrent nodes as it is; empty if it does.
 
-    The nodes are judged by the types and sizes that follow from the model's inputs, and nodes of functions at
-    the calls, as in a lowering. The model is not changed.
+    The nodes are judged by the types and sizes that follow from the model's inputs, which are noted on their
+    inputs, and nodes of functions at the calls, as in a lowering.
     """
     found = find_recurrent(model)
-    if not found:
-        return {}
+    pairs = [(located, located) for located in found]
+    if any(located.path.startswith("function:") for located in found):
+        pairs = list(_at_calls(model, found))
+    else:
+        infer_input_types(model, facts)
+    judged: dict[ir.Node, list[Misfit]] = {located.node: [] for located in found}
+    for located, twin in pairs:
+        judged[located.node] += native_misfits(twin, target, semantics)
+    return {node: list(dict.fromkeys(misfits)) for node, misfits in judged.items()}
+
+
+def _at_calls(model: ir.Model, found: Sequence[Located]) -> Iterator[tuple[Located, Located]]:
+    """Yield the nodes with their twins in a copy without functions, one for each call."""
     copy = model.clone()
     for located, twin in zip(found, find_recurrent(copy), strict=True):
         twin.node.meta[_ORIGIN] = located
@@ -56,12 +70,9 @@ def natives_of_model(model: ir.Model, target: Target, semantics: Semantics) -> d
     with contextlib.suppress(OpsetError):
         inline_functions(copy, functions_with(copy, is_recurrent))
     infer_input_types(copy)
-    judged: dict[ir.Node, list[Misfit]] = {located.node: [] for located in found}
     for twin in find_recurrent(copy):
         located = twin.node.meta[_ORIGIN]
-        place = dataclasses.replace(twin, name=located.name, path=located.path)
-        judged[located.node] += native_misfits(place, target, semantics)
-    return {node: list(dict.fromkeys(misfits)) for node, misfits in judged.items()}
+        yield located, dataclasses.replace(twin, name=located.name, path=located.path)
 
 
 def native_misfits(located: Located, target: Target, semantics: Semantics) -> list[Misfit]:
