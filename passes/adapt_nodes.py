@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import MissingOperatorError, OpsetError
@@ -30,6 +29,7 @@ from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource, Scope, names_in
 from rnnlower.graph.splicing import replace_outputs
+from rnnlower.graph.versions import version_at
 from rnnlower.graph.walk import walk
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.lowering.fallbacks import FALLBACKS
@@ -147,15 +147,9 @@ def _attributes(node: ir.Node, opset: int) -> dict[str, Any]:
     given = {name: attribute.value for name, attribute in node.attributes.items()}
     if node.op_type == "Split" and not given.get("split"):
         given["num_outputs"] = len(node.outputs)
-    if node.domain or not onnx.defs.has(node.op_type, opset):
-        return given
-    declared = onnx.defs.get_schema(node.op_type, opset).attributes
-    defaults = {
-        name: onnx.helper.get_attribute_value(each.default_value)
-        for name, each in declared.items()
-        if each.default_value.name
-    }
-    return {k: v.decode() if isinstance(v, bytes) else v for k, v in (defaults | given).items()}
+    version = None if node.domain else version_at(node.op_type, opset)
+    declared = {} if version is None else version.attributes
+    return {name: each.default for name, each in declared.items() if each.default is not None} | given
 
 
 def _takes(

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import inline_functions
 from rnnlower.graph.names import NameSource, names_in
+from rnnlower.graph.versions import Version, version_at
 from rnnlower.graph.walk import default_opset, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import has_node
@@ -167,30 +168,25 @@ def _means_the_same(function: onnx.FunctionProto, written: int, opset: int) -> b
     """Return whether the operators of a body written for one opset mean the same at another."""
     imports = {entry.domain: entry.version for entry in function.opset_import}
     written = imports.get("", written)
-    try:
-        return all(
-            onnx.defs.get_schema(node.op_type, written).since_version
-            == onnx.defs.get_schema(node.op_type, opset).since_version
-            or _only_takes_more_types(node.op_type, written, opset)
-            for node in function.node
-        )
-    except onnx.defs.SchemaError:
+    return all(
+        _is_alike(version_at(node.op_type, written), version_at(node.op_type, opset))
+        for node in function.node
+    )
+
+
+def _is_alike(one: Version | None, other: Version | None) -> bool:
+    """Return whether two versions of an operator exist and have the same attributes and inputs."""
+    if one is None or other is None:
         return False
-
-
-def _only_takes_more_types(op_type: str, one: int, other: int) -> bool:
-    """Return whether two versions of an operator have the same attributes and inputs."""
-    first, second = onnx.defs.get_schema(op_type, one), onnx.defs.get_schema(op_type, other)
-    names = [[each.name for each in schema.inputs] for schema in (first, second)]
-    return set(first.attributes) == set(second.attributes) and names[0] == names[1]
+    names = [[each.name for each in version.inputs] for version in (one, other)]
+    return one.attributes.keys() == other.attributes.keys() and names[0] == names[1]
 
 
 def _give_defaults(node: ir.Node, model: ir.Model, proto: onnx.FunctionProto) -> None:
     """Write out the attributes that the definition reads and the node leaves to their defaults."""
-    schema = onnx.defs.get_schema(node.op_type, default_opset(model))
-    given = {attribute.name for attribute in proto.attribute_proto}
-    for name in (*proto.attribute, *given):
-        declared = schema.attributes.get(name)
-        if name not in node.attributes and declared is not None and declared.default_value.name:
-            attribute = ir.serde.deserialize_attribute(declared.default_value)
-            node.attributes[name] = attribute
+    version = version_at(node.op_type, default_opset(model))
+    declared = {} if version is None else version.attributes
+    for name in (*proto.attribute, *(attribute.name for attribute in proto.attribute_proto)):
+        default = declared[name].default if name in declared else None
+        if name not in node.attributes and default is not None:
+            node.attributes[name] = ir.convenience.convert_attribute(name, default)

@@ -28,7 +28,7 @@ from rnnlower.graph.evaluation import Array
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.initializers import InitializerPool
 from rnnlower.graph.names import NameSource
-from rnnlower.graph.walk import sources, walk
+from rnnlower.graph.walk import reached, sources, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.fold_constants import names_that_stay
 from rnnlower.recurrent.finding import is_recurrent
@@ -118,18 +118,14 @@ class FoldWeightsPass(Pass):
 
 def _needed_by(weight: ir.Value) -> set[ir.Value]:
     """Return the values that compute a weight, and the other outputs of the nodes that do."""
-    found: set[ir.Value] = set()
-    pending = [weight]
-    while pending:
-        value = pending.pop()
-        if value in found:
-            continue
-        found.add(value)
-        if (node := value.producer()) is not None:
-            pending += node.outputs
-            if node.op_type not in ("Shape", "Size"):
-                pending += filter(None, node.inputs)
-    return found
+
+    def following(value: ir.Value) -> list[ir.Value | None]:
+        node = value.producer()
+        if node is None:
+            return []
+        return [*node.outputs, *(() if node.op_type in ("Shape", "Size") else node.inputs)]
+
+    return {*reached([weight], following)}
 
 
 def _closed(needed: dict[ir.Value, set[ir.Value]]) -> dict[ir.Value, set[ir.Value]]:

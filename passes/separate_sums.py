@@ -26,13 +26,13 @@ from collections.abc import Callable, Collection
 import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, names_in
-from rnnlower.graph.walk import walk
+from rnnlower.graph.walk import REARRANGING, reached, walk
 from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import nothing_is_found
 
 _SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
 # Ops that compute nothing, so that a runtime may fuse what stands before and behind them.
-_LAYOUT = ("Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_LAYOUT = REARRANGING | {"Cast", "Concat"}
 
 
 class SeparateSumsPass(Pass):
@@ -77,18 +77,14 @@ class SeparateSumsPass(Pass):
 
 def _is_sum(value: ir.Value | None) -> bool:
     """Return whether a value is a sum, or a sum in another shape or type."""
-    pending, seen = [value], set[ir.Value | None]()
-    while pending:
-        value = pending.pop()
-        node = None if value is None or value in seen else value.producer()
-        seen.add(value)
-        if node is None or node.domain != "":
-            continue
-        if node.op_type in _SUMS:
-            return True
-        if node.op_type in _LAYOUT:
-            pending += node.inputs
-    return False
+
+    def before(node: ir.Node) -> list[ir.Node | None]:
+        is_layout = node.op_type in _LAYOUT and not node.domain
+        return [used.producer() for used in node.inputs if used is not None] if is_layout else []
+
+    node = None if value is None else value.producer()
+    found = [] if node is None else reached([node], before)
+    return any(each.op_type in _SUMS and not each.domain for each in found)
 
 
 def _separate(node: ir.Node, names: NameSource) -> None:

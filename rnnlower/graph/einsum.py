@@ -14,13 +14,11 @@ _Pair = tuple[ir.Value, str]
 class EinsumWriter(Protocol):
     """A writer of the operators that stand in for an Einsum."""
 
-    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value: ...
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value: ...
 
-    def sum(self, value: ir.Value, axes: Sequence[int]) -> ir.Value: ...
-
-    def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value: ...
-
-    def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value: ...
+    def with_axes(
+        self, op_type: str, value: ir.Value, axes: Sequence[int], since: int = 13, **attributes: Any
+    ) -> ir.Value: ...
 
 
 def write_einsum(writer: EinsumWriter, equation: str, operands: Sequence[ir.Value]) -> ir.Value | None:
@@ -52,7 +50,7 @@ def _sum(writer: EinsumWriter, value: ir.Value, term: str, lonely: set[str]) -> 
         return value, term
     axes = [axis for axis, label in enumerate(term) if label in lonely]
     left = "".join(label for label in term if label not in lonely)
-    return writer.sum(value, axes), left
+    return writer.with_axes("ReduceSum", value, axes, keepdims=0), left
 
 
 def _matmul(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair | None:
@@ -67,12 +65,13 @@ def _matmul(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair | No
     b = _ordered(writer, b, second, batch + summed + columns)
     here = len(batch)
     if not rows:
-        a = writer.unsqueeze(a, [here])
+        a = writer.with_axes("Unsqueeze", a, [here])
     if not columns:
-        b = writer.unsqueeze(b, [here + 1])
-    product = writer.emit("MatMul", a, b)
+        b = writer.with_axes("Unsqueeze", b, [here + 1])
+    product = writer.op("MatMul", a, b)
     dropped = [axis for axis, label in ((here, rows), (here + 1, columns)) if not label]
-    return (writer.squeeze(product, dropped) if dropped else product), batch + rows + columns
+    product = writer.with_axes("Squeeze", product, dropped) if dropped else product
+    return product, batch + rows + columns
 
 
 def _product(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair:
@@ -82,16 +81,17 @@ def _product(writer: EinsumWriter, pairs: list[_Pair], result: str) -> _Pair:
     for value, term in pairs:
         ordered = _ordered(writer, value, term, "".join(label for label in labels if label in term))
         missing = [axis for axis, label in enumerate(labels) if label not in term]
-        aligned.append(writer.unsqueeze(ordered, missing) if missing else ordered)
+        aligned.append(writer.with_axes("Unsqueeze", ordered, missing) if missing else ordered)
     total = aligned[0]
     for value in aligned[1:]:
-        total = writer.emit("Mul", total, value)
+        total = writer.op("Mul", total, value)
     if summed:
-        total = writer.sum(total, range(len(result), len(labels)))
+        axes = [*range(len(result), len(labels))]
+        total = writer.with_axes("ReduceSum", total, axes, keepdims=0)
     return total, result
 
 
 def _ordered(writer: EinsumWriter, value: ir.Value, labels: str, wanted: str) -> ir.Value:
     if labels == wanted:
         return value
-    return writer.emit("Transpose", value, perm=[labels.index(label) for label in wanted])
+    return writer.op("Transpose", value, perm=[labels.index(label) for label in wanted])

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import onnx_ir as ir
+
+T = TypeVar("T")
+
+REARRANGING = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
+"""Operators that keep all elements, at most in another order or shape."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,20 +177,26 @@ def _is_fixed_source(value: ir.Value) -> bool:
     return not any(node.op_type in _RANDOM for node in (producer, *inner))
 
 
+def reached(start: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> list[T]:
+    """Return what is there at the start, and what follows it step by step, each once."""
+    found = dict.fromkeys(start)
+    pending = list(found)
+    for each in pending:
+        for other in following(each):
+            if other is not None and other not in found:
+                found[other] = None
+                pending.append(other)
+    return pending
+
+
 def sources(value: ir.Value) -> set[ir.Value]:
     """Return the values that a value depends on, including itself, in its own and in outer graphs."""
-    seen: set[ir.Value] = set()
-    pending = [value]
-    while pending:
-        this = pending.pop()
-        if this in seen:
-            continue
-        seen.add(this)
-        producer = this.producer()
-        if producer is not None:
-            pending += [used for used in producer.inputs if used is not None]
-            pending += captured(producer)
-    return seen
+    return {*reached([value], lambda this: read_by(this.producer()))}
+
+
+def read_by(node: ir.Node | None) -> list[ir.Value | None]:
+    """Return the values that a node reads, those in its bodies and branches included."""
+    return [] if node is None else [*node.inputs, *captured(node)]
 
 
 def captured(node: ir.Node) -> set[ir.Value]:

@@ -97,7 +97,7 @@ class Step(View):
         root.register_initializer(value)
         return value
 
-    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Add a node with one output next to the node, and return its output."""
         given = {name: value for name, value in attributes.items() if value is not None}
         node = ir.node(op_type, list(inputs), given)
@@ -126,7 +126,7 @@ class Step(View):
         value = self.add_initializer(self.session.fresh(f"{name}_value"), _shared(tensor))
         self.session.types.alias(value, old)
         if old.is_graph_output():
-            self.replace(self.emit("Identity", value))
+            self.replace(self.op("Identity", value))
             return
         for user, position in list(old.uses()):
             user.replace_input_with(position, value)
@@ -177,34 +177,37 @@ class Step(View):
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Add a Cast; `to` is a name below opset 6."""
-        return self.emit("Cast", value, to=dtype.name if self.opset < 6 else int(dtype))
+        return self.op("Cast", value, to=dtype.name if self.opset < 6 else int(dtype))
 
     def reshape(self, value: ir.Value, shape: ir.Value | Sequence[int]) -> ir.Value:
         """Add a Reshape; below opset 5 the shape is an attribute, and constant."""
         if isinstance(shape, ir.Value):
-            return self.emit("Reshape", value, shape)
+            return self.op("Reshape", value, shape)
         if self.opset < 5:
-            return self.emit("Reshape", value, shape=list(shape))
-        return self.emit("Reshape", value, self.const(list(shape)))
+            return self.op("Reshape", value, shape=list(shape))
+        return self.op("Reshape", value, self.const(list(shape)))
 
     def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Add a Squeeze; the axes are an attribute below opset 13."""
-        return self._with_axes("Squeeze", value, axes)
+        return self.with_axes("Squeeze", value, axes)
 
     def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Add an Unsqueeze; the axes are an attribute below opset 13."""
-        return self._with_axes("Unsqueeze", value, axes)
+        return self.with_axes("Unsqueeze", value, axes)
 
     def slice(self, value: ir.Value, start: int, end: int, axis: int = 0) -> ir.Value:
         """Add a Slice of one axis; everything is an attribute below opset 10."""
         if self.opset < 10:
-            return self.emit("Slice", value, starts=[start], ends=[end], axes=[axis])
-        return self.emit("Slice", value, self.const([start]), self.const([end]), self.const([axis]))
+            return self.op("Slice", value, starts=[start], ends=[end], axes=[axis])
+        return self.op("Slice", value, self.const([start]), self.const([end]), self.const([axis]))
 
-    def _with_axes(self, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        if self.opset < 13:
-            return self.emit(op_type, value, axes=list(axes))
-        return self.emit(op_type, value, self.const(list(axes)))
+    def with_axes(
+        self, op_type: str, value: ir.Value, axes: Sequence[int], since: int = 13, **attributes: Any
+    ) -> ir.Value:
+        """Add an operator whose axes are an input since an opset, and an attribute before."""
+        if self.opset < since:
+            return self.op(op_type, value, axes=list(axes), **attributes)
+        return self.op(op_type, value, self.const(list(axes)), **attributes)
 
     def _base(self) -> str:
         outputs = [value.name for value in self.node.outputs if value.name]
@@ -279,7 +282,7 @@ class Step(View):
     def _take_over(self, old: ir.Value, new: ir.Value, users: Sequence[Any]) -> ir.Node:
         heir = new.producer()
         if heir is None or heir not in self.emitted or new.name == old.name:
-            new = self.emit("Identity", new)
+            new = self.op("Identity", new)
             heir = self.emitted[-1]
         name = old.name
         self.session.types.alias(new, old)

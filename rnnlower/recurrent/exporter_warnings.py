@@ -11,13 +11,12 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
-from rnnlower.graph.walk import Located, walk_all
+from rnnlower.graph.walk import REARRANGING, Located, reached, walk_all
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.recurrent.parsing import parse_recurrent
 
 _RECURRENT_NAME = re.compile(r"LSTM|GRU|RNN|Lstm|Gru|Rnn|(^|_)(lstm|gru|rnn)(_|$)")
-_MOVES = frozenset(["Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,16 +211,12 @@ def _readers(node: ResolvedNode, name: str) -> list[ir.Node]:
 
 def _behind(node: ResolvedNode, name: str) -> list[ir.Node]:
     """List the readers of an output, also through nodes that only move its elements."""
-    found: list[ir.Node] = []
-    pending = _readers(node, name)
-    while pending:
-        reader = pending.pop()
-        if reader in found:
-            continue
-        found.append(reader)
-        if reader.op_type in _MOVES:
-            pending += [use.node for out in reader.outputs for use in out.uses()]
-    return found
+
+    def behind(reader: ir.Node) -> list[ir.Node | None]:
+        outputs = reader.outputs if reader.op_type in REARRANGING else ()
+        return [use.node for out in outputs for use in out.uses()]
+
+    return reached(_readers(node, name), behind)
 
 
 _CHECKS: tuple[Callable[[ir.Model, Located, ResolvedNode], Iterator[Suspicion]], ...] = (

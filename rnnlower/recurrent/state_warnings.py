@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.walk import Located, captured, subgraphs_of, walk, walk_all
+from rnnlower.graph.walk import Located, captured, reached, read_by, subgraphs_of, walk, walk_all
 from rnnlower.recurrent.exporter_warnings import Suspicion
 from rnnlower.recurrent.finding import find_recurrent
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -120,17 +120,10 @@ def _gets_state(node: ir.Node) -> bool:
 
 def _holds_data(value: ir.Value | None) -> bool:
     """Return whether the content of a graph or body input reaches the value, and not only its shape."""
-    seen: set[ir.Value] = set()
-    pending = [] if value is None else [value]
-    while pending:
-        this = pending.pop()
+
+    def following(this: ir.Value) -> list[ir.Value | None]:
         producer = this.producer()
-        if this in seen or constant_of(this) is not None:
-            continue
-        seen.add(this)
-        if producer is None:
-            return True
-        if producer.op_type not in _SHAPE_READERS:
-            pending += [each for each in producer.inputs if each is not None]
-            pending += captured(producer)
-    return False
+        return [] if producer is None or producer.op_type in _SHAPE_READERS else read_by(producer)
+
+    found = [] if value is None else reached([value], following)
+    return any(each.producer() is None and constant_of(each) is None for each in found)

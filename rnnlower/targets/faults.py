@@ -7,10 +7,10 @@ import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 from msgspec import inspect
 
+from rnnlower.graph.versions import history
 from rnnlower.recurrent.operators import ATTRIBUTE_TYPES
 from rnnlower.targets.format import Claim, TargetFile
 from rnnlower.targets.target import Target
@@ -137,7 +137,7 @@ def contradictions(target: Target) -> Iterator[str]:
     for index, limit in enumerate(target.limits):
         where, types = f"limits[{index}]", dict[str, ir.AttributeType]()
         for op_type in limit.ops:
-            types |= _attributes_of_ops().get(op_type, {})
+            types |= _attributes_of(op_type)
         for name in limit.written:
             if name not in types:
                 yield f"{where}.written names {name!r}, which is unknown" + _nearest(name, types)
@@ -158,14 +158,10 @@ def _faults_of_attributes(
                 yield f"{where}.{name} has {value!r}; the attribute is of type {types[name].name}"
 
 
-@functools.cache
-def _attributes_of_ops() -> dict[str, dict[str, ir.AttributeType]]:
-    """Return the attributes of each operator, of all its versions."""
-    found: dict[str, dict[str, ir.AttributeType]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain == "":
-            found.setdefault(schema.name, {}).update(
-                (name, ir.AttributeType[str(attribute.type).rpartition(".")[2]])
-                for name, attribute in schema.attributes.items()
-            )
-    return found
+def _attributes_of(op_type: str) -> dict[str, ir.AttributeType]:
+    """Return the attributes of an operator, of all its versions."""
+    return {
+        name: ir.AttributeType(attribute.type)
+        for version in history(op_type)
+        for name, attribute in version.attributes.items()
+    }

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.open_sizes import is_open, open_sizes
-from rnnlower.graph.walk import default_opset, walk
+from rnnlower.graph.versions import version_at
+from rnnlower.graph.walk import default_opset, walk_all
 from rnnlower.lowering.replacing import EMITTED
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.recurrent.node import Semantics, check_semantics
@@ -49,7 +49,7 @@ def find_misfits(
     facts = facts or Facts(model)
     natives = {} if emitted else natives_of_model(model, target, semantics, facts)
     names = {located.node: located.name for located in find_recurrent(model, carries_state)}
-    for node, path in _nodes(model):
+    for node, path in walk_all(model):
         if emitted is not None and emitted != (EMITTED in node.meta):
             continue
         name = (
@@ -131,13 +131,6 @@ def _of_inputs(model: ir.Model, target: Target) -> list[Misfit]:
     ]
 
 
-def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
-    """Yield every node with its path."""
-    yield from walk(model.graph)
-    for function in model.functions.values():
-        yield from walk(function, f"function:{function.domain}::{function.name}")
-
-
 def _op_name(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
@@ -215,17 +208,16 @@ def _beyond(limit: Limit, node: ir.Node, opset: int, facts: Facts | None = None)
 
 
 def _has_attribute(op_type: str, name: str, opset: int) -> bool:
-    return onnx.defs.has(op_type, opset) and name in onnx.defs.get_schema(op_type, opset).attributes
+    version = version_at(op_type, opset)
+    return version is not None and name in version.attributes
 
 
 def _of_another_version(op_type: str, opset: int, allowed: Sequence[int]) -> Iterator[str]:
-    try:
-        version = onnx.defs.get_schema(op_type, opset).since_version
-    except onnx.defs.SchemaError:
+    version = version_at(op_type, opset)
+    if version is None:
         yield f"{op_type} does not exist at opset {opset}"
-        return
-    if version not in allowed:
-        yield f"{op_type}-{version} is not one of version {', '.join(map(str, allowed))}"
+    elif version.since not in allowed:
+        yield f"{version} is not one of version {', '.join(map(str, allowed))}"
 
 
 def _plain(value: Any) -> Any:

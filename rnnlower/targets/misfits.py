@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.dependence import decided_by
 from rnnlower.graph.open_sizes import open_sizes
+from rnnlower.graph.versions import version_at
 from rnnlower.recurrent.state_operators import is_state_operator
 from rnnlower.targets.format import CONTROL_FLOW, Claim, Limit
 from rnnlower.targets.reading import find_target, target_names
@@ -112,10 +112,9 @@ def _settled(model: ir.Model, node: ir.Node, indices: Sequence[int]) -> str:
 def _opset_of(node: ir.Node, target: Target, limit: Limit) -> str:
     """Return the last opset of the target at which the operator has a supported version."""
     first, last = target.opset.range
-    for opset in range(last, first - 1, -1) if limit.versions is not None else ():
-        if not onnx.defs.has(node.op_type, opset):
-            continue
-        if onnx.defs.get_schema(node.op_type, opset).since_version in (limit.versions or ()):
+    for opset in range(last, first - 1, -1):
+        version = version_at(node.op_type, opset)
+        if version is not None and version.since in (limit.versions or ()):
             return wording.call("convert", opset=opset)
     return ""
 

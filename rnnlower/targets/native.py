@@ -14,7 +14,7 @@ from rnnlower.errors import OpsetError
 from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.inlining import functions_with, inline_functions
-from rnnlower.graph.walk import Located, origin
+from rnnlower.graph.walk import REARRANGING, Located, origin
 from rnnlower.recurrent.finding import find_recurrent, is_recurrent
 from rnnlower.recurrent.node import ResolvedNode, Semantics
 from rnnlower.recurrent.operators import INPUT_NAMES, OUTPUT_NAMES
@@ -37,7 +37,7 @@ _VERDICTS = {
 }
 
 
-_ARRANGING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_ARRANGING = REARRANGING | {"Cast"}
 _SIZES = {"batch": "batch size", "time": "sequence length"}
 
 

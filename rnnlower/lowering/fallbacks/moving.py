@@ -158,24 +158,7 @@ def _box(indices: np.ndarray, shape: Sequence[int]) -> list[tuple[int, int]] | N
 
 
 def _einsum(e: Emitter, *operands: ir.Value, equation: str) -> ir.Value | None:
-    return write_einsum(_EinsumWriter(e), equation, operands)
-
-
-class _EinsumWriter:
-    """An `Emitter` as `write_einsum` needs it."""
-
-    def __init__(self, e: Emitter) -> None:
-        self.emit = e.op
-        self._e = e
-
-    def sum(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self._e.with_axes("ReduceSum", value, axes, keepdims=0)
-
-    def squeeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self._e.with_axes("Squeeze", value, axes)
-
-    def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self._e.with_axes("Unsqueeze", value, axes)
+    return write_einsum(e, equation, operands)
 
 
 SHAPING: Mapping[str, Sequence[Form]] = {

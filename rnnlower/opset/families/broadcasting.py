@@ -43,10 +43,10 @@ def align(step: Step, a: ir.Value, b: ir.Value, axis: int) -> ir.Value:
 
 def _align_at_run_time(step: Step, a: ir.Value, b: ir.Value, end: int) -> ir.Value:
     # rank(a) - end ones: the tail of a's shape from `end` on, turned into ones.
-    shape = step.emit("Shape", a)
-    ones = step.emit("Add", step.emit("Mul", shape, step.const(0)), step.const(1))
+    shape = step.op("Shape", a)
+    ones = step.op("Add", step.op("Mul", shape, step.const(0)), step.const(1))
     tail = step.slice(ones, end, TO_THE_END)
-    return step.reshape(b, step.emit("Concat", step.emit("Shape", b), tail, axis=0))
+    return step.reshape(b, step.op("Concat", step.op("Shape", b), tail, axis=0))
 
 
 def say_broadcast(step: Step) -> None:
@@ -162,9 +162,9 @@ def only_equal_shapes(step: Step) -> None:
         step.refuse("its inputs are not known to have one shape")
     total = first
     for each in rest:
-        total = step.emit("Add", total, each)
+        total = step.op("Add", total, each)
     if step.node.op_type == "Mean":
-        total = step.emit("Div", total, step.const(1 + len(rest), step.known_dtype(first)))
+        total = step.op("Div", total, step.const(1 + len(rest), step.known_dtype(first)))
     step.replace(total)
 
 

@@ -33,7 +33,7 @@ def cast_6_down(step: Step) -> None:
 def cast_like_down(step: Step) -> None:
     """A Cast to the type of the other tensor, if that type is known."""
     dtype = step.known_dtype(step.x(1))
-    step.replace(step.emit("Cast", step.x(0), to=int(dtype)))
+    step.replace(step.op("Cast", step.x(0), to=int(dtype)))
 
 
 def one_value(step: Step) -> None:

@@ -22,13 +22,13 @@ def expand_down(step: Step) -> None:
     if missing > 0:
         x = step.unsqueeze(x, range(missing))
     elif missing < 0:
-        shape = step.emit("Concat", step.const([1] * -missing), shape, axis=0)
+        shape = step.op("Concat", step.const([1] * -missing), shape, axis=0)
     if rank == missing == 0:
-        step.replace(step.emit("Identity", x))
+        step.replace(step.op("Identity", x))
         return
-    single = step.cast(step.emit("Equal", step.emit("Shape", x), step.const([1])), ir.DataType.INT64)
-    extra = step.emit("Mul", single, step.emit("Sub", shape, step.const([1])))
-    step.replace(step.emit("Tile", x, step.emit("Add", extra, step.const([1]))))
+    single = step.cast(step.op("Equal", step.op("Shape", x), step.const([1])), ir.DataType.INT64)
+    extra = step.op("Mul", single, step.op("Sub", shape, step.const([1])))
+    step.replace(step.op("Tile", x, step.op("Add", extra, step.const([1]))))
 
 
 def where_down(step: Step) -> None:
@@ -37,12 +37,12 @@ def where_down(step: Step) -> None:
     dtype = step.known_dtype(a)
     step.opset = 8
     if dtype == ir.DataType.BOOL:
-        first = step.emit("And", condition, a)
-        step.replace(step.emit("Or", first, step.emit("And", step.emit("Not", condition), b)))
+        first = step.op("And", condition, a)
+        step.replace(step.op("Or", first, step.op("And", step.op("Not", condition), b)))
     elif dtype in WHOLE:
         chosen = step.cast(condition, dtype)
-        other = step.cast(step.emit("Not", condition), dtype)
-        step.replace(step.emit("Add", step.emit("Mul", chosen, a), step.emit("Mul", other, b)))
+        other = step.cast(step.op("Not", condition), dtype)
+        step.replace(step.op("Add", step.op("Mul", chosen, a), step.op("Mul", other, b)))
     else:
         step.refuse(f"there is no other way to choose between tensors of {dtype.name.lower()}")
 
@@ -54,12 +54,12 @@ def mod_down(step: Step) -> None:
     if dtype not in WHOLE or step.attr("fmod"):
         step.refuse("only the remainder of int32 and int64 tensors, with fmod=0, can be composed")
     step.opset = 9
-    remainder = step.emit("Sub", a, step.emit("Mul", step.emit("Div", a, b), b))
+    remainder = step.op("Sub", a, step.op("Mul", step.op("Div", a, b), b))
     zero = step.const(0, dtype)
-    unlike = step.emit("Xor", step.emit("Less", remainder, zero), step.emit("Less", b, zero))
-    whole = step.emit("Equal", remainder, zero)
-    move = step.emit("And", unlike, step.emit("Not", whole))
-    step.replace(step.emit("Where", move, step.emit("Add", remainder, b), remainder))
+    unlike = step.op("Xor", step.op("Less", remainder, zero), step.op("Less", b, zero))
+    whole = step.op("Equal", remainder, zero)
+    move = step.op("And", unlike, step.op("Not", whole))
+    step.replace(step.op("Where", move, step.op("Add", remainder, b), remainder))
 
 
 def trilu_down(step: Step) -> None:
@@ -67,15 +67,15 @@ def trilu_down(step: Step) -> None:
     x, k = step.x(0), step.input(1)
     dtype = step.known_dtype(x)
     step.opset = 13
-    shape = step.emit("Shape", x)
+    shape = step.op("Shape", x)
     numbers = []
     for place in (-2, -1):
-        size = step.emit("Gather", shape, step.const(place), axis=0)
-        numbers.append(step.emit("Range", step.const(0), size, step.const(1)))
-    offset = step.emit("Sub", numbers[1], step.unsqueeze(numbers[0], [1]))
+        size = step.op("Gather", shape, step.const(place), axis=0)
+        numbers.append(step.op("Range", step.const(0), size, step.const(1)))
+    offset = step.op("Sub", numbers[1], step.unsqueeze(numbers[0], [1]))
     diagonal = step.const(0) if k is None else step.reshape(k, [])
-    outside = step.emit("Less" if step.attr("upper") else "Greater", offset, diagonal)
-    step.replace(step.emit("Where", outside, step.const(0, dtype), x))
+    outside = step.op("Less" if step.attr("upper") else "Greater", offset, diagonal)
+    step.replace(step.op("Where", outside, step.const(0, dtype), x))
 
 
 def depth_to_space_down(step: Step) -> None:
@@ -83,14 +83,14 @@ def depth_to_space_down(step: Step) -> None:
     if step.attr("mode") == "DCR":
         return
     x, block = step.x(), step.attr("blocksize")
-    shape = step.emit("Shape", x)
+    shape = step.op("Shape", x)
     batch, channels, height, width = (step.slice(shape, axis, axis + 1) for axis in range(4))
     size = step.const([block])
-    depth = step.emit("Div", channels, step.const([block * block]))
-    six = step.reshape(x, step.emit("Concat", batch, depth, size, size, height, width, axis=0))
-    turned = step.emit("Transpose", six, perm=[0, 1, 4, 2, 5, 3])
-    sides = (step.emit("Mul", height, size), step.emit("Mul", width, size))
-    step.replace(step.reshape(turned, step.emit("Concat", batch, depth, *sides, axis=0)))
+    depth = step.op("Div", channels, step.const([block * block]))
+    six = step.reshape(x, step.op("Concat", batch, depth, size, size, height, width, axis=0))
+    turned = step.op("Transpose", six, perm=[0, 1, 4, 2, 5, 3])
+    sides = (step.op("Mul", height, size), step.op("Mul", width, size))
+    step.replace(step.reshape(turned, step.op("Concat", batch, depth, *sides, axis=0)))
 
 
 def thresholded_relu_down(step: Step) -> None:
@@ -98,8 +98,8 @@ def thresholded_relu_down(step: Step) -> None:
     x = step.x()
     dtype = step.known_dtype(x)
     step.opset = 9
-    above = step.emit("Greater", x, step.const(step.attr("alpha"), dtype))
-    step.replace(step.emit("Where", above, x, step.const(0, dtype)))
+    above = step.op("Greater", x, step.const(step.attr("alpha"), dtype))
+    step.replace(step.op("Where", above, x, step.const(0, dtype)))
 
 
 def dequantize_down(step: Step) -> None:
@@ -123,8 +123,8 @@ def _dequantize(step: Step, axes: Sequence[int]) -> None:
     dtype = step.known_dtype(scale)
     shifted = step.cast(x, dtype)
     if zero_point is not None:
-        shifted = step.emit("Sub", shifted, _spread(step, step.cast(zero_point, dtype), axes))
-    step.replace(step.emit("Mul", shifted, _spread(step, scale, axes)))
+        shifted = step.op("Sub", shifted, _spread(step, step.cast(zero_point, dtype), axes))
+    step.replace(step.op("Mul", shifted, _spread(step, scale, axes)))
 
 
 def _spread(step: Step, value: ir.Value, axes: Sequence[int]) -> ir.Value:

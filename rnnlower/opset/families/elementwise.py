@@ -52,9 +52,9 @@ def clip_11_down(step: Step) -> None:
         return
     x = step.x()
     if low is not None:
-        x = step.emit("Max", x, low)
+        x = step.op("Max", x, low)
     if high is not None:
-        x = step.emit("Min", x, high)
+        x = step.op("Min", x, high)
     step.replace(x)
 
 
@@ -87,8 +87,8 @@ def extremes_down(step: Step) -> None:
 
 
 def _chosen(step: Step, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    keep = step.emit("Less" if op_type == "Min" else "Greater", a, b)
-    return step.emit("Where", keep, a, b)
+    keep = step.op("Less" if op_type == "Min" else "Greater", a, b)
+    return step.op("Where", keep, a, b)
 
 
 def pow_12_down(step: Step) -> None:
@@ -107,9 +107,9 @@ def equal_11_down(step: Step) -> None:
     if dtype in EXACT_IN_DOUBLE - {ir.DataType.INT32, ir.DataType.UINT32}:
         step.set_inputs(step.cast(a, ir.DataType.INT32), step.cast(b, ir.DataType.INT32))
     elif dtype in FLOATS:
-        differs = step.emit("Or", step.emit("Less", a, b), step.emit("Greater", a, b))
-        missing = step.emit("Or", step.emit("IsNaN", a), step.emit("IsNaN", b))
-        step.replace(step.emit("Not", step.emit("Or", differs, missing)))
+        differs = step.op("Or", step.op("Less", a, b), step.op("Greater", a, b))
+        missing = step.op("Or", step.op("IsNaN", a), step.op("IsNaN", b))
+        step.replace(step.op("Not", step.op("Or", differs, missing)))
 
 
 def compare_9_down(step: Step) -> None:
@@ -130,14 +130,14 @@ def _compared_by_halves(step: Step) -> ir.Value:
     size = step.const(2**32)
     halves = []
     for value in (step.x(0), step.x(1)):
-        high = step.emit("Div", value, size)
-        low = step.emit("Sub", value, step.emit("Mul", high, size))
+        high = step.op("Div", value, size)
+        low = step.op("Sub", value, step.op("Mul", high, size))
         halves.append((high, step.cast(high, ir.DataType.DOUBLE), step.cast(low, ir.DataType.DOUBLE)))
     (a, a_high, a_low), (b, b_high, b_low) = halves
     op_type = step.node.op_type
-    decided = step.emit(op_type, a_high, b_high)
-    tied = step.emit("And", step.emit("Equal", a, b), step.emit(op_type, a_low, b_low))
-    return step.emit("Or", decided, tied)
+    decided = step.op(op_type, a_high, b_high)
+    tied = step.op("And", step.op("Equal", a, b), step.op(op_type, a_low, b_low))
+    return step.op("Or", decided, tied)
 
 
 def erf_of_integers_up(step: Step) -> None:

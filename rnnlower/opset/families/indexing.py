@@ -27,38 +27,40 @@ def scatter_down(step: Step) -> None:
 
 
 def _rename(step: Step, op_type: str) -> None:
-    step.replace(step.emit(op_type, step.x(0), step.x(1), step.x(2), axis=step.attr("axis")))
+    step.replace(step.op(op_type, step.x(0), step.x(1), step.x(2), axis=step.attr("axis")))
+
+
+def _may_be_negative(step: Step, indices: ir.Value) -> bool:
+    known = step.array(indices)
+    if known is not None:
+        return bool((known < 0).any())
+    dtype = step.known_dtype(indices)
+    return dtype.is_signed() or not dtype.is_integer()
 
 
 def one_hot_up(step: Step) -> None:
     """OneHot-9 ignores a negative index, OneHot-11 counts it from the back."""
     indices = step.x(0)
-    known = step.array(indices)
-    if known is not None and not bool((known < 0).any()):
+    if not _may_be_negative(step, indices):
         return
     dtype = step.known_dtype(indices)
-    if dtype.is_integer() and not dtype.is_signed():
-        return
     zero = step.const(0, dtype)
     depth = step.cast(step.reshape(step.x(1), []), dtype)
-    step.set_input(0, step.emit("Where", step.emit("Less", indices, zero), depth, indices))
+    step.set_input(0, step.op("Where", step.op("Less", indices, zero), depth, indices))
 
 
 def one_hot_down(step: Step) -> None:
     """OneHot-9 has no negative indices: they are converted before the node."""
     indices = step.x(0)
-    known = step.array(indices)
-    if known is not None and not bool((known < 0).any()):
+    if not _may_be_negative(step, indices):
         return
     dtype = step.known_dtype(indices)
-    if dtype.is_integer() and not dtype.is_signed():
-        return
     depth = step.cast(step.reshape(step.x(1), []), dtype)
     zero = step.const(0, dtype)
-    counted = step.emit("Add", indices, depth)
+    counted = step.op("Add", indices, depth)
     # An index that is still negative matches nothing; runtimes know this of an index that is too large.
-    hit = step.emit("Where", step.emit("Less", counted, zero), depth, counted)
-    step.set_input(0, step.emit("Where", step.emit("Less", indices, zero), hit, indices))
+    hit = step.op("Where", step.op("Less", counted, zero), depth, counted)
+    step.set_input(0, step.op("Where", step.op("Less", indices, zero), hit, indices))
 
 
 def gather_down(step: Step) -> None:
@@ -74,11 +76,11 @@ def gather_down(step: Step) -> None:
     if isinstance(size, int):
         step.set_input(1, step.const(np.where(known < 0, known + size, known), ir.DataType.INT64))
         return
-    sizes = step.emit("Shape", step.x(0))
-    count = step.emit("Gather", sizes, step.const(positive_axis(step, axis)), axis=0)
+    sizes = step.op("Shape", step.x(0))
+    count = step.op("Gather", sizes, step.const(positive_axis(step, axis)), axis=0)
     away = step.const(np.where(known < 0, 1, 0), ir.DataType.INT64)
     indices = step.const(known, ir.DataType.INT64)
-    step.set_input(1, step.emit("Add", indices, step.emit("Mul", away, count)))
+    step.set_input(1, step.op("Add", indices, step.op("Mul", away, count)))
 
 
 ROWS = (

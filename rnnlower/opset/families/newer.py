@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_ir as ir
 
 from rnnlower.graph.einsum import write_einsum
@@ -101,7 +99,7 @@ def attention_25_down(step: Step) -> None:
 def get_element_down(step: Step) -> None:
     """OptionalGetElement of a value that is not optional is the value itself."""
     if not _optional(step, step.x()):
-        step.replace(step.emit("Identity", step.x()))
+        step.replace(step.op("Identity", step.x()))
 
 
 def has_element_down(step: Step) -> None:
@@ -123,20 +121,10 @@ def einsum_down(step: Step) -> None:
     step.opset = 11
     equation = str(step.attr("equation"))
     operands = [value for value in step.node.inputs if value is not None]
-    result = write_einsum(_EinsumWriter(step), equation, operands)
+    result = write_einsum(step, equation, operands)
     if result is None:
         step.refuse(f"equation {equation!r}: an ellipsis, or an index twice in one operand, is not supported")
     step.replace(result)
-
-
-class _EinsumWriter:
-    """A `Step` as `write_einsum` needs it."""
-
-    def __init__(self, step: Step) -> None:
-        self.emit, self.squeeze, self.unsqueeze = step.emit, step.squeeze, step.unsqueeze
-
-    def sum(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        return self.emit("ReduceSum", value, axes=list(axes), keepdims=0)
 
 
 ROWS = (

@@ -38,9 +38,9 @@ def batch_norm_9_up(step: Step) -> None:
     if spatial:
         return
     x = step.x()
-    shape = step.emit("Shape", x)
-    parameter_shape = step.emit("Shape", step.x(1))
-    step.set_input(0, step.emit("Flatten", x, axis=1))
+    shape = step.op("Shape", x)
+    parameter_shape = step.op("Shape", step.x(1))
+    step.set_input(0, step.op("Flatten", x, axis=1))
     for position in range(1, 5):
         step.set_input(position, step.reshape(step.x(position), [-1]))
     step.wrap_output(0, lambda y: step.reshape(y, shape))
@@ -55,9 +55,9 @@ def batch_norm_14_up(step: Step) -> None:
     if step.used(3) or step.used(4):
         x = step.x()
         axes = [axis for axis in range(step.known_rank(x)) if axis != 1]
-        mean = step.emit("ReduceMean", x, axes=axes, keepdims=1)
-        away = step.emit("Sub", x, mean)
-        var = step.emit("ReduceMean", step.emit("Mul", away, away), axes=axes, keepdims=0)
+        mean = step.op("ReduceMean", x, axes=axes, keepdims=1)
+        away = step.op("Sub", x, mean)
+        var = step.op("ReduceMean", step.op("Mul", away, away), axes=axes, keepdims=0)
         step.replace_output(3, step.squeeze(mean, axes))
         step.replace_output(4, var)
     step.drop_outputs(3 if trains else 1)
@@ -141,12 +141,12 @@ def group_norm_21_up(step: Step) -> None:
     """scale and bias per group became per channel; the precision is an attribute."""
     x, groups = step.x(), step.attr("num_groups")
     step.set("stash_type", int(step.known_dtype(x)))
-    channels = step.emit("Shape", x, start=1, end=2)
-    each = step.emit("Div", channels, step.const([groups]))
-    shape = step.emit("Concat", step.const([groups]), each, axis=0)
+    channels = step.op("Shape", x, start=1, end=2)
+    each = step.op("Div", channels, step.const([groups]))
+    shape = step.op("Concat", step.const([groups]), each, axis=0)
     for position in (1, 2):
         column = step.unsqueeze(step.x(position), [1])
-        step.set_input(position, step.reshape(step.emit("Expand", column, shape), [-1]))
+        step.set_input(position, step.reshape(step.op("Expand", column, shape), [-1]))
 
 
 def spell_out_axes(step: Step) -> None:

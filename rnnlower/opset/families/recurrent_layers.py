@@ -66,14 +66,14 @@ def batch_second(step: Step) -> None:
     for position in (0, *STATE_INPUTS[op_type]):
         value = step.input(position)
         if value is not None:
-            step.set_input(position, step.emit("Transpose", value, perm=SWAP))
+            step.set_input(position, step.op("Transpose", value, perm=SWAP))
     step.wrap_output(0, lambda y: _transposed(step, y, Y_TO_BATCH_FIRST))
     for position in STATE_OUTPUTS[op_type]:
         step.wrap_output(position, lambda state: _transposed(step, state, SWAP))
 
 
 def _transposed(step: Step, value: ir.Value, perm: tuple[int, ...]) -> ir.Value:
-    return step.emit("Transpose", value, perm=perm)
+    return step.op("Transpose", value, perm=perm)
 
 
 ROWS = (

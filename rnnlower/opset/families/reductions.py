@@ -34,9 +34,9 @@ def axes_down(step: Step) -> None:
 def _elementwise(step: Step) -> None:
     op_type, x = step.node.op_type, step.x()
     if op_type == "ReduceSumSquare":
-        step.replace(step.emit("Mul", x, x))
+        step.replace(step.op("Mul", x, x))
     else:
-        step.replace(step.emit(WITHOUT_AXES.get(op_type, "Identity"), x))
+        step.replace(step.op(WITHOUT_AXES.get(op_type, "Identity"), x))
 
 
 def of_booleans(step: Step) -> None:
@@ -44,7 +44,7 @@ def of_booleans(step: Step) -> None:
     if step.dtype(step.x()) == ir.DataType.BOOL:
         zero = step.const(0, ir.DataType.INT32)
         step.set_input(0, step.cast(step.x(), ir.DataType.INT32))
-        step.wrap_output(0, lambda y: step.emit("Greater", y, zero), raw_dtype=ir.DataType.INT32)
+        step.wrap_output(0, lambda y: step.op("Greater", y, zero), raw_dtype=ir.DataType.INT32)
 
 
 def not_of_integers(step: Step) -> None:

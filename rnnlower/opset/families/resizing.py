@@ -58,7 +58,7 @@ def upsample_9_down(step: Step) -> None:
 
 def upsample_10_up(step: Step) -> None:
     """Upsample ended with 9: Resize does the same."""
-    y = step.emit("Resize", step.x(0), step.x(1), mode=step.attr("mode"))
+    y = step.op("Resize", step.x(0), step.x(1), mode=step.attr("mode"))
     producer = y.producer()
     assert producer is not None
     producer.meta[GROWS] = True
@@ -71,7 +71,7 @@ def resize_10_born_down(step: Step) -> None:
     if scales is None or bool((scales < 1).any()):
         step.refuse("its scales are not known to be at least 1, as Upsample requires")
     step.opset = 9
-    step.replace(step.emit("Upsample", step.x(0), step.x(1), mode=step.attr("mode")))
+    step.replace(step.op("Upsample", step.x(0), step.x(1), mode=step.attr("mode")))
 
 
 def resize_11_up(step: Step) -> None:
@@ -91,7 +91,7 @@ def resize_11_up(step: Step) -> None:
         one = step.const([1.0], ir.DataType.FLOAT)
         grow, shrink = _parted(step, scales, known, one)
         modes = {"coordinate_transformation_mode": ASYMMETRIC, "nearest_mode": "floor", "mode": "nearest"}
-        step.set_inputs(step.emit("Resize", x, roi, grow, **modes), roi, shrink)
+        step.set_inputs(step.op("Resize", x, roi, grow, **modes), roi, shrink)
         step.set("nearest_mode", "ceil")
 
 
@@ -103,7 +103,7 @@ def _parted(
             step.const(np.maximum(known, 1), ir.DataType.FLOAT),
             step.const(np.minimum(known, 1), ir.DataType.FLOAT),
         )
-    return step.emit("Max", scales, one), step.emit("Min", scales, one)
+    return step.op("Max", scales, one), step.op("Min", scales, one)
 
 
 def resize_11_down(step: Step) -> None:

@@ -117,10 +117,10 @@ def split_18_down(step: Step) -> None:
 
 
 def _part_sizes(step: Step, axis: int, count: int) -> ir.Value:
-    size = step.emit("Gather", step.emit("Shape", step.x()), step.const([axis]), axis=0)
-    part = step.emit("Div", step.emit("Add", size, step.const([count - 1])), step.const([count]))
-    last = step.emit("Sub", size, step.emit("Mul", part, step.const([count - 1])))
-    return step.emit("Concat", *[part] * (count - 1), last, axis=0)
+    size = step.op("Gather", step.op("Shape", step.x()), step.const([axis]), axis=0)
+    part = step.op("Div", step.op("Add", size, step.const([count - 1])), step.const([count]))
+    last = step.op("Sub", size, step.op("Mul", part, step.const([count - 1])))
+    return step.op("Concat", *[part] * (count - 1), last, axis=0)
 
 
 def slice_up(step: Step) -> None:
@@ -172,19 +172,19 @@ def tile_up(step: Step) -> None:
     rank = step.rank(x)
     if rank is not None:
         place = step.cast(step.reshape(axis, [1]), ir.DataType.INT64)
-        hit = step.emit("Equal", step.const(range(rank)), place, broadcast=1)
-        extra = step.emit("Sub", tiles, step.const([1]))
-        chosen = step.emit("Mul", step.cast(hit, ir.DataType.INT64), extra, broadcast=1)
-        step.set_inputs(x, step.emit("Add", chosen, step.const([1]), broadcast=1))
+        hit = step.op("Equal", step.const(range(rank)), place, broadcast=1)
+        extra = step.op("Sub", tiles, step.const([1]))
+        chosen = step.op("Mul", step.cast(hit, ir.DataType.INT64), extra, broadcast=1)
+        step.set_inputs(x, step.op("Add", chosen, step.const([1]), broadcast=1))
         return
     if known is None or known[0] < 0:
         step.refuse("neither the rank of its input nor its axis is known", "declare the shape in value_info")
-    shape = step.emit("Shape", x)
-    zeros = step.emit("Mul", shape, step.const([0]), broadcast=1)
-    ones = step.emit("Add", zeros, step.const([1]), broadcast=1)
+    shape = step.op("Shape", x)
+    zeros = step.op("Mul", shape, step.const([0]), broadcast=1)
+    ones = step.op("Add", zeros, step.const([1]), broadcast=1)
     head = step.slice(ones, 0, known[0])
     tail = step.slice(ones, known[0] + 1, 2**31 - 1)
-    step.set_inputs(x, step.emit("Concat", head, tiles, tail, axis=0))
+    step.set_inputs(x, step.op("Concat", head, tiles, tail, axis=0))
 
 
 def tile_down(step: Step) -> None:
@@ -196,7 +196,7 @@ def tile_down(step: Step) -> None:
     dtype = step.known_dtype(x)
     for axis, count in enumerate(repeats):
         if count != 1:
-            x = step.emit("Tile", x, step.const(count, dtype), step.const(axis, dtype))
+            x = step.op("Tile", x, step.const(count, dtype), step.const(axis, dtype))
     step.replace(x)
 
 
@@ -261,9 +261,9 @@ def _all_pads(step: Step, axes: Sequence[int], rank: int) -> ir.Value:
             full[position] = pad
         return step.const(full)
     # pads[i] goes to positions[i]: gather from the pads with a zero appended.
-    source = step.emit("Concat", step.x(1), step.const([0]), axis=0)
+    source = step.op("Concat", step.x(1), step.const([0]), axis=0)
     order = [positions.index(place) if place in positions else 2 * count for place in range(2 * rank)]
-    return step.emit("Gather", source, step.const(order), axis=0)
+    return step.op("Gather", source, step.const(order), axis=0)
 
 
 def shape_down(step: Step) -> None:
@@ -302,8 +302,8 @@ def top_k_11_down(step: Step) -> None:
     if not largest:
         if step.dtype(step.x()) not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
             step.refuse("TopK-10 only selects the largest values, and these cannot be negated")
-        step.set_input(0, step.emit("Neg", step.x()))
-        step.wrap_output(0, lambda values: step.emit("Neg", values))
+        step.set_input(0, step.op("Neg", step.x()))
+        step.wrap_output(0, lambda values: step.op("Neg", values))
 
 
 def constant_of_shape_down(step: Step) -> None:
@@ -311,7 +311,7 @@ def constant_of_shape_down(step: Step) -> None:
     value = step.attr("value")
     tensor = ir.tensor([0.0], ir.DataType.FLOAT) if value is None else value
     scalar = step.const(tensor.numpy().reshape(()), tensor.dtype)
-    step.replace(step.emit("Expand", scalar, step.x()))
+    step.replace(step.op("Expand", scalar, step.x()))
 
 
 ROWS = (

@@ -13,9 +13,9 @@ def one_dimension_up(step: Step) -> None:
     if axis == -1 or (rank is not None and axis == rank - 1):
         step.set("axis", -1)
         return
-    step.set_input(0, step.emit("Flatten", x, axis=axis))
+    step.set_input(0, step.op("Flatten", x, axis=axis))
     step.set("axis", -1)
-    shape = step.emit("Shape", x)
+    shape = step.op("Shape", x)
     step.wrap_output(0, lambda y: step.reshape(y, shape))
 
 
@@ -32,8 +32,8 @@ def one_dimension_down(step: Step) -> None:
     if axis == rank - 1:
         return
     order = [*range(axis), rank - 1, *range(axis + 1, rank - 1), axis]
-    step.set_input(0, step.emit("Transpose", x, perm=order))
-    step.wrap_output(0, lambda y: step.emit("Transpose", y, perm=order))
+    step.set_input(0, step.op("Transpose", x, perm=order))
+    step.wrap_output(0, lambda y: step.op("Transpose", y, perm=order))
 
 
 ROWS = (
