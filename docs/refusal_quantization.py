@@ -55,6 +55,23 @@ QUANTIZATION = [
     Case("a recording of something else", CALIBRATE.replace("good.npz", "name.npz")),
     Case("a recording with too few axes", CALIBRATE.replace("good.npz", "rank.npz")),
     Case("a recording of another type", CALIBRATE.replace("good.npz", "integers.npz")),
+    Case("a recording that is not finite", CALIBRATE.replace("good", "nan")),
+    Case("a folder that does not exist", CALIBRATE.replace("out.npz", "there/out.npz")),
+    Case(
+        "a state that overflows",
+        f"{CALIBRATE} --ranges r.json",
+        model=text(
+            17,
+            "float[2, 1, 3] X",
+            """
+                of_w = Constant <value_ints = [1, 2, 3]> ()
+                of_r = Constant <value_ints = [1, 2, 2]> ()
+                W = ConstantOfShape <value = float[1] {1e38}> (of_w)
+                R = ConstantOfShape <value = float[1] {1e38}> (of_r)
+                Y = RNN <hidden_size = 2, activations = ["Relu"]> (X, W, R)
+            """,
+        ),
+    ),
     Case("a recording of another size", CALIBRATE.replace("good.npz", "shape.npz")),
     Case("stacks of different heights", CALIBRATE.replace("good", "stacks"), lens(TensorProto.INT32)),
     Case("an empty stack", CALIBRATE.replace("good", "empty")),

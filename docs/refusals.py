@@ -192,6 +192,7 @@ def _write_inputs(folder: pathlib.Path) -> None:
     sets["with_states"] = {"X": np.stack([X] * 4)} | {
         f"cell_{letter}_in": np.zeros((4, 1, 1, 2), np.float32) for letter in "hc"
     }
+    sets["nan"] = {"X": np.full((2, 1, 3), np.nan, np.float32)}
     for name, arrays in sets.items():
         np.savez(folder / f"{name}.npz", **arrays)
     with (folder / "plain.npz").open("wb") as file:

@@ -181,6 +181,7 @@ def _save(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def _file(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield a path whose file takes the place of `path` at the end, whole or not at all."""
+    _check_parent(path)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         part = pathlib.Path(folder) / path.name
         yield part
@@ -194,6 +195,7 @@ def _folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
     Raises:
         OptionError: There is something at this path.
     """
+    _check_parent(path)
     if path.exists():
         raise OptionError(f"{path} exists; give a folder that does not")
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -203,3 +205,8 @@ def _folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
         os.replace(folder, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_parent(path: pathlib.Path) -> None:
+    if not path.parent.is_dir():
+        raise OptionError(f"{path}: there is no folder {path.parent}")

@@ -118,12 +118,21 @@ def observed_values(model: ir.Model, feeds: Iterable[Feeds]) -> Iterator[tuple[R
 
 
 def find_ranges(model: ir.Model, feeds: Iterable[Feeds]) -> Ranges:
-    """Return the range of each role, pooled over all steps of all calls."""
+    """Return the range of each role, pooled over all steps of all calls.
+
+    Raises:
+        UnsupportedModelError: A value is NaN or infinite.
+    """
     ranges: Ranges = {}
     for role, values in observed_values(model, feeds):
+        if not np.isfinite(values).all():
+            raise UnsupportedModelError(
+                f"{role.name!r} of node {role.node!r} is NaN or infinite on a recording, and has no range",
+                remedy="leave out that recording, or correct the model",
+            )
         if values.size:
             found = Range(float(np.min(values)), float(np.max(values)))
-            ranges[role] = found.joined(ranges[role]) if role in ranges else found
+            ranges[role] = found.joined(ranges.get(role, found))
     return ranges
 
 

@@ -166,10 +166,10 @@ class _Data:
     @classmethod
     def read(cls, model: onnx.ModelProto, options: QuantizeOptions) -> _Data:
         given, inputs, verify = list_of(options.calibration), options.inputs, options.verify
-        ranges = None
-        first = given[0] if given else None
-        if not isinstance(first, Mapping | None) and pathlib.Path(first).suffix == ".json":
-            ranges, given = read_ranges(pathlib.Path(first)), given[1:]
+        files = [None if isinstance(each, Mapping) else pathlib.Path(each) for each in given]
+        of_ranges = [file for file in files if file is not None and file.suffix == ".json"]
+        ranges = read_ranges(of_ranges) if of_ranges else None
+        given = [each for each, file in zip(given, files, strict=True) if file not in of_ranges]
         other = None if inputs is None else Recordings(model, [inputs])
         if ranges is not None and not given:
             if other is None and verify:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Iterable
 
 from rnnlower.errors import OptionError
 from rnnlower.quantizing.observing import Range, Ranges, Role
@@ -24,21 +25,21 @@ def ranges_to_json(ranges: Ranges) -> str:
     return json.dumps({"ranges": entries}, indent=1) + "\n"
 
 
-def read_ranges(path: pathlib.Path) -> Ranges:
-    """Read the file.
+def read_ranges(paths: Iterable[pathlib.Path]) -> Ranges:
+    """Read files, and pool what they say of a role.
 
     Raises:
-        OptionError: It is not such a file.
+        OptionError: One is not such a file.
     """
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["ranges"]
-        return {
-            Role(entry["node"], entry["direction"], entry["role"]): Range(
-                float(entry["min"]), float(entry["max"])
-            )
-            for entry in entries
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise OptionError(
-            f"{path} is no file of ranges ({error!r}); `rnnlower calibrate --ranges` writes one"
-        ) from error
+    ranges: Ranges = {}
+    for path in paths:
+        try:
+            for entry in json.loads(path.read_text(encoding="utf-8"))["ranges"]:
+                role = Role(entry["node"], entry["direction"], entry["role"])
+                found = Range(float(entry["min"]), float(entry["max"]))
+                ranges[role] = found.joined(ranges.get(role, found))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OptionError(
+                f"{path} is no file of ranges ({error!r}); `rnnlower calibrate --ranges` writes one"
+            ) from error
+    return ranges

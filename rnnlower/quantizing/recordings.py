@@ -66,7 +66,7 @@ class Recordings:
         """Run a sequence, call by call, with the states carried."""
         states: Feeds = {}
         for chunk in self._chunks(sequence):
-            feeds = {**self._start(), **states, **chunk}
+            feeds = {**self._start(chunk), **states, **chunk}
             try:
                 outputs = session.run(feeds)
             except (EngineError, RunError) as error:
@@ -94,14 +94,22 @@ class Recordings:
                 for name, array in sequence.items()
             }
 
-    def _start(self) -> Feeds:
-        """Return the states of the first call."""
+    def _start(self, given: Feeds) -> Feeds:
+        """Return the states of the first call, with as many rows as its inputs have."""
         if self.stream is None:
             return {}
-        return {
-            name: _start_value(self._inputs[name], self.stream.start.get(name, 0))
-            for name in self.states.values()
+        dims = {name: self._inputs[name].type.tensor_type.shape.dim for name in self._inputs}
+        rows = {
+            dim.dim_param: size
+            for name, array in given.items()
+            for dim, size in zip(dims[name], array.shape, strict=True)
         }
+        feeds = {}
+        for name in self.states.values():
+            shape = [dim.dim_value or rows.get(dim.dim_param, 1) for dim in dims[name]]
+            kind = tensor_dtype_to_np_dtype(self._inputs[name].type.tensor_type.elem_type)
+            feeds[name] = np.full(shape, self.stream.start.get(name, 0), kind)
+        return feeds
 
     def _sequences(self, given: Given) -> list[Feeds]:
         label = "the recording" if isinstance(given, Mapping) else str(given)
@@ -126,6 +134,12 @@ class Recordings:
             wanted = tensor_dtype_to_np_dtype(tensor.elem_type)
             if array.dtype != wanted and array.dtype.kind != np.dtype(wanted).kind:
                 raise OptionError(f"{label}: {name!r} is {array.dtype}; the input takes {wanted}")
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                place = [int(index) for index in np.argwhere(~np.isfinite(array))[0]]
+                raise OptionError(
+                    f"{label}: {name!r} holds {array[tuple(place)]} at {place}",
+                    remedy="leave out recordings with NaN or infinity, which have no range",
+                )
             arrays[name] = array.astype(wanted, copy=False)
         stacks = {count for count in counts.values() if count is not None}
         if len(stacks) > 1:
@@ -186,11 +200,3 @@ def _read(path: pathlib.Path) -> Feeds:
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{path} is no .npz file: {error}") from error
-
-
-def _start_value(value: onnx.ValueInfoProto, start: Any) -> Array:
-    """Return the first value of a state; a symbolic size is that of one row."""
-    tensor = value.type.tensor_type
-    shape = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim]
-    array = np.asarray(start, dtype=tensor_dtype_to_np_dtype(tensor.elem_type))
-    return np.ascontiguousarray(np.broadcast_to(array, shape))

@@ -140,3 +140,42 @@ def test_a_model_without_recurrence_is_refused() -> None:
     del source.graph.initializer[:]
     with pytest.raises(UnsupportedModelError, match="no LSTM, GRU or RNN node"):
         rnnlower.calibrate(source, {"X": recordings(1, 3)})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_recordings_that_are_not_finite(bad: float) -> None:
+    data = recordings(4, 10)
+    data[2, 3, 0, 1] = bad
+    with pytest.raises(OptionError, match=rf"'X' holds {bad} at \[2, 3, 0, 1\]"):
+        rnnlower.calibrate(LongMemory("GRU", 8).build(), {"X": data})
+
+
+def test_states_have_the_rows_of_the_recording() -> None:
+    source = LongMemory("LSTM", 8).build()
+    source.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "N"
+    source.graph.output[0].type.tensor_type.shape.dim[2].dim_param = "N"
+    data = np.concatenate([recordings(2, 10, seed) for seed in range(3)], 2)
+    calls = rnnlower.calibrate(rnnlower.stream(source, chunk=1), {"X": data}).calls
+    assert len(calls) == 20
+    assert calls[0]["first_h_in"].shape == (1, 3, 8)
+
+
+def test_files_of_ranges_and_recordings_in_any_order(tmp_path: Path) -> None:
+    source, data = LongMemory("GRU", 8).build(), {"X": recordings(4, 10)}
+    for name, part in (("a", data["X"][:2]), ("b", data["X"][2:])):
+        rnnlower.calibrate(source, {"X": part}, ranges=True).save_ranges(tmp_path / f"{name}.json")
+    given = [tmp_path / "a.json", data, tmp_path / "b.json"]
+    of_all = rnnlower.calibrate(source, data, ranges=True)
+    of_all.save_ranges(tmp_path / "all.json")
+    first, second = (
+        rnnlower.quantize.with_report(source, calibration=each)[1].scales
+        for each in (given, [tmp_path / "all.json", data])
+    )
+    assert first == second
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    found = rnnlower.calibrate(LongMemory("GRU", 8).build(), {"X": recordings(2, 5)}, ranges=True)
+    for write in (found.save, found.save_ranges):
+        with pytest.raises(OptionError, match="there is no folder"):
+            write(tmp_path / "nothing" / "out")

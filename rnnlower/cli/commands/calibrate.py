@@ -8,6 +8,7 @@ import pathlib
 from rnnlower.cli.options import Showing, command
 from rnnlower.cli.running import emit_result, say
 from rnnlower.passes.options import CalibrateOptions
+from rnnlower.wording import counted
 
 
 @command("report", "verbose")
@@ -53,4 +54,7 @@ def calibrate(
                 "ranges": None if ranges is None else str(ranges),
             }
         )
-    say(f"rnnlower: wrote {output} ({calls:,} calls of {sequences:,} recordings)", quiet or json_)
+    say(
+        f"rnnlower: wrote {output} ({counted(calls, 'call')} of {counted(sequences, 'recording')})",
+        quiet or json_,
+    )

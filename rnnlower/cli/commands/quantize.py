@@ -18,6 +18,7 @@ from rnnlower.cli.running import (
 from rnnlower.cli.values import check_external_data
 from rnnlower.errors import OptionError, VerificationError
 from rnnlower.passes.options import QuantizeOptions
+from rnnlower.wording import counted
 
 if TYPE_CHECKING:
     from rnnlower.quantizing.quantize import QuantizeReport
@@ -98,6 +99,6 @@ def _print(report: QuantizeReport, verbose: bool) -> None:
             table.add_row(output.name, f"{output.sqnr:.1f}", quarters, f"{output.sqnr_default:.1f}", there)
         write(table)
     write(
-        f"{len(report.scales)} scales, {report.strategy}: calibrated on {report.calibrated} recordings, "
-        f"measured on {report.measured} others"
+        f"{len(report.scales)} scales, {report.strategy}: calibrated on "
+        f"{counted(report.calibrated, 'recording')}, measured on {report.measured} not among them"
     )
