@@ -9,17 +9,17 @@ opset 18; AveragePool up to 6 and RoiAlign up to 15; at every opset the :mod:`.c
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
 
-Add an operator by adding a row to :data:`OLD_OPS`: from opset, up to opset, class.
+Add an operator as a function with `_computes`, or as a row of :data:`OLD_OPS`: first and last opset, class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
-from onnx.defs import OpSchema, get_schema
+from onnx.defs import get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_7
@@ -29,11 +29,29 @@ from rnnlower.engines.reference.activations import Array
 from rnnlower.engines.reference.convolutions import Conv, ConvTranspose
 from rnnlower.errors import UnsupportedModelError
 
+Compute = Callable[..., tuple[Any, ...]]
 
-class _OldOp(OpRun):  # type: ignore[misc,unused-ignore]
-    """An operator whose attribute defaults come from the schema of ``version``."""
+OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {}
 
-    op_schema: ClassVar[OpSchema | None]
+
+def find_old_op(op_type: str, version: int) -> type[OpRun] | None:
+    """Return the class for ``op_type`` at opset ``version``, or ``None`` if onnx's own is correct."""
+    row = OLD_OPS.get(op_type)
+    return row[2] if row and row[0] <= version <= row[1] else None
+
+
+def _computes(op_type: str, first: int, last: int, schema: int | None = None) -> Callable[[Compute], Compute]:
+    """Make a function compute an operator from one opset to another.
+
+    The defaults of its attributes are those of the version ``schema``.
+    """
+
+    def decorate(run: Compute) -> Compute:
+        op_schema = None if schema is None else get_schema(op_type, schema, "")
+        OLD_OPS[op_type] = first, last, type(op_type, (OpRun,), {"op_schema": op_schema, "_run": run})
+        return run
+
+    return decorate
 
 
 def _align(a: Array, b: Array, axis: int | None) -> Array:
@@ -44,13 +62,12 @@ def _align(a: Array, b: Array, axis: int | None) -> Array:
     return b.reshape(b.shape + (1,) * (a.ndim - axis - b.ndim))
 
 
-class _Binary(_OldOp):
-    function: ClassVar[Callable[[Array, Array], Array]]
-
-    def _run(self, a: Array, b: Array, **attributes: Any) -> tuple[Array]:
+def _binary(function: Callable[[Array, Array], Array]) -> Compute:
+    def run(op: OpRun, a: Array, b: Array, **attributes: Any) -> tuple[Array]:
         aligned = _align(a, b, attributes.get("axis")) if attributes.get("broadcast") else b
-        result: Array = type(self).function(a, aligned)
-        return (result,)
+        return (function(a, aligned),)
+
+    return run
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -63,60 +80,175 @@ def _power(a: Array, b: Array) -> Array:
     return np.power(a, b).astype(a.dtype, copy=False)
 
 
-class _Gemm(_OldOp):
-    op_schema = get_schema("Gemm", 6, "")
-
-    def _run(self, A: Array, B: Array, C: Array, **attributes: Any) -> tuple[Array]:
-        A = A.T if attributes["transA"] else A
-        B = B.T if attributes["transB"] else B
-        return ((attributes["alpha"] * (A @ B) + attributes["beta"] * C).astype(A.dtype),)
-
-
-class _PRelu(_OldOp):
-    op_schema = get_schema("PRelu", 6, "")
-
-    def _run(self, x: Array, slope: Array, **attributes: Any) -> tuple[Array]:
-        # One slope for all channels, or one per channel (axis 1).
-        if slope.size != 1 and x.ndim > 1:
-            slope = slope.reshape((-1,) + (1,) * (x.ndim - 2))
-        return (np.where(x > 0, x, x * slope).astype(x.dtype),)
+_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": _divide,
+    "Pow": _power,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Xor": np.logical_xor,
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "Less": np.less,
+}
+for _name, _function in _BINARY.items():
+    _computes(_name, 1, 6)(_binary(_function))
 
 
-class _Cast(_OldOp):
-    op_schema = get_schema("Cast", 1, "")
-
-    def _run(self, x: Array, to: str | int, **attributes: Any) -> tuple[Array]:
-        # Some exporters write version 6's number instead of version 1's name.
-        name = to.upper() if isinstance(to, str) else TensorProto.DataType.Name(to)
-        if name not in TensorProto.DataType.keys():  # noqa: SIM118 (an enum wrapper, no mapping)
-            raise UnsupportedModelError(f"Cast node {self.onnx_node.name!r}: unknown type {to!r}")
-        return (x.astype(tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))),)
+@_computes("Gemm", 1, 6, schema=6)
+def _gemm(op: OpRun, A: Array, B: Array, C: Array, **attributes: Any) -> tuple[Array]:
+    A = A.T if attributes["transA"] else A
+    B = B.T if attributes["transB"] else B
+    return ((attributes["alpha"] * (A @ B) + attributes["beta"] * C).astype(A.dtype),)
 
 
-class _Clip(_OldOp):
-    op_schema = get_schema("Clip", 1, "")
-
-    def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
-        low, high = attributes.get("min"), attributes.get("max")
-        return (x if low is high is None else np.clip(x, low, high).astype(x.dtype),)
-
-
-class _Concat(_OldOp):
-    op_schema = get_schema("Concat", 1, "")
-
-    def _run(self, *inputs: Array, axis: int | None = None) -> tuple[Array]:
-        return (np.concatenate(inputs, axis=1 if axis is None else axis),)
+@_computes("PRelu", 1, 6, schema=6)
+def _prelu(op: OpRun, x: Array, slope: Array, **attributes: Any) -> tuple[Array]:
+    # One slope for all channels, or one per channel (axis 1).
+    if slope.size != 1 and x.ndim > 1:
+        slope = slope.reshape((-1,) + (1,) * (x.ndim - 2))
+    return (np.where(x > 0, x, x * slope).astype(x.dtype),)
 
 
-class _Reshape(_OldOp):
-    op_schema = get_schema("Reshape", 1, "")
+@_computes("Cast", 1, 5, schema=1)
+def _cast(op: OpRun, x: Array, to: str | int, **attributes: Any) -> tuple[Array]:
+    # Some exporters write version 6's number instead of version 1's name.
+    name = to.upper() if isinstance(to, str) else TensorProto.DataType.Name(to)
+    if name not in TensorProto.DataType.keys():  # noqa: SIM118 (an enum wrapper, no mapping)
+        raise UnsupportedModelError(f"Cast node {op.onnx_node.name!r}: unknown type {to!r}")
+    return (x.astype(tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))),)
 
-    def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
-        shape = attributes.get("shape") or []
-        return (x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)]),)
+
+@_computes("Clip", 1, 5, schema=1)
+def _clip(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
+    low, high = attributes.get("min"), attributes.get("max")
+    return (x if low is high is None else np.clip(x, low, high).astype(x.dtype),)
 
 
-class _Split(_OldOp):
+@_computes("Concat", 1, 3, schema=1)
+def _concat(op: OpRun, *inputs: Array, axis: int | None = None) -> tuple[Array]:
+    return (np.concatenate(inputs, axis=1 if axis is None else axis),)
+
+
+@_computes("Reshape", 1, 4, schema=1)
+def _reshape(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
+    shape = attributes.get("shape") or []
+    return (x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)]),)
+
+
+@_computes("Tile", 1, 5, schema=1)
+def _tile(op: OpRun, x: Array, tiles: Array, axis: Array | None = None) -> tuple[Array]:
+    if axis is None:
+        # Version 6's form, which some exporters write at older opsets.
+        return (np.tile(x, tiles),)
+    repeats = [1] * x.ndim
+    repeats[int(axis.item())] = int(tiles.item())
+    return (np.tile(x, repeats),)
+
+
+@_computes("Dropout", 1, 6, schema=1)
+def _dropout(op: OpRun, x: Array, **attributes: Any) -> tuple[Array, Array]:
+    if attributes.get("is_test"):
+        return x, np.ones_like(x)
+    ratio = float(attributes["ratio"])
+    mask = np.random.default_rng(0).random(x.shape) >= ratio
+    return (x * mask / (1 - ratio)).astype(x.dtype), mask.astype(x.dtype)
+
+
+@_computes("Selu", 1, 5, schema=1)
+def _selu(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
+    negative = attributes["alpha"] * np.expm1(np.minimum(x, 0))
+    return ((np.where(x > 0, x, negative) * attributes["gamma"]).astype(x.dtype),)
+
+
+@_computes("Upsample", 1, 8)
+def _upsample(op: OpRun, x: Array, **attributes: Any) -> tuple[Array]:
+    height, width = attributes.get("height_scale"), attributes.get("width_scale")
+    scales = attributes.get("scales") or [1.0] * (x.ndim - 2) + [height, width]
+    if attributes.get("mode", "nearest") != "nearest" or any(s != int(s) for s in scales):
+        raise UnsupportedModelError(
+            f"Upsample node {op.onnx_node.name!r}: only nearest with whole factors is evaluated"
+        )
+    for axis, scale in enumerate(scales):
+        x = np.repeat(x, int(scale), axis=axis)
+    return (x,)
+
+
+def _over_matrix(function: Callable[[Array], Array]) -> Compute:
+    """Return an operator that flattens its input to two dimensions at an axis."""
+
+    def run(op: OpRun, x: Array, axis: int = 1) -> tuple[Array]:
+        rows = int(np.prod(x.shape[: axis + x.ndim if axis < 0 else axis], dtype=int))
+        return (x if x.size == 0 else function(x.reshape(rows, -1)).reshape(x.shape),)
+
+    return run
+
+
+def _softmax(x: Array) -> Array:
+    exponential = np.exp(x - x.max(axis=1, keepdims=True))
+    exponential /= exponential.sum(axis=1, keepdims=True)
+    return np.asarray(exponential)
+
+
+def _log_softmax(x: Array) -> Array:
+    shifted = x - x.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return np.asarray(shifted)
+
+
+def _hardmax(x: Array) -> Array:
+    result = np.zeros_like(x)
+    result[np.arange(x.shape[0]), x.argmax(axis=1)] = 1
+    return result
+
+
+for _name, _of_rows in (("Softmax", _softmax), ("LogSoftmax", _log_softmax), ("Hardmax", _hardmax)):
+    _computes(_name, 1, 12, schema=1)(_over_matrix(_of_rows))
+
+
+@_computes("BatchNormalization", 1, 13)
+def _batch_normalization(
+    op: OpRun, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **attributes: Any
+) -> tuple[Array, ...]:
+    epsilon = attributes.get("epsilon", np.float32(1e-5))
+    momentum = attributes.get("momentum", np.float32(0.9))
+    spatial = attributes.get("spatial", 1)
+    # Up to opset 6 is_test decides, with default 0; from 7 to 13 the number of outputs.
+    by_attribute = op.run_params["opsets"].get("", 1) < 7
+    training = not attributes.get("is_test", 0) if by_attribute else len(op.onnx_node.output) > 1
+    axes = tuple(a for a in range(x.ndim) if a == 0 or (spatial and a != 1))
+    used_mean, used_var = (x.mean(axis=axes), x.var(axis=axes)) if training else (mean, var)
+
+    def spread(values: Array) -> Array:
+        return values.reshape(values.shape + (1,) * (x.ndim - 2)) if spatial else values
+
+    normal = (x - spread(used_mean)) / np.sqrt(spread(used_var) + epsilon)
+    y = (spread(scale) * normal + spread(bias)).astype(x.dtype)
+    running = [
+        (old * momentum + new * (1 - momentum)).astype(x.dtype)
+        for old, new in ((mean, used_mean), (var, used_var))
+    ]
+    return (y, *running, used_mean.astype(x.dtype), used_var.astype(x.dtype))
+
+
+@_computes("DequantizeLinear", 10, 18, schema=13)
+def _dequantize_linear(
+    op: OpRun, x: Array, scale: Array, zero_point: Array | None = None, axis: int = 1, **attributes: Any
+) -> tuple[Array]:
+    def spread(values: Array) -> Array:
+        # One value for the whole tensor, or one per slice along the axis.
+        shape = [-1 if a == axis % x.ndim else 1 for a in range(x.ndim)]
+        return values.reshape(shape if values.size > 1 else ())
+
+    shifted = x.astype(np.float32)
+    if zero_point is not None:
+        shifted = shifted - spread(zero_point.astype(np.float32))
+    return (np.asarray(shifted * spread(scale)).astype(scale.dtype),)
+
+
+class _Split(OpRun):  # type: ignore[misc,unused-ignore]
     op_schema = get_schema("Split", 1, "")
 
     def _run(self, x: Array, split: Any = None, axis: int | None = None) -> tuple[Array, ...]:
@@ -131,129 +263,6 @@ class _Split(_OldOp):
             self.attributes_names_ = self.attributes_names_ - {"split"}
         outputs: tuple[Any, ...] = super().run(*args, **kwargs)  # type: ignore[no-untyped-call]
         return outputs
-
-
-class _Tile(_OldOp):
-    op_schema = get_schema("Tile", 1, "")
-
-    def _run(self, x: Array, tiles: Array, axis: Array | None = None) -> tuple[Array]:
-        if axis is None:
-            # Version 6's form, which some exporters write at older opsets.
-            return (np.tile(x, tiles),)
-        repeats = [1] * x.ndim
-        repeats[int(axis.item())] = int(tiles.item())
-        return (np.tile(x, repeats),)
-
-
-class _Dropout(_OldOp):
-    op_schema = get_schema("Dropout", 1, "")
-
-    def _run(self, x: Array, **attributes: Any) -> tuple[Array, Array]:
-        if attributes.get("is_test"):
-            return x, np.ones_like(x)
-        ratio = float(attributes["ratio"])
-        mask = np.random.default_rng(0).random(x.shape) >= ratio
-        return (x * mask / (1 - ratio)).astype(x.dtype), mask.astype(x.dtype)
-
-
-class _Selu(_OldOp):
-    op_schema = get_schema("Selu", 1, "")
-
-    def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
-        negative = attributes["alpha"] * np.expm1(np.minimum(x, 0))
-        return ((np.where(x > 0, x, negative) * attributes["gamma"]).astype(x.dtype),)
-
-
-class _Upsample(_OldOp):
-    op_schema = None
-
-    def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
-        height, width = attributes.get("height_scale"), attributes.get("width_scale")
-        scales = attributes.get("scales") or [1.0] * (x.ndim - 2) + [height, width]
-        if attributes.get("mode", "nearest") != "nearest" or any(s != int(s) for s in scales):
-            raise UnsupportedModelError(
-                f"Upsample node {self.onnx_node.name!r}: only nearest with whole factors is evaluated"
-            )
-        for axis, scale in enumerate(scales):
-            x = np.repeat(x, int(scale), axis=axis)
-        return (x,)
-
-
-def _as_matrix(x: Array, axis: int) -> Array:
-    axis += x.ndim if axis < 0 else 0
-    return x.reshape(int(np.prod(x.shape[:axis], dtype=int)), -1)
-
-
-def _softmax(x: Array) -> Any:
-    exponential = np.exp(x - x.max(axis=1, keepdims=True))
-    exponential /= exponential.sum(axis=1, keepdims=True)
-    return exponential
-
-
-def _log_softmax(x: Array) -> Any:
-    shifted = x - x.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return shifted
-
-
-def _hardmax(x: Array) -> Array:
-    result = np.zeros_like(x)
-    result[np.arange(x.shape[0]), x.argmax(axis=1)] = 1
-    return result
-
-
-class _OverMatrix(_OldOp):
-    op_schema = get_schema("Softmax", 1, "")
-    function: ClassVar[Callable[[Array], Any]]
-
-    def _run(self, x: Array, axis: int = 1) -> tuple[Array]:
-        if x.size == 0:
-            return (x,)
-        return (type(self).function(_as_matrix(x, axis)).reshape(x.shape),)
-
-
-class _BatchNormalization(_OldOp):
-    op_schema = None
-
-    def _run(
-        self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **attributes: Any
-    ) -> tuple[Array, ...]:
-        epsilon = attributes.get("epsilon", np.float32(1e-5))
-        momentum = attributes.get("momentum", np.float32(0.9))
-        spatial = attributes.get("spatial", 1)
-        # Up to opset 6 is_test decides, with default 0; from 7 to 13 the number of outputs.
-        by_attribute = self.run_params["opsets"].get("", 1) < 7
-        training = not attributes.get("is_test", 0) if by_attribute else len(self.onnx_node.output) > 1
-        axes = tuple(a for a in range(x.ndim) if a == 0 or (spatial and a != 1))
-        used_mean, used_var = (x.mean(axis=axes), x.var(axis=axes)) if training else (mean, var)
-
-        def spread(values: Array) -> Array:
-            return values.reshape(values.shape + (1,) * (x.ndim - 2)) if spatial else values
-
-        normal = (x - spread(used_mean)) / np.sqrt(spread(used_var) + epsilon)
-        y = (spread(scale) * normal + spread(bias)).astype(x.dtype)
-        running = [
-            (old * momentum + new * (1 - momentum)).astype(x.dtype)
-            for old, new in ((mean, used_mean), (var, used_var))
-        ]
-        return (y, *running, used_mean.astype(x.dtype), used_var.astype(x.dtype))
-
-
-class _DequantizeLinear(_OldOp):
-    op_schema = get_schema("DequantizeLinear", 13, "")
-
-    def _run(
-        self, x: Array, scale: Array, zero_point: Array | None = None, axis: int = 1, **attributes: Any
-    ) -> tuple[Array]:
-        def spread(values: Array) -> Array:
-            # One value for the whole tensor, or one per slice along the axis.
-            shape = [-1 if a == axis % x.ndim else 1 for a in range(x.ndim)]
-            return values.reshape(shape if values.size > 1 else ())
-
-        shifted = x.astype(np.float32)
-        if zero_point is not None:
-            shifted = shifted - spread(zero_point.astype(np.float32))
-        return (np.asarray(shifted * spread(scale)).astype(scale.dtype),)
 
 
 class _AveragePool(AveragePool_7):
@@ -274,49 +283,10 @@ class _RoiAlign(RoiAlign):
         return result
 
 
-def _of(base: type[_OldOp], function: Callable[..., Any]) -> type[_OldOp]:
-    attributes: dict[str, Any] = {"function": staticmethod(function)}
-    if base is _Binary:
-        attributes["op_schema"] = None
-    return type(base.__name__, (base,), attributes)
-
-
-OLD_OPS: dict[str, tuple[int, int, type[OpRun]]] = {
-    "Add": (1, 6, _of(_Binary, np.add)),
-    "Sub": (1, 6, _of(_Binary, np.subtract)),
-    "Mul": (1, 6, _of(_Binary, np.multiply)),
-    "Div": (1, 6, _of(_Binary, _divide)),
-    "Pow": (1, 6, _of(_Binary, _power)),
-    "And": (1, 6, _of(_Binary, np.logical_and)),
-    "Or": (1, 6, _of(_Binary, np.logical_or)),
-    "Xor": (1, 6, _of(_Binary, np.logical_xor)),
-    "Equal": (1, 6, _of(_Binary, np.equal)),
-    "Greater": (1, 6, _of(_Binary, np.greater)),
-    "Less": (1, 6, _of(_Binary, np.less)),
-    "Gemm": (1, 6, _Gemm),
-    "PRelu": (1, 6, _PRelu),
-    "Cast": (1, 5, _Cast),
-    "Clip": (1, 5, _Clip),
-    "Concat": (1, 3, _Concat),
-    "Reshape": (1, 4, _Reshape),
+OLD_OPS |= {
     "Split": (1, 1, _Split),
-    "Tile": (1, 5, _Tile),
-    "Dropout": (1, 6, _Dropout),
-    "Selu": (1, 5, _Selu),
-    "Upsample": (1, 8, _Upsample),
-    "Softmax": (1, 12, _of(_OverMatrix, _softmax)),
-    "LogSoftmax": (1, 12, _of(_OverMatrix, _log_softmax)),
-    "Hardmax": (1, 12, _of(_OverMatrix, _hardmax)),
-    "BatchNormalization": (1, 13, _BatchNormalization),
-    "DequantizeLinear": (10, 18, _DequantizeLinear),
     "AveragePool": (1, 6, _AveragePool),
     "RoiAlign": (10, 15, _RoiAlign),
     "Conv": (1, 10**6, Conv),
     "ConvTranspose": (1, 10**6, ConvTranspose),
 }
-
-
-def find_old_op(op_type: str, version: int) -> type[OpRun] | None:
-    """Return the class for ``op_type`` at opset ``version``, or ``None`` if onnx's own is correct."""
-    row = OLD_OPS.get(op_type)
-    return row[2] if row and row[0] <= version <= row[1] else None
