@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -88,6 +88,19 @@ HELP = {
     "mask": "Take a mask of floats for each length, which the caller computes, instead of a number.",
     "CheckOptions.semantics": "Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.",
     "PadOptions.time_axes": "Time axes of inputs whose length is static: ``{name: axis}``.",
+    "strategies": "Which of ``unroll``, ``scan`` and ``loop``, and on a runtime that a target describes "
+    "``adapt`` (its own operators adapted) and ``lower`` (what `rnnlower.lower` takes). ``None``: all.",
+    "unroll_factors": "Time steps in an iteration; each adds a form of scan and of loop.",
+    "BenchOptions.inputs": "As for `rnnlower.verify`; of several sets of inputs the first is used.",
+    "seed": "As for `rnnlower.verify`.",
+    "threads": "Threads of onnxruntime within an operator; 0 leaves it to onnxruntime.",
+    "runs": "Timed runs of each form.",
+    "warmup": "Runs before those, in each session.",
+    "BenchOptions.dequantize": "As for `rnnlower.unroll`. The model as it is then computes other numbers: it "
+    "is timed, and the forms are compared with the dequantized model.",
+    "BenchOptions.assume_linear_before_reset": "As for `rnnlower.unroll`, and compared likewise.",
+    "BenchOptions.on": "Another runtime than onnxruntime: a name of `rnnlower.engines()`, or ``'cmd:PROGRAM "
+    "{model} {inputs} {outputs}'``, each of whose runs is timed as a whole.",
 }
 """The description of each option, by its name, and by its class where it means something else."""
 
@@ -531,3 +544,54 @@ class QuantizeOptions(CalibrateOptions):
             )
         if not self.headroom >= 1:
             raise OptionError(f"the headroom is {self.headroom}; it must be at least 1")
+
+
+BENCH_STRATEGIES = ("adapt", "unroll", "scan", "loop", "lower")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchOptions(RecurrentOptions):
+    """The options of `rnnlower.bench`."""
+
+    strip: bool = field(default=False, init=False)
+    lift: bool = field(default=True, init=False)
+    target: None = field(default=None, init=False)
+    strategies: Sequence[str] | None = None
+    unroll_factors: Sequence[int] | None = None
+    threads: int = 1
+    runs: int = 50
+    warmup: int = 3
+    nodes: Sequence[str] | None = None
+    inputs: Given | None = None
+    seed: int = 0
+    on: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strategies is not None:
+            check_strings("strategies", self.strategies)
+        for strategy in self.strategies or ():
+            if strategy not in BENCH_STRATEGIES:
+                raise OptionError(f"the strategy {strategy!r} is not one of {', '.join(BENCH_STRATEGIES)}")
+        if not isinstance(self.unroll_factors or (), Iterable):
+            raise OptionError(f"unroll_factors is {self.unroll_factors!r}; it must be a list of integers")
+        least = [("unroll factor", 1, factor) for factor in self.unroll_factors or ()]
+        least += [("number of threads", 0, self.threads), ("number of runs", 1, self.runs)]
+        for name, bound, value in (*least, ("warm-up", 0, self.warmup)):
+            if integer(name, value) < bound:
+                raise OptionError(f"the {name} is {value}; it must be at least {bound}")
+
+    def of_lowering(self, strategy: str, unroll_factor: int, target: Target | None) -> LoweringOptions:
+        """Return the options by which a form is made, with folding for a target or where inputs are set."""
+        natives: Mapping[str, Native] = {"adapt": "keep", "lower": "auto"}
+        shared = ("dims", "input_shapes", "nodes", "semantics", "compute_type", "gates")
+        return LoweringOptions(
+            "target" if strategy in natives else strategy,
+            target=target,
+            unroll_factor=unroll_factor,
+            fold=True if target is not None or self.sets else None,
+            native=natives.get(strategy, "lower"),
+            dequantize=self.dequantize,
+            assume_linear_before_reset=self.assume_linear_before_reset,
+            **{name: getattr(self, name) for name in shared},
+        )

@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from rnnlower.benchmarking.result import BenchVariant, Status
-from rnnlower.engines.known import Engine
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.graph.walk import count_ops
-from rnnlower.lowering.replacing import Gates
 from rnnlower.passes.options import LoweringOptions
 from rnnlower.passes.pipeline import lower_model
-from rnnlower.recurrent.node import Semantics
-from rnnlower.targets import Target
-from rnnlower.targets.choosing import Native
-from rnnlower.verification.inputs.given import GivenInputs
 from rnnlower.verification.models import HeldModel
-from rnnlower.verification.options import Progress
 
 OF_TARGET = ("adapt", "lower")
 """The forms that only a target has."""
-
-_NATIVE: Mapping[str, Native] = {"adapt": "keep", "lower": "auto"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The options of a benchmark."""
-
-    dims: Mapping[str, int]
-    input_shapes: Mapping[str, Sequence[int]]
-    nodes: Sequence[str] | None
-    semantics: Semantics
-    inputs: GivenInputs | None
-    seed: int
-    threads: int
-    runs: int
-    warmup: int
-    dequantize: bool
-    assume_linear_before_reset: bool
-    compute_type: str | None
-    gates: Gates
-    runtime: Engine | None
-    target: Target | None
-    is_folded: bool
-    progress: Progress
 
 
 @dataclasses.dataclass
@@ -83,38 +50,23 @@ def native_form(own: ir.Model, source: HeldModel, folder: Path) -> Entry:
     return Entry(variant, str(path))
 
 
-def lowered_form(model: ModelLike, strategy: str, factor: int, settings: Settings, folder: Path) -> Entry:
-    """Return the lowered model, in the operators of the settings' target if any, or why there is none.
+def lowered_form(model: ModelLike, strategy: str, options: LoweringOptions, folder: Path) -> Entry:
+    """Return the lowered model, in the operators of the options' target if any, or why there is none.
 
     Args:
         model: The model.
         strategy: ``unroll``, ``scan`` or ``loop``, or one of `OF_TARGET`: ``adapt``, the target's own
             operators adapted, or ``lower``, what is found to be the fastest.
-        factor: Time steps in an iteration of a Scan or Loop.
-        settings: The options of the benchmark.
+        options: How it is lowered.
         folder: Where the file is written.
 
     Raises:
         OptionError: An option does not fit the model.
         InvalidModelError: The model breaks the ONNX specification.
     """
+    factor = options.unroll_factor
     name = strategy if factor == 1 else f"{strategy} x{factor}"
     variant = BenchVariant(name, strategy, factor)
-    options = LoweringOptions(
-        "target" if strategy in OF_TARGET else strategy,
-        dims=settings.dims,
-        input_shapes=settings.input_shapes,
-        nodes=settings.nodes,
-        unroll_factor=factor,
-        semantics=settings.semantics,
-        target=settings.target,
-        fold=True if settings.is_folded else None,
-        native=_NATIVE.get(strategy, "lower"),
-        dequantize=settings.dequantize,
-        assume_linear_before_reset=settings.assume_linear_before_reset,
-        compute_type=settings.compute_type,
-        gates=settings.gates,
-    )
     lowered = load_model(model)
     try:
         report = lower_model(lowered, options)

@@ -5,22 +5,16 @@ Native kernels can abort their process, and a live session's threads disturb wha
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rnnlower.engines.session import Array, first_line, prepared_run, to_array
 from rnnlower.folders import temporary_folder
 from rnnlower.processes import Child, ChildDiedError
 
-Array = NDArray[Any]
-
-_BFLOAT16 = 16
 # onnxruntime's profile stops counting here.
 _MOST_EVENTS = 1_000_000
 
@@ -32,36 +26,36 @@ class WorkerError(Exception):
 class Worker:
     """The child process, started on first use and again after a crash."""
 
-    def __init__(self) -> None:
-        self._child = Child()
+    def __init__(self, threads: int) -> None:
+        self._child, self._threads = Child(), threads
 
     def close(self) -> None:
         """End the process."""
         self._child.close()
 
-    def check(self, path: str, feeds: Mapping[str, Array], threads: int) -> tuple[dict[str, Any], int | None]:
+    def check(self, path: str, feeds: Mapping[str, Array]) -> tuple[dict[str, Any], int | None]:
         """Return the outputs of one run, and the number of kernels in it.
 
         Raises:
             WorkerError: The model does not run.
         """
-        outputs, kernels = self._ask(_check, path, dict(feeds), threads)
+        outputs, kernels = self._ask(_check, path, dict(feeds))
         return outputs, kernels
 
     def measure(
-        self, path: str, feeds: Mapping[str, Array], threads: int, warmup: int, runs: int
+        self, path: str, feeds: Mapping[str, Array], warmup: int, runs: int
     ) -> tuple[float, list[float]]:
         """Return the seconds to create a session, and of each of its runs after ``warmup`` others.
 
         Raises:
             WorkerError: The model does not run.
         """
-        seconds, latencies = self._ask(_measure, path, dict(feeds), threads, warmup, runs)
+        seconds, latencies = self._ask(_measure, path, dict(feeds), warmup, runs)
         return seconds, latencies
 
     def _ask(self, action: Callable[..., Any], path: str, *arguments: Any) -> Any:
         try:
-            return self._child.call(_told, action, os.path.abspath(path), *arguments)
+            return self._child.call(_told, action, os.path.abspath(path), self._threads, *arguments)
         except ChildDiedError as error:
             raise WorkerError(f"onnxruntime {error}") from error
 
@@ -75,13 +69,13 @@ def _told(action: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return action(*arguments)
     except Exception as error:
-        raise WorkerError((str(error).strip() or type(error).__name__).splitlines()[0]) from None
+        raise WorkerError(first_line(error)) from None
 
 
-def _check(path: str, feeds: dict[str, Array], threads: int) -> tuple[dict[str, Any], int | None]:
+def _check(path: str, threads: int, feeds: dict[str, Array]) -> tuple[dict[str, Any], int | None]:
     with temporary_folder() as folder:
         session = _session(path, threads, os.path.join(folder, "profile"))
-        outputs = [_array(value) for value in _runner(session, feeds)()]
+        outputs = [to_array(value) for value in prepared_run(session, feeds)()]
         with open(session.end_profiling(), encoding="utf-8") as file:
             events = json.load(file)
     kernels = sum(event["name"].endswith("_kernel_time") for event in events)
@@ -90,12 +84,12 @@ def _check(path: str, feeds: dict[str, Array], threads: int) -> tuple[dict[str, 
 
 
 def _measure(
-    path: str, feeds: dict[str, Array], threads: int, warmup: int, runs: int
+    path: str, threads: int, feeds: dict[str, Array], warmup: int, runs: int
 ) -> tuple[float, list[float]]:
     start = time.perf_counter()
     session = _session(path, threads)
     seconds = time.perf_counter() - start
-    run = _runner(session, feeds)
+    run = prepared_run(session, feeds)
     for _ in range(warmup):
         run()
     latencies = []
@@ -117,33 +111,3 @@ def _session(path: str, threads: int, profile: str = "") -> Any:
         options.enable_profiling = True
         options.profile_file_prefix = profile
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def _runner(session: Any, feeds: dict[str, Array]) -> Callable[[], Any]:
-    """Return a function for one run. onnxruntime's NumPy bridge lacks bfloat16, its own values strings."""
-    typed = (*session.get_inputs(), *session.get_outputs())
-    if all(value.type != "tensor(bfloat16)" for value in typed):
-        return lambda: session.run(None, feeds)
-    from onnxruntime import OrtValue
-
-    values = {
-        name: OrtValue.ortvalue_from_numpy_with_onnx_type(
-            np.ascontiguousarray(array).view(np.uint16), _BFLOAT16
-        )
-        if array.dtype.name == "bfloat16"
-        else OrtValue.ortvalue_from_numpy(array)
-        for name, array in feeds.items()
-    }
-    return lambda: session.run_with_ort_values(None, values)
-
-
-def _array(value: Any) -> Any:
-    if not hasattr(value, "data_type"):
-        return value
-    if value.data_type() != "tensor(bfloat16)":
-        return value.numpy()
-    import ml_dtypes
-
-    shape = tuple(value.shape())
-    raw = ctypes.string_at(value.data_ptr(), 2 * int(np.prod(shape, dtype=np.int64)))
-    return np.frombuffer(raw, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)

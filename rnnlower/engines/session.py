@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,6 +35,7 @@ _LONGEST, _HEAD = 500, 100
 # Its message if a value inside the model has another shape than the model declares.
 RECORDED_SHAPE = "pre-allocated output OrtValues"
 _MAX_THREADS = 4
+_BFLOAT16 = 16
 # It aborts the process at a float16 MatMul after a Transpose of unknown sizes (onnxruntime 1.31).
 _UNSOUND_OPTIMIZERS = ["NchwcTransformer"]
 
@@ -97,39 +98,45 @@ class Session:
         except self._failures as error:
             raise _load_error(error) from None
         self._names = [output.name for output in self._session.get_outputs()]
-        session = self._session
-        typed = (*session.get_inputs(), *session.get_overridable_initializers(), *session.get_outputs())
-        self._has_bfloat16 = any(value.type == "tensor(bfloat16)" for value in typed)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return all graph outputs by name."""
         try:
-            if self._has_bfloat16:
-                return self._run_with_values(feeds)
-            return dict(zip(self._names, self._session.run(None, dict(feeds)), strict=True))
+            values = prepared_run(self._session, feeds)()
+            return {name: to_array(value) for name, value in zip(self._names, values, strict=True)}
         except self._failures as error:
             if any(text in str(error) for text in _LACKING):
-                raise LacksKernelError(_first_line(error)) from None
-            raise RunError(_first_line(error)) from None
-
-    def _run_with_values(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Run with bfloat16 as raw bits: onnxruntime's NumPy bridge does not support it."""
-        from onnxruntime import OrtValue
-
-        bfloat16_type = 16
-        values = {
-            name: OrtValue.ortvalue_from_numpy_with_onnx_type(
-                np.ascontiguousarray(array).view(np.uint16), bfloat16_type
-            )
-            if array.dtype == ml_dtypes.bfloat16
-            else OrtValue.ortvalue_from_numpy(np.asarray(array))
-            for name, array in feeds.items()
-        }
-        results = self._session.run_with_ort_values(None, values)
-        return {name: _to_array(value) for name, value in zip(self._names, results, strict=True)}
+                raise LacksKernelError(first_line(error)) from None
+            raise RunError(first_line(error)) from None
 
 
-def _to_array(value: Any) -> Any:
+def prepared_run(session: Any, feeds: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
+    """Return a function for one run of a session, whose results `to_array` makes arrays of.
+
+    onnxruntime's NumPy bridge does not support bfloat16, which is passed as raw bits in its own values, and
+    these do not support strings.
+    """
+    typed = (*session.get_inputs(), *session.get_overridable_initializers(), *session.get_outputs())
+    if all(value.type != "tensor(bfloat16)" for value in typed):
+        given = dict(feeds)
+        return lambda: session.run(None, given)
+    from onnxruntime import OrtValue
+
+    values = {
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(
+            np.ascontiguousarray(array).view(np.uint16), _BFLOAT16
+        )
+        if array.dtype == ml_dtypes.bfloat16
+        else OrtValue.ortvalue_from_numpy(np.asarray(array))
+        for name, array in feeds.items()
+    }
+    return lambda: session.run_with_ort_values(None, values)
+
+
+def to_array(value: Any) -> Any:
+    """Return a result of a prepared run as an array, if it is one of onnxruntime's own values."""
+    if not hasattr(value, "data_type"):
+        return value
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()
     shape = tuple(value.shape())
@@ -137,13 +144,14 @@ def _to_array(value: Any) -> Any:
     return np.frombuffer(raw, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, or the kind of an error without one."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _load_error(error: Exception) -> LoadError:
     lacking = any(text in str(error) for text in _LACKING)
-    return (LacksKernelError if lacking else LoadError)(_first_line(error))
+    return (LacksKernelError if lacking else LoadError)(first_line(error))
 
 
 class IsolatedSession:

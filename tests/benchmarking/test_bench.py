@@ -198,9 +198,9 @@ def test_an_abort_of_onnxruntime_ends_only_its_own_process():
 def test_a_request_without_end_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setenv("RNNLOWER_ENGINE_SECONDS", "0.001")
     path = save(recurrent_model("LSTM", inputs=STATIC), tmp_path)
-    own = worker.Worker()
+    own = worker.Worker(1)
     with pytest.raises(worker.WorkerError, match="took longer than"):
-        own.check(str(path), {"X": np.zeros((5, 2, 3), np.float32)}, 1)
+        own.check(str(path), {"X": np.zeros((5, 2, 3), np.float32)})
     own.close()
 
 

@@ -2,80 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from rnnlower.cli.options import Comparing, Showing, command
+from rnnlower.cli.defining import Showing, command
 from rnnlower.cli.running import emit_result, exit_code, installed_runtime, say, to_stderr
 from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
+from rnnlower.passes.options import BenchOptions
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking.result import BenchResult
 
 
-@command("verify", "trials", "atol", "rtol", "tolerance", "states", "verbose")
+@command("verbose")
 def bench(
-    *,
-    model: pathlib.Path,
-    dims: dict[str, int] | None = None,
-    input_shapes: dict[str, list[int]] | None = None,
-    sets: dict[str, Any] | None = None,
-    freeze: bool | None = None,
-    strategies: list[str] | None = None,
-    unroll_factors: list[int] | None = None,
-    threads: int = 1,
-    runs: int = 50,
-    warmup: int = 3,
-    plot: pathlib.Path | None = None,
-    nodes: list[str] | None = None,
-    semantics: Literal["ort", "spec"] = "ort",
-    dequantize: bool = False,
-    assume_linear_before_reset: bool = False,
-    compute_type: str | None = None,
-    gates: Literal["auto", "fused", "separate"] = "auto",
-    comparing: Comparing,
-    showing: Showing,
+    *, model: pathlib.Path, options: BenchOptions, plot: pathlib.Path | None = None, showing: Showing
 ) -> None:
     """Time the model as it is and lowered, on onnxruntime or another runtime on this machine."""
-    from rnnlower.benchmarking.benchmark import bench as measure
+    from rnnlower.benchmarking.benchmark import measure
     from rnnlower.benchmarking.chart import check_chart, draw_chart
     from rnnlower.cli import tables
     from rnnlower.cli.progress import progress
-    from rnnlower.reporting import check_report
+    from rnnlower.reporting.page import check_report
 
-    settings = comparing.settings()
-    runtime = settings.get("on")
-    if runtime is not None:
-        installed_runtime(runtime)
+    if options.on is not None:
+        installed_runtime(options.on)
     if plot is not None:
         check_chart(plot)
     check_report(showing.report, model)
     with progress("reading", showing.quiet) as tell:
-        result = measure(
-            model,
-            dims=dims,
-            input_shapes=input_shapes,
-            sets=sets,
-            freeze=freeze,
-            strategies=strategies,
-            unroll_factors=unroll_factors or (),
-            nodes=nodes,
-            semantics=semantics,
-            threads=threads,
-            runs=runs,
-            warmup=warmup,
-            dequantize=dequantize,
-            assume_linear_before_reset=assume_linear_before_reset,
-            compute_type=compute_type,
-            gates=gates,
-            progress=tell,
-            **settings,
-        )
+        result = measure(model, dataclasses.replace(options, progress=tell))
     for note in result.notes:
         say(f"rnnlower: note: {note}", showing.quiet)
     problem = _problem(result)
@@ -97,7 +59,8 @@ def bench(
 def _write_report(
     result: BenchResult, problem: RnnLowerError | None, report: pathlib.Path, model: pathlib.Path
 ) -> None:
-    from rnnlower.reporting import Page, bench_sections, model_facts, write_page
+    from rnnlower.reporting.content import bench_sections, model_facts
+    from rnnlower.reporting.page import Page, write_page
 
     verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
     sections = [model_facts(model).section, *bench_sections(result)]
