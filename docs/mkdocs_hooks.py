@@ -16,7 +16,7 @@ import typer.main
 from mkdocs.structure.files import File
 
 from rnnlower.cli.app import app
-from rnnlower.cli.options import PANELS
+from rnnlower.cli.flags import PANELS
 
 ROOT = pathlib.Path(__file__).parents[1]
 _PLOT = re.compile(r"\]\(\.\./benchmarks/plots/([\w.]+)\)")

@@ -40,9 +40,11 @@ class Table:
     optional: Sequence[str] = ()
     rows: list[list[Text]] = dataclasses.field(default_factory=list)
 
-    def add_row(self, *cells: str | Text) -> None:
-        """Add a row with a cell for each column."""
-        self.rows.append([cell if isinstance(cell, Text) else Text(cell) for cell in cells])
+    def add_row(self, *cells: object) -> None:
+        """Add a row with a cell for each column: a text, a number, or ``None`` for nothing."""
+        self.rows.append(
+            [cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in cells]
+        )
 
     def lines(self, width: float) -> Iterator[Text]:
         """Yield the lines of the table in a terminal of this width; infinite: none wraps."""
@@ -73,11 +75,6 @@ class Table:
             for name, cell in zip(self.columns, row, strict=True):
                 if cell:
                     yield from _wrapped(Text.assemble((f"{name}: ", "bold"), cell), width)
-
-
-def new_table(*columns: str, optional: Sequence[str] = ()) -> Table:
-    """Return an empty table; see `Table`."""
-    return Table(columns, optional)
 
 
 def write(what: Table | Text | str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from rnnlower.cli.options import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION
+from rnnlower.cli.flags import LOWERING, MEASURING, OUTPUT, PANELS, TARGET, VERIFICATION
 
 _CODES = {
     0: "done, and verified unless --no-verify",

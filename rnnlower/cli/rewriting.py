@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rnnlower.cli.options import Comparing, Showing
+from rnnlower.cli.defining import Comparing, Showing
 from rnnlower.cli.progress import Phases, Tell, progress
 from rnnlower.cli.running import (
     emit_result,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from rnnlower.recurrent.exporter_warnings import Suspicion
-    from rnnlower.reporting import Section
     from rnnlower.reporting.content import ModelFacts
+    from rnnlower.reporting.page import Section
     from rnnlower.verification import VerificationResult
 
 
@@ -75,7 +75,7 @@ class Rewriting:
         external_data: str,
         engine: str = "",
     ) -> None:
-        from rnnlower.reporting import check_report
+        from rnnlower.reporting.page import check_report
 
         self.name, self.source, self.output = name, model, output
         self.showing, self.external_data = showing, external_data
@@ -100,7 +100,7 @@ class Rewriting:
         """Yield the model, and the progress callback."""
         from rnnlower.files.model_io import read_model
         from rnnlower.graph.walk import op_types
-        from rnnlower.reporting import model_facts
+        from rnnlower.reporting.content import model_facts
 
         with progress("reading", self.showing.quiet, self.phases) as tell:
             model = read_model(self.source)
@@ -163,7 +163,7 @@ class Rewriting:
     ) -> None:
         """Write the page about the run, if one is wanted; ``sections`` uses facts about the source."""
         if self.showing.report is not None and self.facts is not None:
-            from rnnlower.reporting import result_section
+            from rnnlower.reporting.content import result_section
 
             written = verification is None or bool(verification)
             report_page(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rnnlower.engines.known import Engine
     from rnnlower.passes.reports import Report as LoweringReport
     from rnnlower.recurrent.exporter_warnings import Suspicion
-    from rnnlower.reporting import Section
+    from rnnlower.reporting.page import Section
     from rnnlower.verification import RuntimeTrial, VerificationResult
 
 DIFFERENT, USAGE, REFUSED, UNVERIFIED = 1, 2, 3, 4
@@ -148,7 +148,8 @@ def report_page(
     quiet: bool,
 ) -> None:
     """Write the page of a command that compares; ``done`` is what it did."""
-    from rnnlower.reporting import Page, verification_sections, write_page
+    from rnnlower.reporting.content import verification_sections
+    from rnnlower.reporting.page import Page, write_page
 
     good = None if verification is None else bool(verification)
     verdicts = {None: "Not verified", True: "Verified: the outputs agree", False: "The outputs DIFFER"}

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable
+from typing import Any
 
 from rnnlower.errors import OptionError
 
-_Value = TypeVar("_Value")
+
+def _pairs(
+    option: str,
+    form: str,
+    example: str,
+    fits: Callable[[str], bool] = str.isdecimal,
+    read: Callable[[str], Any] = int,
+) -> Callable[[list[str] | None], dict[str, Any]]:
+    """Return a function that reads the texts of an option, of a form such as ``NAME=N``, as a dictionary."""
+    separator = re.sub(r"\w", "", form)[0]
+
+    def parse(texts: list[str] | None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for text in texts or ():
+            name, given, value = text.rpartition(separator)
+            if not (name and given and fits(value)):
+                raise OptionError(f"{option} {text!r} is not {form}, as in {option} {example}")
+            if found.setdefault(name, read(value)) != read(value):
+                values = f"{found[name]} and {read(value)}"
+                raise OptionError(f"{option} gives {name!r} two values, {values}: leave out one")
+        return found
+
+    return parse
 
 
-def _set_once(found: dict[str, _Value], name: str, value: _Value, option: str) -> None:
-    if found.setdefault(name, value) != value:
-        raise OptionError(f"{option} gives {name!r} two values, {found[name]} and {value}: leave out one")
+def _sizes(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if text]
 
 
-def parse_dims(options: list[str] | None) -> dict[str, int]:
-    dims: dict[str, int] = {}
-    for option in options or ():
-        name, separator, size = option.rpartition("=")
-        if not separator or not name or not size.isdecimal():
-            raise OptionError(f"--dim {option!r} is not NAME=N, as in --dim T=16")
-        _set_once(dims, name, int(size), "--dim")
-    return dims
-
-
-def parse_maxima(options: list[str] | None) -> dict[str, int]:
-    maxima: dict[str, int] = {}
-    for option in options or ():
-        name, separator, size = option.rpartition("=")
-        if not separator or not name or not size.isdecimal():
-            raise OptionError(f"--max {option!r} is not NAME=N, as in --max T=512")
-        _set_once(maxima, name, int(size), "--max")
-    return maxima
-
-
-def parse_shapes(options: list[str] | None) -> dict[str, list[int]]:
-    shapes: dict[str, list[int]] = {}
-    for option in options or ():
-        name, separator, sizes = option.rpartition(":")
-        parts = sizes.split(",") if sizes else []
-        if not separator or not name or not all(part.strip().isdecimal() for part in parts):
-            raise OptionError(f"--input-shape {option!r} is not NAME:2,3,4, as in --input-shape X:16,1,80")
-        _set_once(shapes, name, [int(part) for part in parts], "--input-shape")
-    return shapes
+parse_dims = _pairs("--dim", "NAME=N", "T=16")
+parse_maxima = _pairs("--max", "NAME=N", "T=512")
+parse_shapes = _pairs(
+    "--input-shape",
+    "NAME:2,3,4",
+    "X:16,1,80",
+    lambda sizes: not sizes or all(part.strip().isdecimal() for part in sizes.split(",")),
+    _sizes,
+)
+parse_states = _pairs("--state", "OUT=IN", "h_out=h_in", bool, str)
+parse_axes = _pairs("--time-axis", "INPUT:AXIS", "X:0", lambda axis: axis.removeprefix("-").isdecimal())
 
 
 def parse_sets(options: list[str] | None) -> dict[str, Any]:
@@ -76,44 +79,19 @@ def _parse_value(text: str, option: str) -> Any:
 
 
 def _read_array(place: str, option: str) -> Any:
-    import numpy as np
+    from rnnlower.engines import child
 
     path, separator, key = place.rpartition(":")
     if not separator or not path or not key:
         raise OptionError(f"--set {option!r} is not NAME=@FILE.npz:KEY")
     try:
-        archive = np.load(path)
-        if isinstance(archive, np.ndarray):
-            raise OptionError(f"--set {option!r}: {path} holds one array; write an .npz with np.savez")
-        with archive:
-            if key not in archive.files:
-                known = ", ".join(archive.files) or "nothing"
-                raise OptionError(f"--set {option!r}: {path} has no {key!r}; it has {known}")
-            return archive[key]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, OptionError):
-            raise
-        raise OptionError(f"--set {option!r}: cannot read {path}: {error or type(error).__name__}") from error
-
-
-def parse_states(options: list[str] | None) -> dict[str, str] | None:
-    states: dict[str, str] = {}
-    for option in options or ():
-        output, separator, name = option.partition("=")
-        if not separator or not output or not name:
-            raise OptionError(f"--state {option!r} is not OUT=IN, as in --state h_out=h_in")
-        _set_once(states, output, name, "--state")
-    return states or None
-
-
-def parse_axes(options: list[str] | None) -> dict[str, int]:
-    axes: dict[str, int] = {}
-    for option in options or ():
-        name, separator, axis = option.rpartition(":")
-        if not separator or not name or not axis.removeprefix("-").isdecimal():
-            raise OptionError(f"--time-axis {option!r} is not INPUT:AXIS, as in --time-axis X:0")
-        _set_once(axes, name, int(axis), "--time-axis")
-    return axes
+        arrays = child.read_arrays(path)
+    except ValueError as error:
+        raise OptionError(f"--set {option!r}: cannot read {path}: {error}") from error
+    if key not in arrays:
+        known = ", ".join(arrays) or "nothing"
+        raise OptionError(f"--set {option!r}: {path} has no {key!r}; it has {known}")
+    return arrays[key]
 
 
 def parse_chunk(chunk: str) -> int | str | None:

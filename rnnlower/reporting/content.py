@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnnlower.errors import RnnLowerError
 from rnnlower.files.model_io import data_files, read_model
 from rnnlower.inspection import RecurrentNode, inspect_model
+from rnnlower.reporting import rows
 from rnnlower.reporting.drawing import draw_node, draw_step, step_of
 from rnnlower.reporting.page import Section, escape, paragraphs, table
-from rnnlower.reporting.plots import bars, over_time, percent, shares
+from rnnlower.reporting.plots import bars, over_time, shares
 from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
-    from rnnlower.benchmarking.result import BenchResult, Timing
+    from rnnlower.benchmarking.result import BenchResult
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult
@@ -58,7 +59,11 @@ def model_facts(path: pathlib.Path, title: str = "The model") -> ModelFacts:
         *(("input", _signature(value)) for value in graph.inputs if not value.is_initializer()),
         *(("output", _signature(value)) for value in graph.outputs),
     ]
-    return ModelFacts(Section(title, table((), facts) + _recurrent_table(nodes)), nodes)
+    recurrent = paragraphs(["No recurrent node."])
+    if nodes:
+        cells = rows.recurrent_nodes(nodes, ("time steps", "batch", "input", "units"))
+        recurrent = f"<h3>Recurrent nodes</h3>\n{table(*cells)}"
+    return ModelFacts(Section(title, table((), facts) + recurrent), nodes)
 
 
 def result_section(path: pathlib.Path, written: bool) -> Section:
@@ -87,62 +92,16 @@ def _recurrent_nodes(path: pathlib.Path) -> Sequence[RecurrentNode]:
         return ()
 
 
-def _recurrent_table(nodes: Sequence[RecurrentNode]) -> str:
-    if not nodes:
-        return paragraphs(["No recurrent node."])
-    header = (
-        "node",
-        "op",
-        "place",
-        "direction",
-        "time steps",
-        "batch",
-        "input",
-        "units",
-        "type",
-        "attributes",
-    )
-    rows = [
-        (
-            node.name,
-            node.op_type,
-            node.path or "main graph",
-            node.direction,
-            *("?" if size is None else str(size) for size in _sizes(node)),
-            node.dtype or "?",
-            " ".join(f"{name}={value}" for name, value in node.attributes.items()),
-        )
-        for node in nodes
-    ]
-    return "<h3>Recurrent nodes</h3>\n" + table(header, rows)
-
-
-def _sizes(node: RecurrentNode) -> tuple[int | str | None, ...]:
-    return node.seq_len, node.batch, node.input_size, node.hidden_size
-
-
 def lowering_sections(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator[Section]:
     """Yield the sections on the recurrent nodes: a table, a drawing of a step, op counts, prices."""
-    header = ("node", "op", "place", "direction", "strategy", "time steps", "emitted ops", "why")
-    rows = [
-        (
-            node.name,
-            node.op_type,
-            node.path or "main graph",
-            node.direction,
-            node.strategy,
-            "dynamic" if node.steps is None else node.steps,
-            node.emitted_ops,
-            node.reason,
-        )
-        for node in report.nodes
-    ]
+    header, cells = rows.lowered_nodes(report.nodes)
+    lowered_nodes = [(*row, node.reason) for row, node in zip(cells, report.nodes, strict=True)]
     kept = [(node.name, node.op_type, "kept", node.reason) for node in report.kept]
     before, after = (sum(counts.values()) for counts in (report.ops_before, report.ops_after))
     kept_too = f", {len(report.kept)} kept" if report.kept else ""
-    lowered_ = f"{counted(len(rows), 'recurrent node')} lowered{kept_too}"
-    lead = f"{lowered_}. {counted(before, 'operator')} became {after:,}, at opset {report.opset}."
-    body = paragraphs([lead]) + (table(header, rows) if rows else "")
+    done = f"{counted(len(cells), 'recurrent node')} lowered{kept_too}"
+    lead = f"{done}. {counted(before, 'operator')} became {after:,}, at opset {report.opset}."
+    body = paragraphs([lead]) + (table((*header, "why"), lowered_nodes) if cells else "")
     body += ("<h3>Kept as they are</h3>\n" + table(("node", "op", "", "why"), kept)) if kept else ""
     body += paragraphs([*map(str, report.warnings), *report.notes])
     yield Section("What changed", body)
@@ -175,67 +134,42 @@ def _drawings(source: ModelFacts, lowered: ir.Model, report: Report) -> Iterator
 def _prices(report: Report) -> Iterator[str]:
     for node in report.nodes:
         if len(node.prices) > 1:
-            rows = [(name, price, f"{price:,.1f} us", False) for name, price in node.prices.items()]
-            yield f"<h3>{escape(node.name)}: the cheapest is taken</h3>\n{bars(rows)}"
+            prices = [(name, price, f"{price:,.1f} us", False) for name, price in node.prices.items()]
+            yield f"<h3>{escape(node.name)}: the cheapest is taken</h3>\n{bars(prices)}"
 
 
 def _op_counts(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    names = sorted({*before, *after})
-    changed = [(name, before.get(name, 0), after.get(name, 0)) for name in names]
-    total = ("all", sum(before.values()), sum(after.values()))
-    header = ("operator", "before", "after")
-    same = [row for row in changed if row[1] == row[2]]
-    shown = table(header, [*(row for row in changed if row[1] != row[2]), total])
-    if not same:
+    shown = table(*rows.op_counts(before, after, changed=True))
+    same = rows.op_counts(before, after, changed=False)
+    if not same[1]:
         return shown
-    summary = f"<summary>{len(same)} operators are unchanged</summary>"
-    return f"{shown}<details>{summary}{table(header, same)}</details>"
+    summary = f"<summary>{len(same[1])} operators are unchanged</summary>"
+    return f"{shown}<details>{summary}{table(*same)}</details>"
 
 
 def lifting_sections(source: ModelFacts, lifted: ir.Model, report: LiftReport) -> Iterator[Section]:
     """Yield the section on what was lifted, and on what stays."""
-    header = ("node", "place", "form", "becomes", "direction", "units")
-    rows = [
-        (node.name, node.path or "main graph", node.form, node.op_type, node.direction, node.hidden_size)
-        for node in report.nodes
-        if node.op_type is not None
-    ]
-    body = table(header, rows) if rows else paragraphs(["Nothing was lifted."])
+    cells = rows.lifted_nodes(report.nodes)
+    body = table(*cells) if cells[1] else paragraphs(["Nothing was lifted."])
     yield Section("What was lifted", body + paragraphs([*report.notes]))
 
 
 def padding_sections(source: ModelFacts, padded: ir.Model, report: PadReport) -> Iterator[Section]:
     """Yield the section on the lengths, and on what is valid of each output."""
-    metadata = report.metadata
-    rows = [(name, metadata.inputs[name], symbol) for name, symbol in metadata.symbols.items()]
-    rows += [(name, output["axis"], output["size"]) for name, output in metadata.outputs.items()]
-    maxima = ", ".join(f"{symbol} is at most {most}" for symbol, most in metadata.max.items())
-    body = paragraphs([f"{maxima}; the {metadata.form} is given in {', '.join(metadata.lengths.values())}."])
-    body += table(("input or output", "axis", "valid"), rows)
+    lengths = rows.padded_lengths(report)
+    body = paragraphs([f"{lengths[:1].upper()}{lengths[1:]}."]) + table(*rows.padded_values(report))
     yield Section("What is padded", body + paragraphs([*report.notes]))
 
 
 def conversion_sections(source: ModelFacts, converted: ir.Model, report: OpsetReport) -> Iterator[Section]:
     """Yield the section on the nodes that had to change for the opset."""
-    header = ("node", "op", "place", "opset", "change")
-    rows = [
-        (
-            each.name or f"(makes {each.output})",
-            each.op_type,
-            each.path or "main graph",
-            f"{each.old} -> {each.new}",
-            each.reason,
-        )
-        for each in report.adapted
-    ]
     body = paragraphs([f"Opset {report.source} to {report.target}, ir_version {report.ir_version}."])
-    if not rows:
+    if not report.adapted:
         body += paragraphs(["No node had to change."])
     else:
-        groups = [(op, count, step, reason) for (op, step, reason), count in report.grouped().items()]
-        body += table(("operator", "nodes", "opset", "change"), groups)
-        summary = f"<summary>{counted(len(rows), 'node')} by name</summary>"
-        body += f"<details>{summary}{table(header, rows)}</details>"
+        body += table(*rows.adapted_operators(report))
+        summary = f"<summary>{counted(len(report.adapted), 'node')} by name</summary>"
+        body += f"<details>{summary}{table(*rows.adapted_nodes(report))}</details>"
     yield Section("What changed", body + paragraphs([*report.notes]))
 
 
@@ -245,9 +179,8 @@ def stream_sections(source: ModelFacts, streamed: ir.Model, report: StreamReport
     steps = steps_of_call(report.chunk)
     late = f"; outputs are {report.delay} steps late" if report.delay else ""
     body = paragraphs([f"{steps}{late}."])
-    body += (
-        f"<h3>States</h3>\n{table(('output', 'feeds input'), report.states.items())}" if report.states else ""
-    )
+    if report.states:
+        body += f"<h3>States</h3>\n{table(('output', 'feeds input'), report.states.items())}"
     body += f"<h3>Time</h3>\n{table(('input or output', 'axis'), axes)}"
     yield Section("States and time", body + paragraphs(report.notes))
     if report.lowering is not None:
@@ -265,7 +198,8 @@ def verification_sections(result: VerificationResult | None) -> Iterator[Section
     )
     sets = counted(result.trials, "set")
     body = paragraphs([f"Compared on {sets} of inputs. {engines[:1].upper()}{engines[1:]}."])
-    body += paragraphs([*result.problems, *_beginning(result), *result.skipped])
+    beginning = f"The first inner value that differs: {result.first_difference}"
+    body += paragraphs([*result.problems, *[beginning] * bool(result.first_difference), *result.skipped])
     body += _outputs(result.outputs)
     if result.on is not None:
         body += f"<h3>On another runtime</h3>\n{paragraphs([str(result.on)])}"
@@ -275,28 +209,17 @@ def verification_sections(result: VerificationResult | None) -> Iterator[Section
         yield Section("Errors over the time steps", plots)
 
 
-def _beginning(result: VerificationResult) -> list[str]:
-    return (
-        [f"The first inner value that differs: {result.first_difference}"] if result.first_difference else []
-    )
-
-
 def _outputs(outputs: Sequence[OutputComparison]) -> str:
     if not outputs:
         return ""
-    header = ("output", "type", "largest error", "allowed", "used", "verdict")
-    rows = []
-    for each in outputs:
-        allowed = "" if each.allowed is None else f"{each.allowed:.2g}"
-        verdict = ("equal" if each.equal else "DIFFERENT") + (f", {each.note}" if each.note else "")
-        rows.append((each.name, each.dtype or "?", f"{each.error:.2g}", allowed, _used(each), verdict))
+    header, cells = rows.outputs(outputs)
+    verdicts = [
+        ("equal" if each.equal else "DIFFERENT") + (f", {each.note}" if each.note else "") for each in outputs
+    ]
+    shown = table((*header, "verdict"), [(*row, words) for row, words in zip(cells, verdicts, strict=True)])
     plot = shares([(each.name, each.used or 0.0, not each.equal) for each in outputs[:_MOST_PLOTTED]])
     caption = "Share of the allowed error that is used, on a logarithmic scale (dashed: the limit)"
-    return f"{table(header, rows)}<h3>{caption}</h3>\n{plot}"
-
-
-def _used(output: OutputComparison) -> str:
-    return "" if output.used is None else percent(output.used)
+    return f"{shown}<h3>{caption}</h3>\n{plot}"
 
 
 def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:
@@ -309,23 +232,13 @@ def _time_plots(outputs: Sequence[OutputComparison]) -> Iterator[str]:
 def bench_sections(result: BenchResult) -> Iterator[Section]:
     """Yield the section on latency, session creation and size of each form."""
     timed = [variant for variant in result.timed if variant.latency is not None]
-    header = ("form", "latency ms", "p10 - p90", "ratio", "session ms", "file bytes", "ops", "status")
-    rows: list[tuple[Any, ...]] = []
-    for v in result.variants:
-        spread = "" if v.latency is None else f"{v.latency.p10:.3f} - {v.latency.p90:.3f}"
-        ratio = "" if v.ratio is None else f"{v.ratio:.2f}"
-        status = v.status if not v.reason else f"{v.status}: {v.reason}"
-        rows.append(
-            (v.name, _median(v.latency), spread, ratio, _median(v.session), v.file_bytes, v.ops, status)
-        )
+    header, cells = rows.timed_forms(result.variants)
+    reasons = [f"{v.status}: {v.reason}" if v.reason else v.status for v in result.variants]
+    forms = table((*header, "status"), [(*row, why) for row, why in zip(cells, reasons, strict=True)])
     facts = [*result.inputs.items(), *result.environment.items()]
     facts += [("threads", result.threads or "all"), ("timed runs", result.runs)]
     latencies = [(v.name, v.latency.median, f"{v.latency.median:.3f} ms", False) for v in timed if v.latency]
     sessions = [(v.name, v.session.median, f"{v.session.median:.1f} ms", False) for v in timed if v.session]
-    yield Section("Latency of a run", bars(latencies) + table(header, rows) + paragraphs(result.notes))
+    yield Section("Latency of a run", bars(latencies) + forms + paragraphs(result.notes))
     yield Section("Session creation", bars(sessions))
     yield Section("Measured on", table((), facts))
-
-
-def _median(timing: Timing | None) -> str:
-    return "" if timing is None else f"{timing.median:.3f}"

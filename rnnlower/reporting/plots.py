@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from rnnlower.reporting.page import escape
+from rnnlower.reporting.rows import share as share_of_limit
 
 _WIDTH = 760
 _LABELS = 190
@@ -44,19 +45,12 @@ def shares(rows: Sequence[tuple[str, float, bool]]) -> str:
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="{line}"/>'
             f'<text x="{x:.1f}" y="{height + 14}" text-anchor="middle" class="dim">{_tick(power)}</text>'
         )
-    drawn = _bars((label, width_of(share), percent(share), bad) for label, share, bad in rows)
+    drawn = _bars((label, width_of(share), share_of_limit(share), bad) for label, share, bad in rows)
     return _svg(_WIDTH, height + 20, [*drawn, *parts])
 
 
 def _tick(power: int) -> str:
     return f"{10**power:,}x" if power > 0 else f"{10.0 ** (power + 2):g}%"
-
-
-def percent(share: float) -> str:
-    """Return a share of a limit in words: as a percentage, or as a multiple from 10 on."""
-    if not share:
-        return "0%"
-    return f"{share:.1%}" if share < 10 else f"{share:,.0f}x"
 
 
 def _bars(rows: Iterable[tuple[str, float, str, bool]]) -> list[str]:

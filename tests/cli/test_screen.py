@@ -21,7 +21,7 @@ from support.cli_helpers import Run, save
 from support.small_models import info, model_of
 
 from rnnlower.cli import tables
-from rnnlower.cli.console import new_table, write
+from rnnlower.cli.console import Table, write
 
 MODELS = Path(__file__).parents[2] / "models"
 WIDTHS = (40, 60, 80, 120, 200)
@@ -114,20 +114,20 @@ _COMMANDS: dict[str, tuple[list[object], str, Callable[[Any], Iterator[str]]]] =
         "print_check",
         _of_misfits,
     ),
-    "unroll": (["unroll", MODELS / "lstm14_300_steps.onnx", *_OUT, "-v"], "print_lowering", _of_lowering),
+    "unroll": (["unroll", MODELS / "lstm14_300_steps.onnx", *_OUT, "-v"], "print_rewriting", _of_lowering),
     "lower": (
         ["lower", MODELS / "gru_two_layers_dynamic.onnx", *_OUT, "-v", "--target", "opencv"],
-        "print_lowering",
+        "print_rewriting",
         _of_lowering,
     ),
     "convert": (
         ["convert", MODELS / "denoiser_gru.onnx", *_OUT, "-v", "--opset", 12],
-        "print_conversion",
+        "print_rewriting",
         _of_conversion,
     ),
     "stream": (
         ["stream", MODELS / "denoiser_gru.onnx", *_OUT, "-v", "--strategy", "unroll"],
-        "print_stream",
+        "print_rewriting",
         _of_stream,
     ),
     "verify": (
@@ -207,7 +207,7 @@ def test_every_figure_is_on_the_screen(
 
 
 def _printed(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    table = new_table("node", "place", "size", "attributes", optional=("place",))
+    table = Table(("node", "place", "size", "attributes"), optional=("place",))
     table.add_row("encoder/a_rather_long_name/LSTM", "If_1/then_branch", "134,221,417", "clip=0.5 layout=1")
     table.add_row("LSTM", "main graph", "7", "")
     monkeypatch.setenv("COLUMNS", str(width))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from rnnlower.cli.options import Showing, command
+from rnnlower.cli.defining import Showing, command
 from rnnlower.cli.running import emit_result, say
 from rnnlower.passes.options import CalibrateOptions
 from rnnlower.wording import counted

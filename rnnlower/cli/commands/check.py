@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from rnnlower.cli.options import Showing, command
+from rnnlower.cli.defining import Showing, command
 from rnnlower.cli.running import DIFFERENT, emit_result, say
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.options import CheckOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnnlower.cli.options import command
+from rnnlower.cli.defining import command
 from rnnlower.cli.running import emit_json
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from rnnlower.cli.options import command
+from rnnlower.cli.defining import command
 from rnnlower.cli.running import emit_json, say, size_on_disk, warn
 
 

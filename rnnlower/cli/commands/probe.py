@@ -6,7 +6,7 @@ import pathlib
 
 import typer
 
-from rnnlower.cli.options import command
+from rnnlower.cli.defining import command
 from rnnlower.cli.running import DIFFERENT, emit, emit_result, say
 from rnnlower.errors import OptionError, VerificationError
 

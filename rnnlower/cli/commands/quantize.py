@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
-from rnnlower.cli.options import Showing, command
+from rnnlower.cli.defining import Showing, command
 from rnnlower.cli.running import (
     emit_result,
     installed_runtime,
@@ -82,17 +82,17 @@ def quantize(
 
 def _print(report: QuantizeReport, verbose: bool) -> None:
     """Print a line for each output, and with -v one for each role."""
-    from rnnlower.cli.console import new_table, write
+    from rnnlower.cli.console import Table, write
 
     if verbose:
-        roles = new_table("node", "direction", "role", "type", "scale", "zero point", "clipped")
+        roles = Table(("node", "direction", "role", "type", "scale", "zero point", "clipped"))
         for entry in report.scales:
             clipped = "" if entry["clipped"] is None else f"{entry['clipped']:.2%}"
-            words = [str(entry[key]) for key in ("node", "direction", "role", "type")]
-            roles.add_row(*words, f"{entry['scale']:.6g}", str(entry["zero_point"]), clipped)
+            words = [entry[key] for key in ("node", "direction", "role", "type")]
+            roles.add_row(*words, f"{entry['scale']:.6g}", entry["zero_point"], clipped)
         write(roles)
     if report.outputs:
-        table = new_table("output", "dB", "by quarter", "default session", "there")
+        table = Table(("output", "dB", "by quarter", "default session", "there"))
         for output in report.outputs:
             quarters = "" if output.quarters is None else " ".join(f"{each:.1f}" for each in output.quarters)
             there = "" if output.sqnr_on is None else f"{output.sqnr_on:.1f}"

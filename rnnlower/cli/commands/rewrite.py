@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from rnnlower.cli.options import Comparing, Showing, command
+from rnnlower.cli.defining import Comparing, Showing, command
 from rnnlower.cli.running import tell_of_rounding
 from rnnlower.errors import OptionError
 from rnnlower.passes.options import (
@@ -38,11 +38,12 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         no_provenance: bool = False,
         showing: Showing,
     ) -> None:
-        from rnnlower import api, reporting
+        from rnnlower import api
         from rnnlower.cli import tables
         from rnnlower.cli.rewriting import Rewriting
         from rnnlower.files.provenance import PROVENANCE_KEY
         from rnnlower.files.provenance import provenance as entry
+        from rnnlower.reporting import content
 
         run = Rewriting(name, model, output, comparing, showing, external_data, options.engine)
         _check_opset(options)
@@ -56,9 +57,9 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
             own.metadata_props[PROVENANCE_KEY] = entry(name, options)
         verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
         kind = _KINDS.get(name, "lowering")
-        run.report(verification, lambda source: getattr(reporting, f"{kind}_sections")(source, own, report))
+        run.report(verification, lambda source: getattr(content, f"{kind}_sections")(source, own, report))
         if run.shows_words:
-            getattr(tables, f"print_{kind}")(report, verification, verbose=showing.verbose)
+            tables.print_rewriting(kind, report, verification, verbose=showing.verbose)
         lowering = getattr(report, "lowering", report)
         if name not in ("convert", "lift", "pad") and lowering is not None:
             tell_of_rounding(lowering, verification, showing.quiet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
-from rnnlower.cli.options import command
+from rnnlower.cli.defining import command
 from rnnlower.cli.running import emit, emit_json, to_stderr
 from rnnlower.errors import OptionError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from rnnlower.cli.options import Comparing, Showing, command
+from rnnlower.cli.defining import Comparing, Showing, command
 from rnnlower.cli.running import (
     emit_result,
     installed_runtime,
@@ -36,7 +36,8 @@ def verify(
     """Run two models on the same inputs and compare their outputs."""
     from rnnlower.cli import tables
     from rnnlower.cli.progress import Phases, progress
-    from rnnlower.reporting import check_report, model_facts
+    from rnnlower.reporting.content import model_facts
+    from rnnlower.reporting.page import check_report
 
     check_report(showing.report, reference, candidate)
     settings = comparing.settings()

@@ -1,0 +1,113 @@
+"""Commands, made of functions whose parameters name options.
+
+A parameter that is a dataclass, such as the options of a public function, stands for its fields. So names and
+defaults agree with those of Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from rnnlower.cli.flags import ARGUMENTS, OPTIONS, PANEL_OF, keyword
+from rnnlower.cli.running import exit_codes
+from rnnlower.errors import OptionError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparing:
+    """The options of the comparison of source and result."""
+
+    verify: bool = True
+    trials: int | None = None
+    seed: int | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    tolerance: str | None = None
+    inputs: pathlib.Path | None = None
+    states: dict[str, str] | None = None
+    on: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the given options as arguments of `rnnlower.verify`; they require a verification."""
+        names = [each.name for each in dataclasses.fields(self) if each.name != "verify"]
+        given = {name: value for name in names if (value := getattr(self, name)) not in (None, {})}
+        if given.get("on") == "none":
+            del given["on"]
+        if given and not self.verify:
+            option = next(iter(given)).replace("states", "state")
+            raise OptionError(
+                f"--{option} says how to verify, --no-verify turns that off: leave out one of the two"
+            )
+        return given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Showing:
+    """The options for the output of a command."""
+
+    report: pathlib.Path | None = None
+    json_: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+def command(*absent: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function, with an option for each parameter and each field of a dataclass.
+
+    Args:
+        absent: Fields that the command does not offer; they keep their defaults.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+        defaults: dict[str, Any] = {}
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+            kind: Any = parameter.annotation
+            if not dataclasses.is_dataclass(parameter.annotation):
+                defaults[name] = parameter.default
+                continue
+            fields = inspect.signature(kind).parameters
+            own = {each: fields[each].default for each in fields if each not in (*absent, "progress")}
+            groups[name] = (kind, [*own])
+            defaults |= own
+        places = {each: _place(function.__name__, each) for each in defaults}
+        flags = {each: OPTIONS[place] for each, place in places.items() if place in OPTIONS}
+
+        @functools.wraps(function)
+        def run(**texts: Any) -> None:
+            given = {
+                each: flags[each].read(value) if each in flags else value for each, value in texts.items()
+            }
+            for group, (kind, own) in groups.items():
+                given[group] = kind(**{each: given.pop(each) for each in own})
+            function(**given)
+
+        parameters = [
+            _argument(each, *ARGUMENTS[place]) for each, place in places.items() if each not in flags
+        ]
+        order = [*OPTIONS]
+        for each in sorted(flags, key=lambda each: order.index(places[each])):
+            parameters.append(flags[each].parameter(each, defaults[each], PANEL_OF[places[each]]))
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return exit_codes(run)
+
+    return decorate
+
+
+def _place(command: str, name: str) -> str:
+    """Return the key of an argument or option of a command."""
+    own = f"{command}.{name}"
+    return own if own in OPTIONS or own in ARGUMENTS else name
+
+
+def _argument(name: str, kind: type[Any], words: str) -> inspect.Parameter:
+    argument = typer.Argument(metavar=name.upper(), help=words, show_default=False)
+    return keyword(name, inspect.Parameter.empty, Annotated[kind, argument])

@@ -1,0 +1,318 @@
+"""The options of the command line, as --help shows them: their names, their values and what they do."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from rnnlower.cli.values import (
+    parse_axes,
+    parse_chunk,
+    parse_dims,
+    parse_maxima,
+    parse_sets,
+    parse_shapes,
+    parse_states,
+)
+
+PANELS = (
+    *("Model", "Target", "Streaming", "Conversion", "Calibration"),
+    *("Lowering", "Measuring", "Verification", "Output"),
+)
+"""The panels of --help, in their order."""
+MODEL, TARGET, STREAMING, CONVERSION, CALIBRATION, LOWERING, MEASURING, VERIFICATION, OUTPUT = PANELS
+
+_ENGINE = "one of `rnnlower engines`, or 'cmd:PROGRAM {model} {inputs} {outputs}'"
+_KINDS: dict[str | None, Any] = {
+    **dict.fromkeys(("N", "K"), int),
+    **dict.fromkeys(("HZ", "X", "DB", "A", "R"), float),
+    **dict.fromkeys(("PATH", "FILE", "FILE.html", "TARGET.toml", "REC.npz", "R.json"), pathlib.Path),
+    "REC.npz|R.json": pathlib.Path,
+    None: bool,
+}
+"""The type of a value by its name in --help, where it is not a text; a switch has no value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """An option as the command line has it; one that is repeatable, as its description says, takes a list.
+
+    Attributes:
+        form: Its names, and its value in --help, if it takes one.
+        help: Its description.
+        read: Makes of its text what the parameter takes.
+        least: Its least value.
+    """
+
+    form: str
+    help: str
+    read: Callable[[Any], Any] = lambda value: value
+    least: float | None = None
+
+    def parameter(self, name: str, default: Any, panel: str) -> inspect.Parameter:
+        """Return the parameter from which typer makes the option in a panel of --help."""
+        words = self.form.replace(", ", " ").split()
+        names, value = [word for word in words if word[0] == "-"], words[-1] if words[-1][0] != "-" else None
+        optional = default in (None, inspect.Parameter.empty)
+        option = typer.Option(
+            *names,
+            metavar=value,
+            help=self.help,
+            min=self.least,
+            show_default=not optional,
+            rich_help_panel=panel,
+        )
+        kind = _KINDS.get(value, str)
+        kind = list[kind] if "repeatable" in self.help else kind  # type: ignore[valid-type]
+        return keyword(name, default, Annotated[kind | None if default is None else kind, option])
+
+
+def keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    """Return a parameter that is given by its name."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _unless_none(name: str | None) -> str | None:
+    return None if name == "none" else name
+
+
+ARGUMENTS: dict[str, tuple[type[Any], str]] = {
+    "model": (pathlib.Path, "The ONNX file to read; -: standard input."),
+    "reference": (pathlib.Path, "The correct model; -: standard input."),
+    "candidate": (pathlib.Path, "The model to check; -: standard input."),
+    "recordings": (
+        list[pathlib.Path],
+        ".npz files with an array for each graph input; one more axis counts sequences.",
+    ),
+    "probe.engine": (str, "A name of `rnnlower engines`, or cmd:..."),
+}
+"""What stands behind a command without a name."""
+
+_FLAGS: dict[str, dict[str, Flag]] = {
+    MODEL: {
+        "dims": Flag("--dim NAME=N", "Fix a symbolic dimension; repeatable.", parse_dims),
+        "input_shapes": Flag(
+            "--input-shape NAME:2,3,4", "Fix a graph input's shape; repeatable.", parse_shapes
+        ),
+        "sets": Flag(
+            "--set NAME=VALUE",
+            "Make a graph input a constant: a number, true, false, a list as [1,2], or @FILE.npz:KEY; "
+            "repeatable.",
+            parse_sets,
+        ),
+        "freeze": Flag(
+            "--freeze/--no-freeze",
+            "Take initializers that are graph inputs, too, as constants. Default: done by `lower` below "
+            "IR version 4, where every initializer is an input that no caller can feed.",
+        ),
+        "fold": Flag(
+            "--fold/--no-fold",
+            "Fold constants and replace If nodes of known condition. Default: done by `lower`, and where "
+            "--set, --dim or --input-shape is given. What recurrent nodes read is always folded.",
+        ),
+        "lift": Flag(
+            "--lift/--no-lift",
+            "Whether Loops and Scans that compute an LSTM, GRU or RNN become these operators first.",
+        ),
+    },
+    TARGET: {
+        "target": Flag(
+            "--target NAME|FILE",
+            "The runtime: one of `rnnlower targets`, or a .toml file that describes one.",
+        ),
+        "strict": Flag("--strict", "Fail if ops of the rest of the model do not fit the target."),
+        "native": Flag(
+            "--native MODE",
+            "Whether the runtime's own recurrent operators stay, as they are or adapted: where that is "
+            "fastest (auto), wherever they are right (keep), or never (lower).",
+        ),
+    },
+    STREAMING: {
+        "chunk": Flag(
+            "--chunk K|10ms|any",
+            "Time steps a call, or their duration at --rate; any: another number in each.",
+            parse_chunk,
+        ),
+        "rate": Flag("--rate HZ", "Time steps a second, such as 16000 samples.", least=0),
+        "time_axes": Flag(
+            "--time-axis INPUT:AXIS",
+            "The time axis of an input, if it does not follow from the recurrent nodes; repeatable.",
+            parse_axes,
+        ),
+        "max": Flag(
+            "--max NAME=N", "The largest size of a dimension that is a length; repeatable.", parse_maxima
+        ),
+        "mask": Flag("--mask", "Take a mask of floats as an input, instead of a length."),
+        "pad.time_axes": Flag(
+            "--time-axis INPUT:AXIS",
+            "The time axis of an input whose length is static; repeatable.",
+            parse_axes,
+        ),
+        "allow_delay": Flag("--allow-delay", "Accept convolutions that look ahead, at the price of a delay."),
+    },
+    CONVERSION: {
+        "convert.opset": Flag("--opset N", "Default-domain opset of the result."),
+    },
+    CALIBRATION: {
+        "calibration": Flag(
+            "--calibration REC.npz|R.json",
+            "Recordings, or ranges that `rnnlower calibrate` wrote; repeatable.",
+        ),
+        "activations": Flag(
+            "--activations TYPE",
+            "int8: what goes into products has 8 bits, all else 16. int16, uint16: all have 16. "
+            "int8-only: all have 8.",
+        ),
+        "scheme": Flag("--scheme qdq|pow2", "pow2: scales are powers of two."),
+        "headroom": Flag(
+            "--headroom X", "How much larger the ranges of 16-bit values are than what was seen."
+        ),
+        "per_tensor": Flag("--per-tensor", "One scale for a weight, not one for each output channel."),
+        "recurrent_only": Flag("--recurrent-only", "The rest of the model stays in float32."),
+        "integer_states": Flag("--integer-states", "The states of a step model come in and go out as int16."),
+        "format": Flag(
+            "--format npz|rknn|qnn|python",
+            "npz: an array for each input, first axis the calls; python: a CalibrationDataReader.",
+        ),
+        "ranges": Flag(
+            "--ranges R.json", "Also write the least and the largest value of each role, over all steps."
+        ),
+    },
+    LOWERING: {
+        "strategies": Flag(
+            "--strategy FORM",
+            "Only unroll, scan, loop, adapt or lower; repeatable. adapt and lower: on a runtime that a "
+            "target describes.",
+        ),
+        "unroll_factors": Flag("--unroll-factor K", "Also K time steps per iteration; repeatable.", least=1),
+        "quantize.strategy": Flag(
+            "--strategy auto|unroll|scan", "auto: a straight line up to 32 steps, else a Scan."
+        ),
+        "quantize.target": Flag("--target NAME|FILE", "The runtime that must run what is emitted."),
+        "stream.strategy": Flag(
+            "--strategy FORM", "unroll, scan or loop: recurrent nodes are lowered as well; none: they stay."
+        ),
+        "stream.target": Flag("--target NAME|FILE", "Lower the recurrent nodes for this runtime."),
+        "opset": Flag(
+            "--opset N", "Default-domain opset of the result. Default: the source's, raised as far as needed."
+        ),
+        "control_flow": Flag(
+            "--control-flow keep|unroll",
+            "Whether the model's own Loop and Scan nodes with a known number of iterations become "
+            "straight lines, too. Default: keep for `unroll`, what the target needs for `lower`.",
+        ),
+        "nodes": Flag("--node PATTERN", "Only nodes whose name matches (shell wildcards); repeatable."),
+        "steps": Flag("--steps N", "The least number of steps of a straight line.", least=1),
+        "unroll_factor": Flag("--unroll-factor K", "Time steps per iteration.", least=1),
+        "semantics": Flag(
+            "--semantics ort|spec", "Which to follow where onnxruntime and the ONNX spec differ."
+        ),
+        "dequantize": Flag(
+            "--dequantize", "Turn quantized recurrent operators into float ones, with dequantized weights."
+        ),
+        "assume_linear_before_reset": Flag(
+            "--assume-linear-before-reset",
+            "Read GRU nodes as linear_before_reset=1: corrects a fault of some PyTorch exporters.",
+        ),
+        "compute_type": Flag(
+            "--compute-type float32", "Compute float16 and bfloat16 recurrences in float32, between Casts."
+        ),
+        "gates": Flag(
+            "--gates MODE", "auto, fused (one product for several gates) or separate (one for each gate)."
+        ),
+    },
+    MEASURING: {
+        "threads": Flag("--threads N", "Threads of onnxruntime within an operator; 0: its default.", least=0),
+        "runs": Flag("--runs N", "Timed runs of each form.", least=1),
+        "warmup": Flag("--warmup N", "Runs before those, in each session.", least=0),
+        "bench.on": Flag(
+            "--on ENGINE", f"Time the forms on this runtime: {_ENGINE}. Default: onnxruntime.", _unless_none
+        ),
+        "bench.seed": Flag("--seed N", "Seed of the generated inputs."),
+    },
+    VERIFICATION: {
+        "verify.sets": Flag(
+            "--set NAME=VALUE",
+            "Feed a value to an input of the reference, which the candidate may lack: a number, true, "
+            "false, a list as [1,2], or @FILE.npz:KEY; repeatable.",
+            parse_sets,
+        ),
+        "engine": Flag("--engine NAME", "Run both models on this engine: onnxruntime or rnnlower-reference."),
+        "verify": Flag("--verify/--no-verify", "Run source and result and compare before writing."),
+        "trials": Flag("--trials N", "Sets of generated inputs.", least=1),
+        "seed": Flag("--seed N", "Seed of the generated inputs. Default: 0."),
+        "atol": Flag("--atol A", "Absolute tolerance. Default: by type, or 0 with --rtol.", least=0),
+        "rtol": Flag("--rtol R", "Relative tolerance. Default: by type, or 0 with --atol.", least=0),
+        "tolerance": Flag(
+            "--tolerance TYPE", "Allow for a result that computes in float16, bfloat16, int8 or int16."
+        ),
+        "inputs": Flag("--inputs PATH", "Compare on these inputs: an .npz file or a test-data folder."),
+        "min_sqnr": Flag(
+            "--min-sqnr DB", "The least ratio of signal to noise, of any output; below it nothing is written."
+        ),
+        "quantize.inputs": Flag(
+            "--inputs REC.npz",
+            "Measure on these recordings. Default: a fourth of those of the calibration is set aside.",
+        ),
+        "states": Flag(
+            "--state OUT=IN",
+            "Feed this output into that input in the next call; repeatable. Default: by name and shape.",
+            parse_states,
+        ),
+        "on": Flag(
+            "--on ENGINE",
+            "Also run the result on this runtime: one of `rnnlower engines`, or 'cmd:PROGRAM {model} "
+            "{inputs} {outputs}'. Default: with --target, the target's own where it is installed; `none`:"
+            " on no other.",
+        ),
+        "verify.on": Flag("--on ENGINE", f"Run the candidate on this runtime: {_ENGINE}."),
+    },
+    OUTPUT: {
+        "probe.output": Flag("-o, --output TARGET.toml", "The target file to write."),
+        "probe.check": Flag(
+            "--check NAME|FILE", "Report what differs from this target; exit code 1 if something does."
+        ),
+        "schema": Flag("--schema", "Print a JSON Schema of target files instead, for editors."),
+        "new": Flag("--new TARGET.toml", "Write a target file to begin with instead, with comments."),
+        "output": Flag(
+            "-o, --output PATH",
+            "The file for the result; MODEL itself is allowed. -: standard output; all else goes to stderr.",
+        ),
+        "external_data": Flag(
+            "--external-data auto|always|never|share",
+            "Whether tensors go into a data file. auto: if the source has one, or above 2 GB; share: they"
+            " stay in the source's.",
+        ),
+        "strip": Flag(
+            "--strip", "Remove metadata and names of nodes, and all doc strings, for the smallest file."
+        ),
+        "no_provenance": Flag("--no-provenance", "Leave version, command and options out of the metadata."),
+        "plot": Flag("--plot FILE", "Draw a chart: a .png or an .svg."),
+        "report": Flag(
+            "--report FILE.html", "Write an HTML page about what was done and how it was verified."
+        ),
+        "json_": Flag("--json", "One JSON object on stdout instead of the tables."),
+        "quiet": Flag("-q, --quiet", "Print nothing but warnings and errors."),
+        "verbose": Flag(
+            "-v, --verbose", "Print more: all ops, the errors in all measures, the time of each phase."
+        ),
+        "calibrate.output": Flag(
+            "-o, --output PATH", "The file, or for rknn and qnn the folder, for the calibration data."
+        ),
+        "check.verbose": Flag(
+            "-v, --verbose", "List every node that does not fit, and the sources of guesses."
+        ),
+    },
+}
+
+OPTIONS = {name: flag for flags in _FLAGS.values() for name, flag in flags.items()}
+"""Every option by the name of its parameter, and of its command where it is another one there.
+
+Within a panel, --help shows them in this order.
+"""
+PANEL_OF = {name: panel for panel, flags in _FLAGS.items() for name in flags}
