@@ -168,7 +168,10 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "int8: what goes into products has 8 bits, all else 16. int16, uint16: all have 16. "
             "int8-only: all have 8.",
         ),
-        "scheme": Flag("--scheme qdq|pow2", "pow2: scales are powers of two."),
+        "scheme": Flag(
+            "--scheme qdq|tflite|pow2",
+            "tflite: the integers of TensorFlow Lite's LSTM. pow2: scales are powers of two.",
+        ),
         "headroom": Flag(
             "--headroom X", "How much larger the ranges of 16-bit values are than what was seen."
         ),
@@ -191,7 +194,8 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         ),
         "unroll_factors": Flag("--unroll-factor K", "Also K time steps per iteration; repeatable.", least=1),
         "quantize.strategy": Flag(
-            "--strategy auto|unroll|scan", "auto: a straight line up to 32 steps, else a Scan."
+            "--strategy auto|unroll|scan|loop",
+            "auto: a straight line up to 32 steps, else a Scan, or a Loop where the target lacks it.",
         ),
         "quantize.target": Flag("--target NAME|FILE", "The runtime that must run what is emitted."),
         "stream.strategy": Flag(
