@@ -120,7 +120,7 @@ def _section(target: Target) -> list[str]:
     if target.ops.loses_nan:
         ops += f"; {', '.join(target.ops.loses_nan)} make numbers of NaN"
     if target.ops.inexact_behind_sum:
-        ops += f"; {', '.join(target.ops.inexact_behind_sum)} less exact directly behind a sum"
+        ops += f"; {', '.join(target.ops.inexact_behind_sum)} less exact directly after a sum"
     says = {
         "opset": "{} to {}".format(*target.opset.range),
         "control_flow": ", ".join(target.control_flow.ops) or "none",

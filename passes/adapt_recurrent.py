@@ -38,7 +38,7 @@ from rnnlower.targets.target import Target
 
 
 def _adapted_nodes_are_gone(model: ir.Model, adapting: AdaptRecurrentPass) -> bool:
-    return all(located.node.graph is None for located in adapting.gone)
+    return all(located.node.graph is None for located in adapting.replaced)
 
 
 class AdaptRecurrentPass(Pass):
@@ -55,7 +55,7 @@ class AdaptRecurrentPass(Pass):
 
     Attributes:
         adapted: Reports on the adapted nodes.
-        gone: Those nodes, which are no longer in the model.
+        replaced: Those nodes, which are no longer in the model.
     """
 
     REQUIRES = (no_function_is_recurrent,)
@@ -72,7 +72,7 @@ class AdaptRecurrentPass(Pass):
         self._nodes = nodes
         self._semantics = semantics
         self.adapted: list[LoweredNode] = []
-        self.gone: list[Located] = []
+        self.replaced: list[Located] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Adapt the nodes.
@@ -89,7 +89,7 @@ class AdaptRecurrentPass(Pass):
             for each in form.recurrent:
                 # It is the target's own operator, and judged as such.
                 del each.meta[EMITTED]
-            self.gone.append(located)
+            self.replaced.append(located)
             done = ", ".join(words for name, words in ADAPTABLE.items() if name in changes)
             reason = f"{self._target.name} runs its own operator: {done}"
             self.adapted.append(

@@ -37,12 +37,12 @@ class AssumeLinearBeforeResetPass(Pass):
     """Gives linear_before_reset=1 to every GRU of the model, functions included.
 
     Attributes:
-        mended: Number of nodes that had another form.
+        changed: Number of nodes that had another form.
     """
 
     ENSURES = (_every_gru_is_linear,)
 
-    mended = 0
+    changed = 0
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Set the attribute.
@@ -50,7 +50,7 @@ class AssumeLinearBeforeResetPass(Pass):
         Raises:
             UnsupportedModelError: A GRU is older than the attribute.
         """
-        self.mended = 0
+        self.changed = 0
         for located in find_recurrent(model):
             node = located.node
             if node.op_type != "GRU":
@@ -64,5 +64,5 @@ class AssumeLinearBeforeResetPass(Pass):
             given = node.attributes.get(_NAME)
             if given is None or given.is_ref() or given.as_int() != 1:
                 node.attributes[_NAME] = ir.AttrInt64(_NAME, 1)
-                self.mended += 1
-        return ir.passes.PassResult(model, modified=bool(self.mended))
+                self.changed += 1
+        return ir.passes.PassResult(model, modified=bool(self.changed))

@@ -87,7 +87,7 @@ def _is_read(value: ir.Value) -> bool:
 
 
 def _is_made_by(value: ir.Value, op_types: Collection[str]) -> bool:
-    """Return whether one of some operators computes a value, with or without an activation behind it."""
+    """Return whether one of these operators computes a value, maybe followed by an activation."""
     node = value.producer()
     while node is not None and node.domain == "" and node.op_type in _FUSED and node.inputs[0] is not None:
         node = node.inputs[0].producer()

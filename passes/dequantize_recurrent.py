@@ -112,7 +112,7 @@ def _weight(e: Emitter, node: ResolvedNode, name: str, keep_integers: bool) -> i
 
 
 def _columns(array: np.ndarray) -> np.ndarray:
-    """Return scales or zero points in the shape of the weights of LSTM, as far as they vary."""
+    """Return scales or zero points in a shape that broadcasts to the weights of LSTM."""
     return array.reshape(len(array), -1, 1)
 
 

@@ -32,7 +32,7 @@ from rnnlower.passes.contracts import has_node
 
 _DOMAIN = "rnnlower.definition"
 _SETTLED_LATER = ("Constant", "ConstantOfShape", "Flatten", "Loop", "Range", "Scan", "Shape", "Size")
-"""Operators with which definitions compute sizes, which is folded, or which have another form."""
+"""Operators by which definitions compute sizes, which are folded later, or that have another form."""
 _ROUNDS = 8
 
 

@@ -1,7 +1,7 @@
 """Symbolic dimensions and shapes of inputs, fixed by the user.
 
 Values between inputs and outputs lose a shape that names the dimension: the sizes there follow from the
-    inputs. A declared size of -1, which some exporters write for an unknown one, becomes unknown.
+inputs. A declared size of -1, which some exporters write for an unknown one, becomes unknown.
 
 Before::
 

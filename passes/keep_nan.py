@@ -43,7 +43,7 @@ _DONE = "rnnlower.keeps_nan"
 
 
 class KeepNaNPass(Pass):
-    """Keeps NaN behind a Softmax of what is computed from an infinite constant, as masks are.
+    """Keeps NaN after a Softmax whose input depends on an infinite constant, as masks are.
 
     A unary operator gets a Where that passes NaN by. A Softmax gets an Add of twice the largest element of
     the row less itself: NaN if that is infinite, else 0.

@@ -112,7 +112,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     ),
     Step(
         preparing.expand_definitions,
-        "Definitions contain Scans and constants, and no size is known behind an operator of another domain.",
+        "Definitions contain Scans and constants, and no size is known after an operator of another domain.",
         when=("target", "folds"),
     ),
     Step(
@@ -208,7 +208,7 @@ PIPELINE: Sequence[Step[LoweringWork]] = (
     ),
     Step(
         emitting.keep_nan,
-        "Emitted ops lose NaN, too; a step before could look for the forms of the operators.",
+        "Emitted ops lose NaN, too, and no later step looks for the forms of the operators.",
         when=("folds", "emits", "keeps_nan"),
     ),
     Step(

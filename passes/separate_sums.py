@@ -1,7 +1,7 @@
 """A Max between a sum and an activation.
 
-A runtime that fuses an Add, a Gemm or a Conv with the Sigmoid or Tanh behind it may compute the two less
-exactly than each alone. The maximum of a value and itself is the value, and keeps them apart.
+A runtime that fuses an Add, a Gemm or a Conv with the Sigmoid or Tanh after it may compute the two less
+exactly than separately. The maximum of a value and itself is the value, and keeps them apart.
 
 Before::
 
@@ -31,7 +31,7 @@ from rnnlower.passes.base import Pass
 from rnnlower.passes.contracts import nothing_is_found
 
 _SUMS = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Sum")
-# Ops that compute nothing, so that a runtime may fuse what stands before and behind them.
+# Ops that compute nothing, so that a runtime may fuse what comes before and after them.
 _LAYOUT = REARRANGING | {"Cast", "Concat"}
 
 

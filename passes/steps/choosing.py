@@ -73,12 +73,12 @@ def adapt_recurrent(work: LoweringWork) -> None:
     forgetting = {each: forgotten_states([(each, length)]) for each, length in steps}
     adapting = AdaptRecurrentPass(work.target, native, options.semantics)
     adapting(work.model, work.facts)
-    work.warnings += [warning for each in adapting.gone for warning in forgetting[each]]
-    for located, adapted in zip(adapting.gone, adapting.adapted, strict=True):
+    work.warnings += [warning for each in adapting.replaced for warning in forgetting[each]]
+    for located, adapted in zip(adapting.replaced, adapting.adapted, strict=True):
         choice = work.choices[located.node]
         reason = "; ".join(filter(None, (adapted.reason, choice.reason)))
         work.adapted.append(dataclasses.replace(adapted, reason=reason, prices=choice.prices))
-    work.nodes = [each for each in work.nodes if each not in adapting.gone]
+    work.nodes = [each for each in work.nodes if each not in adapting.replaced]
 
 
 @contract(ensures=[nodes_can_be_read])

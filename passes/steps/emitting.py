@@ -123,7 +123,7 @@ def share_constants(work: LoweringWork) -> None:
 def separate_sums(work: LoweringWork) -> None:
     """Separate sums from what reads them.
 
-    Before: activations that the target computes inexactly behind a sum. After: a Max of equals in between.
+    Before: activations that the target computes inexactly after a sum. After: a Max in between.
     """
 
     def reads_repetition(node: ir.Node) -> bool:

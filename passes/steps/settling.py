@@ -37,7 +37,7 @@ def assume_linear_before_reset(work: Work) -> None:
     reading = AssumeLinearBeforeResetPass()
     reading(work.model, work.facts)
     work.notes.append(
-        f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.mended} had another form"
+        f"GRU nodes are read as linear_before_reset=1, as asked for: {reading.changed} had another form"
     )
 
 
@@ -137,7 +137,7 @@ def lift_constants(work: Work) -> None:
 def legacy_constants(work: Work) -> None:
     """Suit an old IR version.
 
-    Before: initializers that are no inputs, which IR version 3 lacks. After: Constant nodes there.
+    Before: initializers that are not inputs, which IR version 3 lacks. After: Constant nodes there.
     """
     LegacyConstantsPass()(work.model, work.facts)
 

@@ -148,7 +148,7 @@ def may_be_sizes(content: Array | ir.TensorProtocol) -> bool:
 
 
 _DEFAULTS: Mapping[str, Mapping[str, ir.Attr]] = {"STFT": {"onesided": ir.AttrInt64("onesided", 1)}}
-"""Default values that the inference of onnx mistakes for others."""
+"""Default values that onnx's inference gets wrong."""
 
 
 def infer(

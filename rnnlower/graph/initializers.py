@@ -35,7 +35,7 @@ class InitializerPool:
     def of(self, tensor: ir.TensorProtocol, name: str = "", *, short: bool = False) -> ir.Value:
         """Return an initializer that holds the tensor, named like `name`; external tensors stay external.
 
-        Short: named by letters alone, of which `name` is the first.
+        With `short`, the name consists of letters only, and begins with `name` if that is free.
         """
         key = (tensor.dtype, tuple(tensor.shape.numpy()), self._content(tensor))
         if key not in self._values:
@@ -51,7 +51,7 @@ class InitializerPool:
         return self._values[key]
 
     def integers(self, numbers: tuple[int, ...], letter: str = "") -> ir.Value:
-        """Return a vector of type int64, maybe of a short name; thousands of nodes share the same few."""
+        """Return an int64 vector; with a letter, it gets a short name, as thousands of nodes may read it."""
         if numbers not in self._integers:
             tensor = ir.Tensor(np.array(numbers, dtype=np.int64))
             self._integers[numbers] = self.of(tensor, letter, short=bool(letter))

@@ -11,7 +11,7 @@ _MOST_ITERATIONS = 1000
 
 
 def iterations(facts: Facts, node: ir.Node) -> int | None:
-    """Return how often the body of a Loop or Scan runs, or ``None`` if that is not known."""
+    """Return how many times the body of a Loop or Scan runs, or ``None`` if that is not known."""
     if node.op_type == "Scan":
         return _steps_of_scan(facts, node)
     most = facts.constant(node.inputs[0])

@@ -17,7 +17,7 @@ _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
 _OF_A_STEP = re.compile("([a-z]*)[a-z][0-9][0-9a-z]*")
 _FEW = 8
-"""Names of the model, such as ``h0`` and ``c0``, that are no reason to make thousands of others longer."""
+"""How many names such as ``h0`` and ``c0`` a model may have before thousands of others get longer."""
 
 
 class NameSource:
@@ -35,9 +35,9 @@ class NameSource:
         self._lanes: Iterator[str] | None = None
 
     def step_prefix(self) -> str:
-        """Yield the beginnings of thousands of short names: nothing, then letters.
+        """Return the next prefix of thousands of short names: nothing, then letters.
 
-        At most a few names consist of it, a letter, a digit and more of both.
+        At most a few names consist of it, a letter, a digit, and more letters or digits.
         """
         if self._lanes is None:
             found = collections.Counter(
@@ -47,7 +47,7 @@ class NameSource:
         return next(self._lanes)
 
     def alias(self, letter: str) -> str:
-        """A name of letters alone for what has thousands of readers: the letter, one behind it, or more."""
+        """Return a name of letters for a value of thousands of readers: this letter, a later one, or more."""
         position = _LETTERS.index(letter.lower()) + 1
         names = itertools.chain([letter], _LETTERS[position:], _letters())
         free = (name for name in names if _normal(name) not in self._taken)
@@ -77,8 +77,8 @@ class Scope:
     """A scope of names that begin with one prefix.
 
     Args:
-        source: Sees to it that they are fresh.
-        prefix: What they begin with.
+        source: Source of fresh names.
+        prefix: The prefix of all names.
     """
 
     def __init__(self, source: NameSource, prefix: str) -> None:
@@ -86,11 +86,11 @@ class Scope:
         self.prefix = prefix
 
     def fresh(self, what: str) -> str:
-        """A name for a value that is called so."""
+        """Return a fresh name for a value."""
         return self.source.fresh(self.prefix + what)
 
     def node(self, what: str, value: str) -> str:
-        """A name for the node that makes the value, which is called so."""
+        """Return the name of the node that computes the value."""
         return value
 
     def role(self, op_type: str) -> str:
@@ -98,7 +98,7 @@ class Scope:
         return op_type
 
     def holds(self, name: str) -> bool:
-        """Return whether the name was given here."""
+        """Return whether this scope made the name."""
         return name.startswith(self.prefix)
 
 

@@ -103,7 +103,7 @@ class NodeFacts:
         return self._types.get(value)
 
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
-        """Note that another value has taken the place of one: what is known of it stays known."""
+        """Record that a value has taken the place of another: what is known of that stays known."""
         self._learn(new, self.type(old), self.dims(old))
         if (content := self.constant(old)) is not None:
             self._contents[new] = content
@@ -111,7 +111,7 @@ class NodeFacts:
             self._sizes[new] = sizes
 
     def assume(self, value: ir.Value, dims: Dims) -> None:
-        """Take a shape as given, whatever follows from the model: a caller follows it by other means."""
+        """Take a shape as given, whatever follows from the model: the caller knows it by other means."""
         self._dims[value] = dims
         if (node := value.producer()) is not None:
             self._visited.add(node)

@@ -1,4 +1,4 @@
-"""Sizes that are no numbers: what nodes compute from them, and the shapes that they give."""
+"""Symbolic sizes: what nodes compute from them, and the shapes that follow from them."""
 
 from __future__ import annotations
 

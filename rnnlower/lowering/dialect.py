@@ -83,7 +83,7 @@ class _AnyLoops:
 
 @dataclasses.dataclass(frozen=True)
 class NoPrices:
-    """The prices of a runtime of which none are known."""
+    """The prices of a runtime about which nothing is known."""
 
     microseconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     native: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)

@@ -187,7 +187,7 @@ class Emitter(NodeEmitter):
         if self.opset < 18:
             return self.ops("Split", value, outputs=parts, axis=axis)
         if isinstance(size, int) and parts <= _FEW_PARTS:
-            # Shorter than num_outputs, which stands in every step of a straight line.
+            # Shorter than num_outputs, which every step of a straight line would repeat.
             return self._split_by(value, [size] * parts, axis)
         if isinstance(size, int):
             return self.ops("Split", value, outputs=parts, axis=axis, num_outputs=parts)
@@ -295,8 +295,8 @@ class Emitter(NodeEmitter):
         """Emit ``0, 1, ..., count - 1`` as int32 of shape ``[count]``.
 
         Raises:
-            OpsetError: The dialect is not `ANY`, and the opset is below 11: compilers take the size of what
-                NonZero gives for another one than ``count``.
+            OpsetError: The dialect is not `ANY`, and the opset is below 11: compilers do not know that the
+                output of NonZero has the size ``count``.
         """
         if isinstance(count, int):
             return self.constant(np.arange(count, dtype=np.int32))

@@ -49,7 +49,7 @@ class Lane:
         return self.axes.time - 1 - number if self.reverse else number
 
     def scope(self, e: Emitter, number: int | None) -> Scope:
-        """The names of a step, which has a number in a straight line."""
+        """Return the scope for the names of a step, which has a number in a straight line."""
         if number is None:
             return direction_scope(e.names, self.reverse)
         return StepScope(e.names.source, self.names, self.position(number))
@@ -188,7 +188,7 @@ def _name_of(node: ResolvedNode, direction: int | None) -> str:
 
 
 def step_names(e: Emitter, axes: Axes, *, reverse: bool) -> StepNames:
-    """The names of the steps of a direction of the node that is emitted."""
+    """Return the names of the steps of a direction."""
     steps = axes.time if isinstance(axes.time, int) else 0
     return StepNames(e.names.source.step_prefix(), e.names.prefix.rstrip("/"), steps, reverse=reverse)
 

@@ -35,7 +35,7 @@ class NodeEmitter:
         dtype: Floating-point type of the arithmetic.
         initializers: Holds the constants.
         dialect: The operators that may be emitted.
-        listener: Told the role of the values of a step, some of which it may replace.
+        listener: Called with the role of each value in a step, which it may replace.
 
     Attributes:
         nodes: The emitted nodes.
@@ -168,11 +168,11 @@ class NodeEmitter:
         return self.tensor_constant(ir.Tensor(array), name)
 
     def often_read_integers(self, *numbers: int) -> ir.Value:
-        """As `integers`, with a name that thousands of nodes may repeat."""
+        """Return the same as `integers`, with a short name, as thousands of nodes may read it."""
         return self._initializers.integers(numbers, "s")
 
     def often_read(self, tensor: ir.TensorProtocol, letter: str) -> ir.Value:
-        """An initializer whose name, a letter or two, thousands of nodes may repeat."""
+        """Return an initializer with a name of a letter or two, as thousands of nodes may read it."""
         return self._initializers.of(tensor, letter, short=True)
 
     def tensor_constant(self, tensor: ir.TensorProtocol, name: str = "") -> ir.Value:

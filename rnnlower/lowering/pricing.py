@@ -18,7 +18,7 @@ _FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 
 
 NATIVE = "native_"
-"""How the counts of a runtime's own recurrent operators begin."""
+"""The prefix of the counts of a runtime's own recurrent operators."""
 
 
 KINDS = ("LSTM", "GRU", "GRU_linear", "RNN")
@@ -32,13 +32,13 @@ class Counts:
     Attributes:
         loops: Scan and Loop nodes.
         iterations: Runs of their bodies.
-        nodes: Nodes that run, once for each time; an activation right behind a product is part of it.
-        pieces: What Splits make and Concats take.
+        nodes: Runs of nodes; an activation directly after a product counts as part of it.
+        pieces: Outputs of Splits and inputs of Concats.
         elements: Elements that are written.
         weight_bytes: Bytes of constant matrices that products read.
         multiplies: Multiplications of products.
-        packed_bytes: Bytes of the matrices of Gemms that read constants alone but for the first input, of
-            which a runtime may keep a copy for each node: a body has one, whatever the number of its runs.
+        packed_bytes: Bytes of the matrices of Gemms whose inputs, except for the first, are constants. A
+            runtime may keep a copy for each node; a body has one copy, however many times it runs.
         loaded: Nodes that a session holds.
         native_nodes: LSTM, GRU and RNN nodes.
         native_steps: Time steps of their directions.
@@ -75,7 +75,7 @@ class Counts:
         return _combined(lambda two, three: two + (steps - 2) * (three - two), self, longer)
 
     def price(self, costs: Mapping[str, float]) -> float:
-        """Return microseconds, by what one of each costs; what has no price is free."""
+        """Return the microseconds, given the price of one unit of each count; without a price it is free."""
         return float(sum(costs.get(name, 0.0) * value for name, value in dataclasses.asdict(self).items()))
 
 

@@ -59,7 +59,7 @@ class QuantizedLane(Lane):
     backwards: bool
 
     def scope(self, e: Emitter, number: int | None) -> Scope:
-        """Those of the direction, in whose order the steps need not be taken."""
+        """Return the scope of the direction, even if the steps are taken in the other order."""
         return super().scope(e, number) if number is not None else direction_scope(e.names, self.backwards)
 
     def step(self, e: Emitter, x: Mapping[str, ir.Value], state: Sequence[ir.Value | None]) -> NewState:

@@ -112,7 +112,7 @@ def _run(
 
 
 def _symbol_of_rows(X: ir.Value, axis: int) -> str | None:
-    """The name that the model has for the number of rows."""
+    """Return the model's name for the number of rows, if it has one."""
     dim = None if X.shape is None or axis >= len(X.shape) else X.shape[axis]
     return dim.value if isinstance(dim, ir.SymbolicDim) else None
 
@@ -157,7 +157,7 @@ class _Joined:
         self.last_op = LAST_OPS.get(node.op_type) if apart else None
 
     def recurrence(self, rows: str | None) -> Recurrence:
-        """Return the recurrence, with its attribute `rows`."""
+        """Return the recurrence; `rows` is its attribute of that name."""
         inputs: list[TimeSeries] = []
         for lane in self.lanes:
             inputs += lane.inputs.values()

@@ -36,7 +36,7 @@ _ERROR_OF_PRICES = 0.03
 """The relative difference up to which prices count as equal."""
 
 _FEW = 16
-"""Elements of a constant that may be a shape or an index, which shape inference has to see."""
+"""Most elements of a constant that may be a shape or an index, which shape inference has to see."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Task:
     Attributes:
         node: The node, whose type is known.
         weights: Cuts the node's weights.
-        opset: The opset to write in, where that has all operators.
+        opset: The opset to write in, if it has all operators.
         dialect: The operators that may be emitted.
         preferences: The requested properties of the lowering.
     """
@@ -95,7 +95,7 @@ class Task:
     preferences: Preferences = Preferences()
 
     def key(self) -> Iterator[Hashable]:
-        """Yield all that the candidates depend on; of values that may be looked at, the values."""
+        """Yield all that the candidates depend on; that is a value itself where its content may matter."""
         node, weights = self.node, self.weights
         yield from (self.opset, self.dialect.name, self.preferences)
         for field in dataclasses.fields(node):
@@ -113,7 +113,7 @@ class Task:
 
 
 Sketches = dict[Hashable, list[Candidate]]
-"""Known candidates by the `Task.key`: many a model has equal nodes."""
+"""Known candidates by the `Task.key`: models often have equal nodes."""
 
 
 def candidates(task: Task, strategies: Sequence[str], sketches: Sketches | None = None) -> list[Candidate]:
@@ -147,7 +147,7 @@ def candidates(task: Task, strategies: Sequence[str], sketches: Sketches | None 
 def cheapest(found: Sequence[Candidate]) -> Candidate:
     """Return the candidate of the lowest price, or an earlier one within the error of prices.
 
-    The first, where no prices are known.
+    If no prices are known, it is the first.
     """
     lowest = min(candidate.price or 0.0 for candidate in found)
     return next(each for each in found if (each.price or 0.0) <= lowest * (1 + _ERROR_OF_PRICES))

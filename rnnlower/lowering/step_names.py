@@ -1,7 +1,7 @@
-"""Names of the steps of a straight line: as telling as a file of thousands of steps allows.
+"""Names of the steps of a straight line: as descriptive as a file of thousands of steps allows.
 
 `BYTES_OF_STEP` bounds what a step adds to the file. A step of an LSTM holds 31 names of values and 10 of
-nodes, which leaves five letters each; one of an RNN 7 and 2. So forms are tried, the most telling first:
+nodes, which leaves five letters each; one of an RNN 7 and 2. So forms are tried, the most descriptive first:
 
 ===============  =======  ========================================================================
 node             value    where it fits
@@ -14,8 +14,8 @@ node             value    where it fits
 
 ``t47`` is the position in time, ``r47`` that of the reverse direction. The letter is that of a gate
 (``i o f c``, ``z r h``), ``y`` for H, ``m`` for C (the memory), ``x w u v`` for products of X, ``k`` for the
-mask that keeps the state, any other for what lies between. Every direction but the first of a model has a
-letter in front: ``ai47``.
+mask that keeps the state, and any other for the values in between. Every direction but the first of a model
+has a letter as its prefix: ``ai47``.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ import onnx_ir as ir
 from rnnlower.graph.names import NameSource, Scope
 
 BYTES_OF_STEP = 400
-"""A step adds fewer bytes to the file, where names can see to it."""
+"""The bytes that a step may add to the file, as far as that depends on names."""
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LENGTH = 2
-"""Bytes that say what follows in a protobuf, and how long it is."""
+"""Bytes of the tag and the length of a field in a protobuf."""
 
 _DECLARED = 20
 """Bytes of a declared shape ``[rows, width]`` without its names."""
 
 _PART = 3
-"""A step's share in what cuts an input, or joins H, by parts of 128 steps."""
+"""A step's share of the nodes that split an input, or join H, in parts of 128 steps."""
 
 _LEAST = 3
-"""Letters that the beginning of a node's name needs to tell which node it is."""
+"""The fewest letters of a node's name by which it is recognized."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +52,8 @@ class StepSize:
 
     Attributes:
         rest: Bytes of all but the names that differ from step to step.
-        nodes: How many names of nodes it holds.
-        values: How many names of values.
+        nodes: Number of names of nodes.
+        values: Number of names of values.
     """
 
     rest: int
@@ -63,7 +63,7 @@ class StepSize:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """The naming of nodes and values; `stem` is empty where nodes are called as their first value."""
+    """The naming of nodes and values; `stem` is empty if nodes have the names of their first outputs."""
 
     stem: str = ""
     alike: bool = False
@@ -74,7 +74,7 @@ class StepNames:
     """The names of the steps of one direction of a node.
 
     Args:
-        lane: What short names begin with, `NameSource.lane`.
+        lane: The prefix of short names, see `NameSource.step_prefix`.
         node: The name of the node.
         steps: The number of steps.
         reverse: Whether it is a reverse direction.
@@ -88,17 +88,17 @@ class StepNames:
         self._form = _Form()
 
     def value(self, position: int, what: str) -> str:
-        """The name of a value of the step at this position in time."""
+        """Return the name of a value of the step at this position in time."""
         return self._value(self._form, position, what)
 
     def node(self, position: int, what: str) -> str | None:
-        """The name of the node that makes the value; ``None`` where it is the value's."""
+        """Return the name of the node that computes the value; ``None`` if it is the value's."""
         if not self._form.stem or self._form.alike:
             return None
         return self._node_name(self._form, position, what)
 
     def fit(self, size: StepSize, source: NameSource) -> None:
-        """Take the most telling form that keeps a step of this size within bounds, and is free."""
+        """Choose the most descriptive form that is free and keeps a step of this size within bounds."""
         last, what = self._steps - 1, "y"
         for form in self._forms(source):
             value = len(self._value(form, last, what))
@@ -110,7 +110,7 @@ class StepNames:
             source.fresh(f"{form.stem}/{self._letter}")
 
     def _forms(self, source: NameSource) -> Iterator[_Form]:
-        """The forms, the most telling first."""
+        """Yield the forms, the most descriptive first."""
         stems = [stem for stem in _stems(self._node) if self._is_free(stem, source)]
         yield from (_Form(stem, alike=True) for stem in stems)
         for base36 in (False, True):
@@ -131,11 +131,11 @@ class StepNames:
 
 
 class StepScope(Scope):
-    """The names of one step, which tell what is not labeled by a letter.
+    """The names of one step; what has no label is named by a letter.
 
     Args:
-        source: Where names come from.
-        names: Those of the steps.
+        source: Source of fresh names.
+        names: The names of all steps.
         position: The step's position in time.
     """
 
@@ -172,11 +172,11 @@ def size_of_step(
     """Return the size of a step.
 
     Args:
-        nodes: What it emits.
-        inputs: What Splits made for it.
-        states: What the step before it made.
+        nodes: Its nodes.
+        inputs: Its inputs, which Splits compute.
+        states: The states after the previous step.
         rows: The symbol of the number of rows, if the shapes of the inputs are declared.
-        is_part: Whether the line has so many steps that it is cut and joined part by part.
+        is_part: Whether the line has so many steps that it is split and joined part by part.
     """
     made = {out for node in nodes for out in node.outputs}.union(inputs, states)
     named = (value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None)
@@ -197,7 +197,7 @@ def size_of_step(
 
 
 def _stems(name: str) -> Iterator[str]:
-    """A node's name, shorter and shorter: fewer components of a path, then fewer letters of the last."""
+    """Yield shorter and shorter forms of a node's name: fewer components of a path, then fewer letters."""
     starts = [0, *(match.end() for match in re.finditer("[/.:]+", name))]
     yield from (name[start:] for start in starts if start < len(name))
     last = name[starts[-1] :]
@@ -205,10 +205,10 @@ def _stems(name: str) -> Iterator[str]:
 
 
 def base36(number: int, steps: int) -> str:
-    """The number in base 36, as wide as the last step's.
+    """Return the number in base 36, as wide as the last step's.
 
-    It begins with a decimal digit: letters alone could make a keyword of a language that a compiler writes,
-    such as ``and``, ``if`` or ``for``.
+    It begins with a decimal digit: letters alone could form a keyword such as ``and``, ``if`` or ``for`` in a
+    language to which a compiler translates the model.
     """
     width = next(width for width in itertools.count(1) if steps <= 10 * 36 ** (width - 1))
     return "".join(_DIGITS[number // 36**place % 36] for place in reversed(range(width)))

@@ -29,11 +29,6 @@ class Axes:
     batch: Dim
     lead: tuple[int, ...] = ()
 
-    @property
-    def units_axis(self) -> int:
-        """The axis of the units and gates in one step's value."""
-        return len(self.lead) + 1
-
     def value(self, width: Width) -> list[Dim]:
         """Return the sizes of one step's value."""
         return [*self.lead, self.batch, *(width if isinstance(width, tuple) else [width])]
@@ -46,10 +41,10 @@ class TimeSeries:
     (flat, the layout of Gemm). The other layout is a Reshape, emitted on first use.
 
     Attributes:
-        reverse: Whether the steps are to be taken from the end.
+        reverse: Whether the steps are taken from the end.
         names: The names of the steps.
-        name: What one step's value is.
-        known: The stacked content where it is known beforehand.
+        name: The role of one step's value.
+        known: The stacked content if it is constant.
     """
 
     def __init__(

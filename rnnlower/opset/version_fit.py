@@ -44,7 +44,7 @@ def present(values: Iterable[ir.Value | None]) -> list[ir.Value | None]:
 def bind(
     formals: Sequence[Parameter], values: Sequence[ir.Value | None]
 ) -> Iterator[tuple[Parameter, ir.Value | None]]:
-    """Yield pair `values` with their formal parameters; a variadic one takes the rest."""
+    """Yield `values` with their formal parameters, of which a variadic one takes the rest."""
     for position, value in enumerate(values):
         if position < len(formals):
             yield formals[position], value

@@ -76,7 +76,7 @@ def _reset_before_product(model: ir.Model, located: Located, node: ResolvedNode)
         )
     elif _is_of_keras(model) and _has_recurrent_bias(node):
         why = (
-            "its recurrent bias is not zero: Keras has one in the form with 1 alone (reset_after, CuDNNGRU), "
+            "its recurrent bias is not zero: Keras has one only in the form with 1 (reset_after, CuDNNGRU), "
             "and exporters wrote it without (onnx/keras-onnx#33, onnx/tensorflow-onnx#939)"
         )
     else:
@@ -105,9 +105,10 @@ def _directions_mixed(model: ir.Model, located: Located, node: ResolvedNode) -> 
         if is_mixed and _is_by(model, "pytorch") and node.direction == "bidirectional":
             yield Suspicion(
                 located.label,
-                f"Transpose node {reader.name or '(unnamed)'!r} puts the directions of Y behind its units",
-                "PyTorch has the forward units first and the reverse ones behind, and its exporter mixed "
-                "them (torch up to 0.4.1: pytorch/pytorch#10838), so what follows reads other features",
+                f"Transpose node {reader.name or '(unnamed)'!r} moves the directions of Y after its units",
+                "PyTorch puts the forward units first and the reverse ones after them, and its exporter "
+                "interleaved them (torch up to 0.4.1: pytorch/pytorch#10838), so later nodes read the wrong "
+                "features",
                 "export it again with a newer torch",
             )
 
@@ -121,7 +122,7 @@ def _not_turned_back(model: ir.Model, located: Located, node: ResolvedNode) -> I
         yield Suspicion(
             located.label,
             "it is reverse, and its sequence is not reversed",
-            "with go_backwards, Keras gives the last step first, and keras2onnx left the turn out "
+            "with go_backwards, Keras returns the last step first, and keras2onnx left the reversal out "
             "(onnx/keras-onnx#523, fixed by onnx/keras-onnx#583)",
             "if the layer has return_sequences, the model is wrong: compare it with Keras",
         )
@@ -133,10 +134,9 @@ def _masked_tail(model: ir.Model, located: Located, node: ResolvedNode) -> Itera
         yield Suspicion(
             located.label,
             "it has sequence_lens, and its sequence Y is used",
-            "a masked layer of Keras repeats its last output behind the end of a sequence, where ONNX has "
-            "zeros, and skips masked steps at any place (microsoft/onnxruntime#12492, "
-            "onnx/tensorflow-onnx#2030)",
-            "if steps behind the end, or masks elsewhere, matter to what follows, compare it with Keras",
+            "a masked layer of Keras repeats its last output after the end of a sequence, where ONNX has "
+            "zeros, and skips masked steps anywhere (microsoft/onnxruntime#12492, onnx/tensorflow-onnx#2030)",
+            "if steps after the end, or masks elsewhere, matter to later nodes, compare it with Keras",
         )
 
 
@@ -185,8 +185,8 @@ def _baked_lengths(model: ir.Model, located: Located, node: ResolvedNode) -> Ite
     yield Suspicion(
         located.label,
         f"sequence_lens is a constant ({brief}), but the batch or the length of X is dynamic",
-        "an exporter that traces writes down the lengths of its example (pytorch/pytorch#15319), and steps "
-        "behind them are never read",
+        "a tracing exporter hard-codes the lengths of its example (pytorch/pytorch#15319), and later steps "
+        "are never read",
         f"export the lengths as an input, or fix the sizes of X to the example's ({_sizes()})",
     )
 

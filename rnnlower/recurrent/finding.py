@@ -33,8 +33,7 @@ def find_recurrent(model: ir.Model, wanted: Callable[[ir.Node], bool] = is_recur
 
     Args:
         model: The model.
-        wanted: Which nodes to list of those that carry a state; all of these count in the names of unnamed
-            ones.
+        wanted: Which of the nodes that carry a state to list. Unnamed ones are numbered among all of these.
     """
     opset = default_opset(model)
     opsets = {

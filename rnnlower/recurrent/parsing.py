@@ -25,8 +25,7 @@ def parse_recurrent(located: Located, semantics: Semantics = "ort", *, lenient: 
         located: The node. Attributes that refer to a function's parameter must have been resolved.
         semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
         lenient: Treat attributes that refer to a function's parameter as absent, and an unknown hidden_size
-            as
-            0.
+            as 0.
 
     Raises:
         InvalidModelError: The node breaks the ONNX spec.

@@ -42,9 +42,9 @@ def _written_out(node: ir.Node, name: str, states: list[str]) -> Suspicion:
         f"{node.op_type} node {name!r}",
         "it is a recurrence in another form, and stays as it is",
         f"its body carries the {carried} through a product from step to step, "
-        "as exporters write cells that they have no LSTM, GRU or RNN for",
-        f"make a straight line of it with {wording.option('control-flow', 'unroll')}, run the result where "
-        f"{node.op_type} is known, or export the layer as an LSTM, GRU or RNN node",
+        "which is how exporters write cells for which they have no LSTM, GRU or RNN",
+        f"turn it into a straight line with {wording.option('control-flow', 'unroll')}, run the result on a "
+        f"runtime that has {node.op_type}, or export the layer as an LSTM, GRU or RNN node",
     )
 
 

@@ -1,7 +1,7 @@
 """The choice of how a node runs on a target: its own operator, as it is or adapted, or lowered, by price.
 
-The candidates are one list. What is known of costs prices them (`sketching.py`); where nothing is, rules of
-the target choose.
+All candidates are in one list. The target's costs price them (`sketching.py`); if none are known, rules
+choose.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_UNROLLED = 256
 """Steps of a straight line beyond which runtimes take long to load it."""
 
 Native = Literal["auto", "keep", "lower"]
-"""Whether a runtime's own operators stay: where that is fastest, wherever they are right, or never."""
+"""When a runtime's own operators stay: if that is fastest, whenever they are right, or never."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class KeptNode:
         op_type: Its operator.
         path: Where it lives.
         reason: Why it stays.
-        prices: What each candidate was found to cost, in microseconds of a run.
+        prices: The estimated cost of each candidate, in microseconds per run.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Choice:
     Attributes:
         kind: ``keep``, ``adapt`` or ``lower``.
         reason: Why.
-        prices: What each candidate was found to cost, in microseconds of a run.
-        changes: What is changed around the target's own operator.
+        prices: The estimated cost of each candidate, in microseconds per run.
+        changes: The changes around the target's own operator.
     """
 
     kind: str
@@ -85,9 +85,8 @@ class Chooser:
     Attributes:
         target: The target.
         private: The weights that may be cut; see `Weights`.
-        semantics: Which reading wins where the text and the runtime differ.
-        native: Whether the target's own operator stays where it is right, never does, or where it is the
-            cheapest.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.
+        native: When the target's own operator stays.
         preferences: The requested properties of lowered nodes.
         sketches: Known candidates; new ones are added.
     """
@@ -100,7 +99,7 @@ class Chooser:
     sketches: Sketches = dataclasses.field(default_factory=dict)
 
     def choose(self, located: Located) -> Choice:
-        """Return whether the target's own operator runs a node, whose types and sizes are noted."""
+        """Return the decision on a node whose types and sizes are noted."""
         changes = None if self.native == "lower" else native_changes(located, self.target, self.semantics)
         if changes is None:
             return Choice("lower")
@@ -119,7 +118,7 @@ class Chooser:
         return Choice(own.strategy, reason, prices, changes)
 
     def candidates(self, located: Located) -> list[Candidate]:
-        """Return the ways to run a node, whose types and sizes are noted; the target's own operator first."""
+        """Return the ways to run a node whose types and sizes are noted; the target's own operator first."""
         changes = native_changes(located, self.target, self.semantics)
         return [*([] if changes is None else [self._own(located, changes)]), *self._others(located)]
 
@@ -136,8 +135,8 @@ class Chooser:
         Args:
             node: The node.
             weights: Cuts the node's weights.
-            opset: The opset to write in, where that has all operators.
-            strategy: The strategy, where it is asked for.
+            opset: The opset to write in, if it has all operators.
+            strategy: The strategy, if it is asked for.
             native: The prices of the target's own operator, which costs more.
 
         Raises:
@@ -232,7 +231,7 @@ def _is_open_batch(target: Target, node: ResolvedNode) -> bool:
 
 
 def _is_captured(target: Target, node: ResolvedNode) -> bool:
-    """Return whether the steps read weights that are no constants, and must be a Loop for that."""
+    """Return whether the steps read weights that are not constant, and must therefore be a Loop."""
     names = {*node.inputs} & {"R", "B", "P"}
     return (
         target.control_flow.captured == "Loop"
@@ -242,7 +241,7 @@ def _is_captured(target: Target, node: ResolvedNode) -> bool:
 
 
 def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
-    """Return the strategy for a target of which no costs are known, and why."""
+    """Return the strategy for a target whose costs are not known, and why."""
     steps, loops = node.seq_length, target.control_flow.ops
     guarded = steps is not None or "If" in loops or target.control_flow.empty_scan
     if not {"Scan", "Loop"} & {*loops}:
@@ -254,9 +253,9 @@ def _preferred(target: Target, node: ResolvedNode) -> tuple[list[str], str]:
     if steps is not None and steps <= _MOST_UNROLLED:
         length = "the batch size is dynamic"
     if steps is None and target.control_flow.dynamic == "Loop" and "Loop" in loops:
-        return ["loop"], f"{length}, for which {target.name} wants a Loop"
+        return ["loop"], f"{length}, for which {target.name} needs a Loop"
     if _is_captured(target, node):
-        return ["loop"], f"{length}, and {target.name} wants a Loop for weights that are no constants"
+        return ["loop"], f"{length}, and {target.name} needs a Loop for weights that are not constant"
     if "Scan" in loops and guarded:
         return ["scan"], length
     if "Loop" in loops:

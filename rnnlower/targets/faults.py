@@ -44,7 +44,7 @@ _OF_ATTRIBUTES: Mapping[ir.AttributeType, Any] = {
 
 
 def did_you_mean(given: str, known: Collection[str], alike: float = 0.6) -> str:
-    """Return the question whether the nearest known word was meant; empty if none has that much in common."""
+    """Return the question whether the nearest known word was meant; empty if none is similar enough."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=alike)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -186,7 +186,7 @@ def _broken_sizes(rule: RecurrentRule, node: ResolvedNode, path: str) -> Iterato
         elif path and name in rule.static_nested:
             yield name, f"a {_SIZES[name]} that is not a number, in a body"
         elif not given and name in rule.static_with_states:
-            yield name, f"a {_SIZES[name]} that is not a number, and initial states that are no graph inputs"
+            yield name, f"a {_SIZES[name]} that is not a number, and initial states that are not graph inputs"
     if rule.max_batch is not None and node.batch_size is not None and node.batch_size > rule.max_batch:
         yield "batch", f"batch size {node.batch_size}"
     if node.hidden_size < (rule.min_hidden_size or 1):

@@ -42,7 +42,7 @@ def find_target(name: str | os.PathLike[str]) -> Target:
 
 _REMEDY = "`rnnlower targets --new FILE.toml` writes a start with all keys, --schema is for editors"
 _ALIKE = 0.7
-"""What a misspelt target has in common with the one that was meant; TensorFlow has less with TensorRT."""
+"""The least similarity of a misspelt target to the one that was meant; TensorFlow and TensorRT have less."""
 
 
 @functools.cache
@@ -82,10 +82,10 @@ def _read(path: pathlib.Path, name: str | os.PathLike[str]) -> Target:
 
 
 def read_toml(path: pathlib.Path) -> dict[str, Any]:
-    """Return what a target's file says, as it stands there.
+    """Return the data of a target's file.
 
     Raises:
-        OptionError: It is no TOML.
+        OptionError: It is not TOML.
     """
     try:
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))

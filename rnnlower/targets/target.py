@@ -44,14 +44,14 @@ class Target(TargetFile, frozen=True, kw_only=True):
 
     @functools.cached_property
     def domains(self) -> frozenset[str]:
-        """The domains in addition to the default one of which it runs operators."""
+        """The domains, other than the default one, with operators that it runs."""
         single = {op_type.rpartition(".")[0] for op_type in self.ops.allowed or () if "." in op_type}
         return frozenset({*self.ops.domains} | single)
 
     def has_foreign(self, domain: str, op_type: str) -> bool:
         """Return whether it runs an operator of a domain other than the default one.
 
-        That it has a domain says nothing of operators that carry states, which are newer: they are named.
+        Its domains do not include operators that carry states, which are newer: those are listed by name.
         """
         name = f"{domain}.{op_type}"
         if domain in self.ops.domains and op_type not in STATE_OPERATORS:

@@ -117,7 +117,7 @@ RECURRENT_BIAS = np.array([[0] * 6 + [1] * 6], np.float32)
         ),
         (
             model("LSTM", "pytorch", behind=[transpose(0, 2, 3, 1)], direction="bidirectional"),
-            "Transpose node 'after' puts the directions of Y behind its units",
+            "Transpose node 'after' moves the directions of Y after its units",
             "pytorch/pytorch#10838",
         ),
         (

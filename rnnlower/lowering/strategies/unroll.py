@@ -44,7 +44,7 @@ def run_unrolled(e: Emitter, recurrence: Recurrence) -> Results:
 
 
 def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
-    """The inputs of each step, named after it."""
+    """Yield the inputs of each step, named after the step."""
     for number, value in enumerate(_steps(e, series, time)):
         if time > 1 and series.known is None and series.names is not None:
             value.name = e.names.source.fresh(series.names.value(number, series.name))
@@ -54,7 +54,7 @@ def _named(e: Emitter, series: TimeSeries, time: int) -> Iterator[ir.Value]:
 def _declare_rows(
     recurrence: Recurrence, inputs: Sequence[Sequence[ir.Value]], rows: str, dtype: ir.DataType
 ) -> None:
-    """Declares ``[rows, width]`` for what the steps begin with; shape inference takes it from there.
+    """Declare ``[rows, width]`` for the first values of the steps; shape inference derives the others.
 
     onnxruntime plans its memory by looking among all free buffers for one of the same shape. Without
     declarations the rows of every step get a symbol of their own, no two shapes are equal, and the search is
@@ -106,12 +106,12 @@ def _fan_out(e: Emitter) -> int:
 
 
 def _concat(e: Emitter, steps: list[ir.Value]) -> ir.Value:
-    """``[time * rows, width]`` of the steps' outputs, by a tree of Concats."""
+    """Return the steps' outputs as ``[time * rows, width]``."""
     with e.naming(_of_parts(e) if len(steps) > FAN_OUT else e.names):
         return e.join(steps, axis=0)
 
 
 def _of_parts(e: Emitter) -> Scope:
-    """The names of parts of a line, short also where the node's is long."""
+    """Return the scope for the parts of a line, short even if the node's name is long."""
     last = re.split("[/.:]", e.names.prefix.rstrip("/"))[-1]
     return Scope(e.names.source, f"{last[:_LONGEST]}/")
