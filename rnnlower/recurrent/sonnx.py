@@ -15,7 +15,7 @@ Where it leaves something open, it is read as follows:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from rnnlower import wording
@@ -63,19 +63,8 @@ Finding = tuple[str, str] | tuple[str, str, Literal["note"]]
 """The fault, the remedy, and whether it is only a note."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """One restriction.
-
-    Attributes:
-        subject: The input, output or attribute concerned.
-        clause: What the profile requires.
-        check: Returns how an LSTM node breaks the rule, or nothing.
-    """
-
-    subject: str
-    clause: str
-    check: Callable[[ResolvedNode], Finding | None]
+Check = Callable[[ResolvedNode], Finding | None]
+"""A function that returns how an LSTM node breaks a rule, or nothing."""
 
 
 def _lowering(what: str) -> str:
@@ -103,13 +92,13 @@ def departures(located: Located) -> Iterator[Departure]:
             f"rewrite it into primitive operators with `{wording.call('unroll', node=located.name)}`",
         )
         return
-    for rule in RULES:
-        finding = rule.check(node)
+    for subject, check in RULES.items():
+        finding = check(node)
         if finding is not None:
-            yield Departure(label, rule.subject, *finding)
+            yield Departure(label, subject, *finding)
 
 
-def _constant(name: str) -> Callable[[ResolvedNode], Finding | None]:
+def _constant(name: str) -> Check:
     def check(node: ResolvedNode) -> Finding | None:
         value = node.inputs.get(name)
         if value is None:
@@ -155,7 +144,7 @@ def _activations(node: ResolvedNode) -> Finding | None:
     return None
 
 
-def _written(name: str) -> Callable[[ResolvedNode], Finding | None]:
+def _written(name: str) -> Check:
     def check(node: ResolvedNode) -> Finding | None:
         return None if name in node.node.attributes else ("is not written out", _lowering("writes it"))
 
@@ -170,7 +159,7 @@ def _layout(node: ResolvedNode) -> Finding | None:
     return _written("layout")(node)
 
 
-def _only_y(name: str) -> Callable[[ResolvedNode], Finding | None]:
+def _only_y(name: str) -> Check:
     def check(node: ResolvedNode) -> Finding | None:
         if not node.used(name):
             return None
@@ -199,15 +188,14 @@ def last_steps(node: ResolvedNode) -> int | None:
     return int(lengths.pop()) or None if len(lengths) == 1 else None
 
 
-RULES: Sequence[Rule] = (
-    Rule("batch_size", "1 where batches are not supported", _batch_size),
-    *(Rule(name, "a constant; zeros where not used", _constant(name)) for name in _CONSTANT_INPUTS),
-    Rule(
-        "activations", "Sigmoid, Tanh, Tanh or Relu, Tanh, Tanh for each direction, written out", _activations
-    ),
-    Rule("hidden_size", "written out", _written("hidden_size")),
-    Rule("input_forget", "written out, 0 where not used", _written("input_forget")),
-    Rule("layout", "written out, 0", _layout),
-    Rule("Y_h", "not read: Y is the only output", _only_y("Y_h")),
-    Rule("Y_c", "not read: Y is the only output", _only_y("Y_c")),
-)
+RULES: Mapping[str, Check] = {
+    "batch_size": _batch_size,
+    **{name: _constant(name) for name in _CONSTANT_INPUTS},
+    "activations": _activations,
+    "hidden_size": _written("hidden_size"),
+    "input_forget": _written("input_forget"),
+    "layout": _layout,
+    "Y_h": _only_y("Y_h"),
+    "Y_c": _only_y("Y_c"),
+}
+"""The restrictions, each by the input, output or attribute that it concerns."""
