@@ -27,18 +27,18 @@ from rnnlower.graph.splicing import splice
 from rnnlower.graph.walk import Located, subgraphs_of, walk
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import find_recurrent
-
-_RANK = 3
+from rnnlower.recurrent.typing import RANK_OF_X, infer_input_types
 
 
 class StaticShapesPass(Pass):
-    """Notes the shape of X that follows from the model's inputs.
+    """Notes the shapes that follow from the model's inputs, as `InferTypesPass` does.
 
     An If whose condition the shapes decide is replaced by the branch that runs if a node to be unrolled is in
     it: the other branch never runs, and the length of its sequences is not known.
 
     Args:
-        nodes: The recurrent nodes whose X is annotated, in the main graph or its subgraphs; ``None``: all.
+        nodes: The recurrent nodes that may be unreachable or impossible, in the main graph or its subgraphs;
+            ``None``: all.
 
     Attributes:
         unreachable: The nodes that were removed with a branch that never runs.
@@ -55,26 +55,16 @@ class StaticShapesPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         facts = self.facts
-        modified = False
         nodes = find_recurrent(model) if self._nodes is None else self._nodes
         never = {inner for node, _ in walk(model.graph) for inner in _never_run(node, facts)}
+        modified = infer_input_types(model, facts)
         for located in nodes:
             X = located.node.inputs[0]
-            dims = None if located.node in never else facts.dims(X)
-            if X is None or dims is None or X.is_graph_input():
-                continue
-            if len(dims) != _RANK and located.path:
-                # A branch that inputs of these shapes must not take may be invalid for them.
+            is_given = located.node in never or X is None or X.is_graph_input()
+            dims = None if is_given else facts.dims(X)
+            # A branch that inputs of these shapes must not take may be invalid for them.
+            if dims is not None and len(dims) != RANK_OF_X and located.path:
                 self.impossible.append(located)
-                continue
-            agrees = X.shape is not None and len(X.shape) == len(dims)
-            named = list(X.shape) if X.shape is not None and agrees else [None] * len(dims)
-            X.shape = ir.Shape(
-                [new if isinstance(new, int) else old for new, old in zip(dims, named, strict=True)]
-            )
-            # A shape needs a type.
-            X.type = facts.type(X)
-            modified = True
         for node, _ in list(walk(model.graph)):
             inside = set(_never_run(node, facts))
             gone = [located for located in nodes if located.node in inside]

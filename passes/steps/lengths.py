@@ -14,7 +14,7 @@ from rnnlower.graph.open_sizes import OpenSizes, open_sizes
 from rnnlower.graph.walk import Located, dim_name, sources, walk
 from rnnlower.passes.freeze_dims import FreezeDimsPass
 from rnnlower.passes.static_shapes import StaticShapesPass
-from rnnlower.recurrent.node import ResolvedNode, Semantics
+from rnnlower.recurrent.node import Semantics
 from rnnlower.recurrent.parsing import parse_recurrent
 from rnnlower.targets import Target
 
@@ -39,7 +39,7 @@ def with_static_lengths(
 
     is_static = target is not None and target.shapes.static
     if not dynamic(current) and not is_static:
-        _check_cost([(located, parse_recurrent(located, semantics)) for located in current])
+        _check_cost(current, semantics)
         return list(current), [], []
     analysis = StaticShapesPass(current)
     analysis(model, facts)
@@ -47,13 +47,14 @@ def with_static_lengths(
     current = [located for located in current if located not in gone]
     for located in dynamic(current):
         raise _no_length(located, model, target)
-    _check_cost([(located, parse_recurrent(located, semantics)) for located in current])
+    _check_cost(current, semantics)
     return current, analysis.unreachable, analysis.impossible
 
 
-def _check_cost(nodes: Sequence[tuple[Located, ResolvedNode]]) -> None:
+def _check_cost(nodes: Sequence[Located], semantics: Semantics) -> None:
     """Refuse to unroll a node that would exhaust the memory long before there is a file."""
-    for located, node in nodes:
+    for located in nodes:
+        node = parse_recurrent(located, semantics)
         steps = (node.seq_length or 0) * node.num_directions
         if steps > _MOST_STEPS:
             raise UnsupportedModelError(

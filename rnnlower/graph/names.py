@@ -17,7 +17,7 @@ _SEPARATORS = str.maketrans("/.:", "___")
 _LETTERS = string.ascii_lowercase
 _OF_A_STEP = re.compile("([a-z]*)[a-z][0-9][0-9a-z]*")
 _FEW = 8
-"""How many names such as ``h0`` and ``c0`` a model may have before thousands of others get longer."""
+"""The number of names such as ``h0`` and ``c0`` that do not make thousands of others longer."""
 
 
 class NameSource:

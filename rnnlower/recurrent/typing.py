@@ -9,7 +9,7 @@ from rnnlower.graph.walk import dim_name, walk
 from rnnlower.recurrent.finding import is_recurrent
 from rnnlower.recurrent.operators import MOST_INPUTS
 
-_RANK_OF_X = 3
+RANK_OF_X = 3
 
 
 def infer_input_types(model: ir.Model, facts: Facts | None = None) -> bool:
@@ -34,7 +34,7 @@ def infer_input_types(model: ir.Model, facts: Facts | None = None) -> bool:
                 continue
             dims = facts.dims(value)
             # A branch that inputs of these shapes must not take may be invalid for them.
-            if index or not path or dims is None or len(dims) == _RANK_OF_X:
+            if index or not path or dims is None or len(dims) == RANK_OF_X:
                 modified |= _learn(value, facts, declared)
     return modified
 

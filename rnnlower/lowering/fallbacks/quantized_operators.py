@@ -34,14 +34,7 @@ _Values = ir.Value | None
 def _dequantized(
     e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1
 ) -> ir.Value | None:
-    dtype = e.type_of(x)
-    if dtype not in _SINCE:
-        return None
-    is_vector = _is_vector(e, scale)
-    if e.opset >= max(_SINCE[dtype], _PER_AXIS if is_vector else 10) and e.has("DequantizeLinear"):
-        more = {"axis": axis} if is_vector else {}
-        return e.op("DequantizeLinear", x, scale, *([] if zero is None else [zero]), **more)
-    return _dequantized_by_parts(e, x, scale, zero, axis=axis)
+    return _standard(e, "DequantizeLinear", e.type_of(x), x, scale, zero, axis)
 
 
 def _dequantized_by_parts(
@@ -63,13 +56,27 @@ def _quantized(
     e: Emitter, x: ir.Value, scale: ir.Value, zero: _Values = None, *, axis: int = 1
 ) -> ir.Value | None:
     dtype = ir.DataType.UINT8 if zero is None else e.type_of(zero)
+    return _standard(e, "QuantizeLinear", dtype, x, scale, zero, axis)
+
+
+def _standard(
+    e: Emitter,
+    op_type: str,
+    dtype: ir.DataType | None,
+    x: ir.Value,
+    scale: ir.Value,
+    zero: _Values,
+    axis: int,
+) -> ir.Value | None:
+    """Emit the operator of the standard where it has the type, or else its parts."""
     if dtype not in _SINCE:
         return None
     is_vector = _is_vector(e, scale)
-    if e.opset >= max(_SINCE[dtype], _PER_AXIS if is_vector else 10) and e.has("QuantizeLinear"):
+    if e.opset >= max(_SINCE[dtype], _PER_AXIS if is_vector else 10) and e.has(op_type):
         more = {"axis": axis} if is_vector else {}
-        return e.op("QuantizeLinear", x, scale, *([] if zero is None else [zero]), **more)
-    return _quantized_by_parts(e, x, scale, zero, axis=axis)
+        return e.op(op_type, x, scale, *([] if zero is None else [zero]), **more)
+    parts = _dequantized_by_parts if op_type == "DequantizeLinear" else _quantized_by_parts
+    return parts(e, x, scale, zero, axis=axis)
 
 
 def _quantized_by_parts(
