@@ -166,6 +166,7 @@ SETS = [
     Case("a Loop of an open number of iterations", f"{UNROLL} --control-flow unroll", model=LOOPING),
     Case("a Loop that is too long", f"{UNROLL} --control-flow unroll --set n=1000000", model=LOOPING),
     Case("--control-flow", f"{UNROLL} --control-flow open"),
+    Case("--namespaces and --strip", f"{UNROLL} --namespaces --strip"),
     Case("an input of the training", f"{SCAN} --set X=0", training(node("Neg", ["X"], ["negative"]))),
     Case("another value among the inputs", f"{SCAN} --dim T=2 --set X=2 --inputs good.npz"),
 ]

@@ -75,6 +75,7 @@ class LowerRecurrentPass(Pass):
         gates: Whether gates share products: ``fused``, ``separate``, or ``auto`` for the fastest.
         tell: Called with the number of the node being lowered, and the number of nodes.
         listen: Returns what is told the roles of the values in the steps of a node.
+        namespaces: Whether the emitted nodes carry the metadata by which viewers fold them.
 
     Raises:
         OptionError: The strategy or the semantics do not exist, or the factor is below 1.
@@ -99,6 +100,7 @@ class LowerRecurrentPass(Pass):
         gates: Gates = "auto",
         tell: Callable[[str, int, int], None] = lambda *_: None,
         listen: Callable[[Located], Listener] | None = None,
+        namespaces: bool = False,
     ) -> None:
         super().__init__()
         if isinstance(strategy, str) and strategy not in STRATEGIES:
@@ -116,6 +118,7 @@ class LowerRecurrentPass(Pass):
         self._gates: Gates = gates
         self._tell = tell
         self._listen = listen
+        self._namespaces = namespaces
         self._semantics: Semantics = semantics
         self.lowered: list[LoweredNode] = []
         self.notes: dict[str, None] = {}
@@ -151,7 +154,8 @@ class LowerRecurrentPass(Pass):
 
     def _lower(self, model: ir.Model, found: Sequence[Located], private: Container[ir.Value]) -> None:
         """Emit everything before any node is replaced, and with it values that others read."""
-        opset, emitters = default_opset(model), Emitters(model, self._dialect)
+        opset = default_opset(model)
+        emitters = Emitters(model, self._dialect, namespaces=self._namespaces)
         plans = {located.node: self._plan(located, private, opset) for located in found}
         emitted: list[tuple[Located, Emitter, dict[str, ir.Value]]] = []
         reports = []
@@ -162,7 +166,8 @@ class LowerRecurrentPass(Pass):
             dtype = dtype_of(node, located)
             computed = arithmetic(dtype, self._compute_type)
             listener = None if self._listen is None else self._listen(located)
-            e = emitters.at(located.name, computed, listener)
+            outer = located.node.metadata_props.get("namespace", "")
+            e = emitters.at(located.name, computed, listener, outer)
             plan = plans[located.node]
             emitted.append((located, e, self._emit(e, located, node, Weights(private, dtype), plan)))
             reports.append(_report(located, e, plan, node.direction, node.seq_length))

@@ -64,6 +64,7 @@ class LowerStateOperatorsPass(Pass):
         dialect: The operators that may be emitted; ``None``: all.
         reason: Why the nodes have the strategy, if it was not asked for; their chunks then have the fastest
             size.
+        namespaces: Whether the emitted nodes carry the metadata by which viewers fold them.
 
     Attributes:
         lowered: Reports on the nodes.
@@ -79,6 +80,7 @@ class LowerStateOperatorsPass(Pass):
         unroll_factor: int = 1,
         dialect: Dialect | None = None,
         reason: str = "",
+        namespaces: bool = False,
     ) -> None:
         super().__init__()
         if strategy not in STRATEGIES:
@@ -87,6 +89,7 @@ class LowerStateOperatorsPass(Pass):
             raise OptionError(f"the unroll factor is {unroll_factor}; it must be at least 1")
         self._located, self._strategy, self._factor = nodes, strategy, unroll_factor
         self._dialect, self._marks, self._reason = dialect or ANY, dialect is not None, reason
+        self._namespaces = namespaces
         self.lowered: list[LoweredNode] = []
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -103,7 +106,7 @@ class LowerStateOperatorsPass(Pass):
             require_sizes(node)
             if node.steps is None and needs_steps(node, self._strategy):
                 raise _no_steps(node, model)
-        emitters = Emitters(model, self._dialect)
+        emitters = Emitters(model, self._dialect, namespaces=self._namespaces)
         emitted: list[tuple[StateNode, Emitter, ChunkForm | None, list[ir.Value]]] = []
         try:
             for node in nodes:

@@ -38,6 +38,7 @@ HELP = {
     "freeze": "Take initializers that are graph inputs, too, as constants. ``None``: only in a lowering for "
     "a target, and only below IR version 4, where no caller can override them.",
     "strip": "Remove the metadata and names of nodes, and all doc strings.",
+    "namespaces": "Give emitted nodes the metadata by which viewers fold them: node, step and gate.",
     "semantics": "Which one to follow where onnxruntime and the ONNX spec differ: ``ort`` or ``spec``.",
     "target": "The name of a target, or the path of a .toml file that describes one.",
     "progress": "Called with a description of the current phase, the work done, and the work in total.",
@@ -203,6 +204,7 @@ class LoweringOptions(RecurrentOptions):
     strict: bool = False
     native: Native = "auto"
     max: Mapping[str, int] | None = None
+    namespaces: bool = False
 
     @property
     def folds(self) -> bool:
@@ -293,6 +295,11 @@ class LoweringOptions(RecurrentOptions):
         super().__post_init__()
         if self.nodes is not None:
             check_strings("nodes", self.nodes)
+        if self.namespaces and self.strip:
+            first, second = (wording.option(name) for name in ("namespaces", "strip"))
+            raise OptionError(
+                f"{second} removes the metadata that {first} adds", remedy=f"leave out {second}"
+            )
         if self.control_flow not in (None, "keep", "unroll"):
             name = wording.option("control-flow")
             raise OptionError(f"{name} is {self.control_flow!r}; it must be keep or unroll")

@@ -71,6 +71,7 @@ def lower_nodes(work: LoweringWork) -> None:
         gates=wanted.gates,
         tell=work.options.tell,
         listen=work.listen,
+        namespaces=work.options.namespaces,
     )
     lowering(work.model, work.facts)
     work.lowered = lowering.lowered

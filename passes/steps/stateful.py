@@ -108,6 +108,7 @@ def _lower(work: LoweringWork, located: Located, strategy: str, reason: str) -> 
             unroll_factor=work.options.unroll_factor,
             dialect=work.options.runtime,
             reason=reason,
+            namespaces=work.options.namespaces,
         )
         try:
             lowering(work.model, work.facts)

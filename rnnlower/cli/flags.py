@@ -295,6 +295,9 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "strip": Flag(
             "--strip", "Remove metadata and names of nodes, and all doc strings, for the smallest file."
         ),
+        "namespaces": Flag(
+            "--namespaces", "Give emitted nodes the metadata by which viewers fold them: node, step, gate."
+        ),
         "no_provenance": Flag("--no-provenance", "Leave version, command and options out of the metadata."),
         "plot": Flag("--plot FILE", "Draw a chart: a .png or an .svg."),
         "report": Flag(

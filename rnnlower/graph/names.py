@@ -97,6 +97,11 @@ class Scope:
         """Return the name for the result of an operator."""
         return op_type
 
+    @property
+    def step(self) -> str:
+        """The step that is named here, such as ``t47``; empty if it is none of a straight line."""
+        return ""
+
     def holds(self, name: str) -> bool:
         """Return whether this scope made the name."""
         return name.startswith(self.prefix)

@@ -36,6 +36,7 @@ class NodeEmitter:
         initializers: Holds the constants.
         dialect: The operators that may be emitted.
         listener: Called with the role of each value in a step, which it may replace.
+        namespace: The box in which viewers fold the nodes; empty for nodes without this metadata.
 
     Attributes:
         nodes: The emitted nodes.
@@ -51,12 +52,14 @@ class NodeEmitter:
         initializers: InitializerPool,
         dialect: Dialect = ANY,
         listener: Listener | None = None,
+        namespace: str = "",
     ) -> None:
         self.opset = opset
         self.names = names
         self.dtype = dtype
         self.dialect = dialect
         self.listener = listener
+        self.namespace = namespace
         self.nodes: list[ir.Node] = []
         self.everything: list[ir.Node] = []
         self.notes: dict[str, None] = {}
@@ -67,7 +70,10 @@ class NodeEmitter:
     def body(self, name: str) -> Self:
         """Return an emitter for a subgraph of this name, which can use this emitter's values."""
         names = Scope(self.names.source, f"{self.names.prefix}{name}/")
-        other = type(self)(self.opset, names, self.dtype, self._initializers, self.dialect, self.listener)
+        inner = self.namespace and f"{self.namespace}/{name}"
+        other = type(self)(
+            self.opset, names, self.dtype, self._initializers, self.dialect, self.listener, inner
+        )
         other.notes, other.everything = self.notes, self.everything
         other._transposed = dict(self._transposed)
         return other
@@ -141,6 +147,7 @@ class NodeEmitter:
         names = [self.names.fresh(role) for role in roles]
         node = make_node(op_type, inputs, attributes, [ir.Value(name=name) for name in names])
         node.name = self.names.node(roles[0], names[0])
+        self._fold(node)
         self.nodes.append(node)
         self.everything.append(node)
         return node.outputs
@@ -161,7 +168,14 @@ class NodeEmitter:
             value.name = self.names.fresh(what)
             if value is node.outputs[0]:
                 node.name = self.names.node(what, value.name)
+                self._fold(node, what)
         return value
+
+    def _fold(self, node: ir.Node, what: str = "") -> None:
+        """Put a node into the box of its step, and of the gate or state that it computes."""
+        if self.namespace:
+            parts = (self.namespace, self.names.step, what)
+            node.metadata_props["namespace"] = "/".join(filter(None, parts))
 
     def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
         """Return an initializer with this content, shared with equal ones."""

@@ -99,21 +99,30 @@ class Emitters:
     Args:
         model: The model.
         dialect: The operators that may be emitted.
+        namespaces: Whether the nodes carry the metadata by which viewers fold them.
 
     Attributes:
         names: Source of fresh names.
         constants: The constants.
     """
 
-    def __init__(self, model: ir.Model, dialect: Dialect = ANY) -> None:
-        self._opset, self._dialect = default_opset(model), dialect
+    def __init__(self, model: ir.Model, dialect: Dialect = ANY, *, namespaces: bool = False) -> None:
+        self._opset, self._dialect, self._namespaces = default_opset(model), dialect, namespaces
         self.names = NameSource(names_in(model))
         self.constants = InitializerPool(model, self.names)
 
-    def at(self, name: str, dtype: ir.DataType, listener: Listener | None = None) -> Emitter:
-        """Return an emitter of arithmetic in a type, whose values are named after a node."""
+    def at(self, name: str, dtype: ir.DataType, listener: Listener | None = None, outer: str = "") -> Emitter:
+        """Return an emitter of arithmetic in a type, whose values are named after a node.
+
+        Args:
+            name: The name of the node.
+            dtype: The type.
+            listener: Told the role of the values of a step.
+            outer: The namespace of the node itself, as its exporter wrote it.
+        """
         scope = Scope(self.names, f"{name}/")
-        return Emitter(self._opset, scope, dtype, self.constants, self._dialect, listener)
+        namespace = (outer or name.strip("/")) if self._namespaces else ""
+        return Emitter(self._opset, scope, dtype, self.constants, self._dialect, listener, namespace)
 
     @contextlib.contextmanager
     def before(self, node: ir.Node) -> Iterator[Emitter]:

@@ -91,6 +91,10 @@ class StepNames:
         """Return the name of a value of the step at this position in time."""
         return self._value(self._form, position, what)
 
+    def step(self, position: int) -> str:
+        """The name of the step itself."""
+        return f"{self._letter}{position}"
+
     def node(self, position: int, what: str) -> str | None:
         """Return the name of the node that computes the value; ``None`` if it is the value's."""
         if not self._form.stem or self._form.alike:
@@ -127,7 +131,7 @@ class StepNames:
         return f"{self._lane}{what}{number}"
 
     def _node_name(self, form: _Form, position: int, what: str) -> str:
-        return f"{form.stem}/{self._letter}{position}/{what}"
+        return f"{form.stem}/{self.step(position)}/{what}"
 
 
 class StepScope(Scope):
@@ -159,6 +163,10 @@ class StepScope(Scope):
 
     def role(self, op_type: str) -> str:
         return next(self._letters)
+
+    @property
+    def step(self) -> str:
+        return self._names.step(self._position)
 
 
 def size_of_step(

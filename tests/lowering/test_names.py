@@ -228,3 +228,34 @@ def test_a_number_in_base_36_makes_no_keyword(steps: int) -> None:
     assert len(set(numbers)) == steps
     assert len({len(number) for number in numbers}) == 1
     assert all(number[0].isdecimal() for number in numbers)
+
+
+@pytest.mark.parametrize("strategy", ["unroll", "scan", "loop"])
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_every_emitted_node_has_a_namespace(op_type: str, strategy: str) -> None:
+    model = source_of(op_type, 40, **BOTH)
+    plain = lowered(model, strategy)
+    assert not any(node.metadata_props for node in all_nodes(plain))
+    result = lowered(model, strategy, namespaces=True)
+    spaces = [
+        {entry.key: entry.value for entry in node.metadata_props}["namespace"] for node in all_nodes(result)
+    ]
+    assert {space.split("/")[0] for space in spaces} == {rnnlower.inspect(model)[0].name}
+    gates = {space.split("/", 1)[1] for space in spaces if "/" in space}
+    assert ({"t39/y", "r0/y", "t7"} if strategy == "unroll" else {"step/y"}) <= gates
+    for node in all_nodes(result):
+        del node.metadata_props[:]
+    assert result.SerializeToString() == plain.SerializeToString()
+
+
+def test_an_exporters_namespace_stays_around_the_steps() -> None:
+    model = source_of("GRU", 3)
+    model.graph.node[0].metadata_props.add(key="namespace", value=": net.Net/gru: torch.nn.GRU")
+    spaces = [node.metadata_props[0].value for node in all_nodes(lowered(model, "unroll", namespaces=True))]
+    assert all(space.startswith(": net.Net/gru: torch.nn.GRU") for space in spaces)
+    assert ": net.Net/gru: torch.nn.GRU/t2/z" in spaces
+
+
+def test_namespaces_are_not_added_and_removed_at_once() -> None:
+    with pytest.raises(rnnlower.OptionError, match="removes the metadata"):
+        lowered(source_of("RNN"), "unroll", namespaces=True, strip=True)
