@@ -47,8 +47,8 @@ if TYPE_CHECKING:
         stream,
         unroll,
     )
+    from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant
     from rnnlower.benchmarking.benchmark import bench
-    from rnnlower.benchmarking.result import BenchResult, BenchVariant
     from rnnlower.engines.known import engines
     from rnnlower.errors import (
         InvalidModelError,
@@ -101,7 +101,7 @@ __all__ = [
 _HOMES = {
     "rnnlower.api": "calibrate check convert inspect lift loop lower pad quantize scan stream unroll",
     "rnnlower.benchmarking.benchmark": "bench",
-    "rnnlower.benchmarking.result": "BenchResult BenchVariant",
+    "rnnlower.benchmarking.bench_result": "BenchResult BenchVariant",
     "rnnlower.errors": " ".join(name for name in __all__ if name.endswith("Error")),
     "rnnlower.inspection": "RecurrentNode",
     "rnnlower.passes.reports": "Report",

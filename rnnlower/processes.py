@@ -23,7 +23,7 @@ from typing import Any
 from rnnlower.errors import OptionError
 
 _VARIABLE = "RNNLOWER_ENGINE_SECONDS"
-# Seconds between two looks whether the parent process still exists.
+# Seconds between checks that the parent process still exists.
 _WATCH_SECONDS = 1.0
 # The paths come first, so that no file in the current folder hides a module.
 _START = "import sys; sys.path[:] = sys.argv[1:]; from rnnlower.processes import serve; serve()"

@@ -1,8 +1,11 @@
-"""A garbage collector that rests during all tests."""
+"""The place of a result, and a garbage collector that rests, for all tests."""
 
 from __future__ import annotations
 
 import gc
+from pathlib import Path
+
+import pytest
 
 
 def pytest_collection_finish() -> None:
@@ -14,3 +17,9 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let the interpreter free at its end what it would otherwise report as a leak."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The place of a result."""
+    return tmp_path / "out.onnx"

@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from rnnlower import wording
+from rnnlower.benchmarking.bench_result import BenchResult, BenchVariant, Timing, per_step, ratio
 from rnnlower.benchmarking.elsewhere import RuntimeWorker
-from rnnlower.benchmarking.result import BenchResult, BenchVariant, Timing, per_step, ratio
 from rnnlower.benchmarking.variants import OF_TARGET, Entry, lowered_form, native_form
 from rnnlower.benchmarking.worker import Worker, WorkerError
 from rnnlower.calling import options_function

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rnnlower.benchmarking.result import BenchResult
+from rnnlower.benchmarking.bench_result import BenchResult
 from rnnlower.errors import OptionError
 from rnnlower.files.publishing import check_destination
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from rnnlower.benchmarking.result import BenchVariant, Status
+from rnnlower.benchmarking.bench_result import BenchVariant, Status
 from rnnlower.errors import OpsetError, UnsupportedModelError
 from rnnlower.files.model_io import ModelLike, load_model, staged
 from rnnlower.graph.walk import count_ops

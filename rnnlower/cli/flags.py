@@ -91,7 +91,7 @@ ARGUMENTS: dict[str, tuple[type[Any], str]] = {
     ),
     "probe.engine": (str, "A name of `rnnlower engines`, or cmd:..."),
 }
-"""What stands behind a command without a name."""
+"""The values that follow a command without a name."""
 
 _FLAGS: dict[str, dict[str, Flag]] = {
     MODEL: {
@@ -135,7 +135,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
     STREAMING: {
         "chunk": Flag(
             "--chunk K|10ms|any",
-            "Time steps a call, or their duration at --rate; any: another number in each.",
+            "Time steps a call, or their duration at --rate; any: a different number in each call.",
             parse_chunk,
         ),
         "rate": Flag("--rate HZ", "Time steps a second, such as 16000 samples.", least=0),

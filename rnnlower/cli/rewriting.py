@@ -17,6 +17,7 @@ from rnnlower.cli.running import (
     own_runtime,
     report_page,
     say,
+    say_notes,
     size_on_disk,
     tell_difference,
     verify_files,
@@ -128,8 +129,7 @@ class Rewriting:
         from rnnlower.graph.open_sizes import open_sizes
         from rnnlower.graph.walk import op_types
 
-        for note in notes:
-            say(f"rnnlower: note: {note}", self.showing.quiet)
+        say_notes(notes, self.showing.quiet)
         warn(warnings)
         verification = None
         with (

@@ -10,7 +10,7 @@ import pathlib
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -128,6 +128,7 @@ def discard_stdout() -> None:
 def verify_files(
     reference: pathlib.Path, candidate: pathlib.Path, settings: dict[str, Any], tell: Tell
 ) -> VerificationResult:
+    """Return the result of a verification, and tell of its progress."""
     from rnnlower.verification import verify
 
     tell("verifying")
@@ -137,6 +138,22 @@ def verify_files(
         progress=lambda role, done, total: tell(f"verifying: {role}, trial", done + 1, total),
         **settings,
     )
+
+
+def write_report(
+    report: pathlib.Path,
+    done: str,
+    conclusion: tuple[str, bool | None],
+    sections: Sequence[Section],
+    quiet: bool,
+    seconds: Mapping[str, float] | None = None,
+) -> None:
+    """Write the page of a command: what it did, and the conclusion, which is good, bad or neither."""
+    from rnnlower.reporting.page import Page, write_page
+
+    command = shlex.join(["rnnlower", *sys.argv[1:]])
+    write_page(Page(done, *conclusion, sections, command, seconds or {}), report)
+    say(f"rnnlower: wrote {report}", quiet)
 
 
 def report_page(
@@ -149,14 +166,11 @@ def report_page(
 ) -> None:
     """Write the page of a command that compares; ``done`` is what it did."""
     from rnnlower.reporting.content import verification_sections
-    from rnnlower.reporting.page import Page, write_page
 
     good = None if verification is None else bool(verification)
     verdicts = {None: "Not verified", True: "Verified: the outputs agree", False: "The outputs DIFFER"}
-    command = shlex.join(["rnnlower", *sys.argv[1:]])
     every = [*sections, *verification_sections(verification)]
-    write_page(Page(done, verdicts[good], good, every, command, phases.rounded()), report)
-    say(f"rnnlower: wrote {report}", quiet)
+    write_report(report, done, (verdicts[good], good), every, quiet, phases.rounded())
 
 
 def other_comparison(verification: VerificationResult, settings: Mapping[str, Any]) -> str:
@@ -231,15 +245,22 @@ def warn(suspicions: Iterable[Suspicion]) -> None:
 
 
 def tell_of_rounding(lowering: LoweringReport, verification: VerificationResult | None, quiet: bool) -> None:
-    """Names the option that helps where a result in 16 bits differs."""
+    """Name the option that helps if a result in 16 bits differs."""
     if lowering.rounds and verification is not None and not verification:
         say(
             "rnnlower: note: each operator of a float16 recurrence rounds to 16 bits, where onnxruntime's "
-            "recurrent operators round at the end; --compute-type float32 does as they do",
+            "recurrent operators round at the end; --compute-type float32 does the same",
             quiet,
         )
 
 
 def say(text: str, quiet: bool) -> None:
+    """Print on stderr, unless it is to be quiet."""
     if not quiet:
         to_stderr(text)
+
+
+def say_notes(notes: Iterable[str], quiet: bool) -> None:
+    """Print the notes for the user on stderr, unless it is to be quiet."""
+    for note in notes:
+        say(f"rnnlower: note: {note}", quiet)

@@ -15,7 +15,7 @@ from rnnlower.wording import counted, steps_of_call
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from rnnlower.benchmarking.result import BenchResult
+    from rnnlower.benchmarking.bench_result import BenchResult
     from rnnlower.engines.known import Engine
     from rnnlower.inspection import ModelSummary, Port, RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode

@@ -95,7 +95,7 @@ def _read_array(place: str, option: str) -> Any:
 
 
 def parse_chunk(chunk: str) -> int | str | None:
-    """Time steps a call; ``None``: any number of them; a text: a duration."""
+    """Return the time steps per call; ``None``: any number of them; a text: a duration."""
     return None if chunk == "any" else int(chunk) if chunk.isdecimal() else chunk
 
 

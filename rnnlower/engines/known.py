@@ -144,7 +144,7 @@ def _look(engine: Engine, variable: str) -> tuple[str | None, str]:
         try:
             found = _versions(engine.python, tuple(name for names in choices for name in names))
         except OptionError as error:
-            return None, f"{variable} is of no use: {error}"
+            return None, f"{variable} cannot be used: {error}"
         present = [next((found[name] for name in names if name in found), None) for names in choices]
         missing = [names[0] for names, each in zip(choices, present, strict=True) if each is None]
         version = None if missing else present[0]

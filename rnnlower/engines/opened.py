@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -220,11 +220,14 @@ class _Process:
 
 
 class _Adapter:
-    """A model loaded in a child process of its own."""
+    """A model loaded in a child process of its own, or in one that is lent."""
 
-    def __init__(self, engine: Engine, model: onnx.ModelProto, threads: int) -> None:
+    def __init__(
+        self, engine: Engine, model: onnx.ModelProto, threads: int, process: _Process | None = None
+    ) -> None:
         self._place = place = _Workplace(engine, model)
-        self._process = _Process(engine, place.folder, place.log)
+        self._is_own = process is None
+        self._process = process or _Process(engine, place.folder, place.log)
         try:
             self._seconds = self._process.load(place, model, threads)
         except EngineError:
@@ -239,7 +242,8 @@ class _Adapter:
         return self._seconds, self._process.run(self._place, feeds, warmup, runs)
 
     def close(self) -> None:
-        self._process.close()
+        if self._is_own:
+            self._process.close()
         self._place.remove()
 
 
@@ -273,31 +277,22 @@ class Attempts:
             EngineError: The runtime does not run it.
             OptionError: A limit is not a number.
         """
-        if self._engine.missing or self._engine.command:
-            opened = open_on(self._engine, model)
-            try:
-                return [opened.run(feeds) for feeds in trials]
-            finally:
-                opened.close()
-        if self._models % self._MODELS_A_PROCESS == 0:
-            self._end()
-        self._models += 1
-        home = self._folder
-        self._process = self._process or _Process(self._engine, home, home / "log.txt")
-        place = _Workplace(self._engine, model)
         try:
-            self._process.load(place, model, 0)
-            outputs = []
-            for feeds in trials:
-                self._process.run(place, feeds, 0, 1)
-                outputs.append(place.read())
+            with closing(self._open(model)) as opened:
+                return [opened.run(feeds) for feeds in trials]
         except EngineError as error:
             if error.how != "refuses":
                 self._end()
             raise
-        finally:
-            place.remove()
-        return outputs
+
+    def _open(self, model: onnx.ModelProto) -> Opened:
+        if self._engine.missing or self._engine.command:
+            return open_on(self._engine, model)
+        if self._models % self._MODELS_A_PROCESS == 0:
+            self._end()
+        self._models += 1
+        self._process = self._process or _Process(self._engine, self._folder, self._folder / "log.txt")
+        return _Adapter(self._engine, model, 0, self._process)
 
     def _end(self) -> None:
         if self._process is not None:

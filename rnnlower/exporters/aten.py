@@ -162,7 +162,7 @@ class Translation:
     def _lowered(
         self, inputs: list[Any], shapes: list[Any], attributes: dict[str, Any], dtype: Any
     ) -> ir.Graph:
-        """Return a graph that computes the node in primitive ops; absent inputs are no inputs of it."""
+        """Return a graph that computes the node in primitive ops; it lacks the absent inputs."""
         function, kind = STRATEGIES[str(self._strategy)]
         prefix = f"{self._op_type.lower()}_{next(self._numbers)}"
         own = [

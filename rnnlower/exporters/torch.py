@@ -27,8 +27,8 @@ from rnnlower.exporters.aten import STRATEGIES, Translation, counter
 from rnnlower.files.model_io import load_model, staged
 from rnnlower.inspection import inspect_model
 from rnnlower.passes.options import LowerOptions
-from rnnlower.verification.result import OutputComparison, VerificationResult
 from rnnlower.verification.verdict.compare import compare_values, merge, tolerance_for
+from rnnlower.verification.verification_result import OutputComparison, VerificationResult
 
 _TRIALS = 4
 _LAYERS = {name: getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}

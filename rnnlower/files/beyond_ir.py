@@ -8,19 +8,18 @@ one, made on first use.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
 
 from rnnlower.errors import UnsupportedModelError
-from rnnlower.files.scopes import called
+from rnnlower.files.scopes import called, subgraphs
 from rnnlower.files.sparse import dense_array
 from rnnlower.graph.constants import mark_trained
 from rnnlower.graph.walk import all_graphs
 
 _KEY = "rnnlower.files.beyond_ir"
-_GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 @dataclasses.dataclass
@@ -84,8 +83,9 @@ def names_in_training(model: ir.Model) -> set[str]:
     names: set[str] = set()
     for training in () if rest is None else rest.training_info:
         names.update(binding.key for binding in (*training.initialization_binding, *training.update_binding))
-        for graph in (training.initialization, training.algorithm):
-            names.update(name for each in _graphs(graph) for node in each.node for name in node.input)
+        for main in (training.initialization, training.algorithm):
+            graphs = (main, *subgraphs(main.node))
+            names.update(name for graph in graphs for node in graph.node for name in node.input)
     return names
 
 
@@ -130,27 +130,12 @@ def restore(model: ir.Model, proto: onnx.ModelProto) -> None:
 
 def _all_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs that `all_graphs` yields for the same model, in the same order."""
-    yield from _graphs(proto.graph)
+    yield proto.graph
+    yield from subgraphs(proto.graph.node)
     # The last of several functions with the same name counts.
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
     for function in functions.values():
-        yield from _graphs_below(function.node)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    yield from _graphs_below(graph.node)
-
-
-def _graphs_below(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.type in _GRAPH_TYPES and not attribute.ref_attr_name:
-                # The field of an empty graph may be unset.
-                for graph in (
-                    attribute.graphs if attribute.type == onnx.AttributeProto.GRAPHS else [attribute.g]
-                ):
-                    yield from _graphs(graph)
+        yield from subgraphs(function.node)
 
 
 def _foreign_annotations(graph: onnx.GraphProto) -> list[onnx.TensorAnnotation]:

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, TensorProto
 
 from rnnlower.errors import InvalidModelError
-from rnnlower.files.scopes import called, check_calls, check_function_scope, check_graph_scope
+from rnnlower.files.scopes import called, check_calls, check_function_scope, check_graph_scope, subgraphs
 from rnnlower.files.signatures import misfit_of_every_version
 from rnnlower.files.sparse import check_sparse
 
@@ -250,27 +250,16 @@ def check_external_data(model: onnx.ModelProto, folder: pathlib.Path) -> None:
 
 def stored_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:
     """Yield every stored tensor with the name that messages give its place."""
-
-    def of_nodes(nodes: _Nodes) -> Iterator[tuple[str, TensorProto]]:
-        for node in nodes:
-            for attribute in node.attribute:
-                owner = f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}"
-                for tensor in _tensors(attribute):
-                    yield owner, tensor
-                for graph in (attribute.g, *attribute.graphs):
-                    yield from of_graph(graph)
-
-    def of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
-        tensors = [*graph.initializer]
-        for sparse in graph.sparse_initializer:
-            tensors += [sparse.values, sparse.indices]
-        for tensor in tensors:
+    main, of_functions = model.graph, [function.node for function in model.functions]
+    graphs = [main, *subgraphs(main.node), *(graph for nodes in of_functions for graph in subgraphs(nodes))]
+    for graph in graphs:
+        sparse = [part for each in graph.sparse_initializer for part in (each.values, each.indices)]
+        for tensor in (*graph.initializer, *sparse):
             yield f"initializer {tensor.name!r}", tensor
-        yield from of_nodes(graph.node)
-
-    yield from of_graph(model.graph)
-    for function in model.functions:
-        yield from of_nodes(function.node)
+    for node in (node for nodes in (*(graph.node for graph in graphs), *of_functions) for node in nodes):
+        for attribute in node.attribute:
+            for tensor in _tensors(attribute):
+                yield f"attribute {attribute.name!r} of {node.op_type} node {node.name!r}", tensor
 
 
 def _check_sparse_tensor(sparse: onnx.SparseTensorProto, label: str) -> None:
@@ -291,7 +280,7 @@ def _check_external_tensor(owner: str, tensor: TensorProto, root: pathlib.Path) 
     if path.resolve() != pathlib.Path(os.path.normpath(path)):
         raise InvalidModelError(f"{label} is a symbolic link; put a copy of the file in its place")
     if not path.is_file():
-        raise InvalidModelError(f"{label} is missing; put the file beside the model")
+        raise InvalidModelError(f"{label} is missing; put the file next to the model")
     numbers = [entries.get("offset", "0"), entries.get("length", "")]
     if not numbers[0].isdecimal() or not (numbers[1] or "0").isdecimal():
         raise InvalidModelError(

@@ -173,15 +173,16 @@ def _embed_attribute_data(model: ir.Model, folder: pathlib.Path) -> None:
 
 def _pack_bools(model: ir.Model) -> None:
     """Hold bools as bytes: OpenCV ends its process at those in `int32_data`."""
+
+    def is_loose(tensor: ir.TensorProtocol | None) -> bool:
+        return isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.BOOL
+
     for value in _initializers(model):
-        if (
-            isinstance(value.const_value, ir.TensorProtoTensor)
-            and value.const_value.dtype == ir.DataType.BOOL
-        ):
+        if value.const_value is not None and is_loose(value.const_value):
             value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
     for node, attribute in list(_tensor_attributes(model)):
         tensor = attribute.as_tensor()
-        if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype == ir.DataType.BOOL:
+        if is_loose(tensor):
             node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(tensor.numpy()))
 
 

@@ -19,8 +19,8 @@ class PadMetadata:
         least: The least of each length: a shorter sequence fills no window of some operator.
         inputs: The axis of time of each input that has one.
         outputs: For each output over time its axis, and its valid size as an expression in the lengths.
-        lengths: For each length the input of the model that says it.
-        symbols: For each input over time the length that it has.
+        lengths: For each length, the input of the model that holds it.
+        symbols: For each input over time, its length.
         form: What these inputs hold: ``length``, or ``mask``.
     """
 

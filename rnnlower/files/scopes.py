@@ -34,7 +34,12 @@ def check_calls(model: onnx.ModelProto, label: str) -> None:
     """Refuse functions that call themselves, directly or indirectly."""
     functions = {(each.domain, each.name): each for each in model.functions}
     calls = {
-        key: {(node.domain, node.op_type) for node in _all_nodes(each.node)} & functions.keys()
+        key: {
+            (node.domain, node.op_type)
+            for nodes in (each.node, *(graph.node for graph in subgraphs(each.node)))
+            for node in nodes
+        }
+        & functions.keys()
         for key, each in functions.items()
     }
     while leaves := [key for key, called in calls.items() if not called & calls.keys()]:
@@ -145,9 +150,12 @@ def _check_scope(nodes: _Nodes, scope: _Scope, outputs: Iterable[str], label: st
         raise InvalidModelError(f"{label}: nothing produces the output {name!r}")
 
 
-def _all_nodes(nodes: _Nodes) -> Iterator[onnx.NodeProto]:
+def subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside of nodes, each before those inside of it."""
     for node in nodes:
-        yield node
         for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(graph.node)
+            # The field of an empty graph may be unset.
+            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+            for graph in () if attribute.ref_attr_name else graphs:
+                yield graph
+                yield from subgraphs(graph.node)

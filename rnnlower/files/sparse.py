@@ -20,8 +20,7 @@ def check_sparse(sparse: onnx.SparseTensorProto, label: str) -> None:
     """Refuse a sparse tensor whose parts do not fit together; both are known to be complete.
 
     The spec requires values of shape [NNZ] and int64 indices of shape [NNZ] (positions in the flattened
-    tensor) or
-    [NNZ, rank], in ascending order, without duplicates, each within `dims`.
+    tensor) or [NNZ, rank], in ascending order, without duplicates, each within `dims`.
 
     Args:
         sparse: The tensor.

@@ -23,7 +23,7 @@ class StreamMetadata:
         states: For each output that holds a state, the input that takes it in the next call.
         start: For each state input, its value in the first call: a number, or nested lists of its shape
             (a size of 1 stands for any size).
-        rates: For each output that has not one frame a time step, its frames a step.
+        rates: For each output that does not have one frame per time step, its frames per step.
         unreached: For each output whose whole sequence has more frames at its end than the stream ever gives,
             their number.
         limit: The time steps of a stream, where there are positions for so many alone.

@@ -84,14 +84,14 @@ def case_question(case: Any, opset: int, constant: bool = False) -> Question:
 
 
 def _where_written(case: Any) -> int | None:
-    """The first opset to try that has the version of the operator of which the test is, if any has."""
+    """Return the first opset to try that has the version of the operator that the test is for."""
     newest = next(each.version for each in case.model.opset_import if not each.domain)
     version = _version(case, newest)
     return next((opset for opset in opsets_of(case, OPSETS) if _version(case, opset) == version), None)
 
 
 def _version(case: Any, opset: int) -> int | None:
-    """The version of the test's operator at an opset; None if it has none there."""
+    """Return the version of the test's operator at an opset; ``None`` if there is none."""
     op_type = case.model.graph.node[0].op_type
     if not onnx.defs.has(op_type, opset):
         return None

@@ -57,7 +57,7 @@ def kept(tables: Mapping[str, Any], before: Mapping[str, Any], tried: Collection
 
 
 def _with_remedy(limit: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The limit, with the remedy of an earlier one of the same kind."""
+    """Return the limit, with the remedy of an earlier one of the same kind."""
     remedies = (
         each["remedy"]
         for each in before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -107,7 +106,7 @@ _ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Sigmoid", "Softplus", "Softs
 
 
 def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
-    """The table ``control_flow``: which of If, Loop and Scan are right in the forms that are lowered to.
+    """Return the table ``control_flow``: which of If, Loop and Scan are right as a lowering emits them.
 
     Args:
         asker: Puts the questions.
@@ -124,11 +123,11 @@ def control_flow(asker: Asker, tables: Tables, dynamic: bool) -> dict[str, Any]:
         words = ", ".join([form, *(["apart"] if apart else []), *keys])
         return _lowered_right(asker, node, _target(draft | {"control_flow": flow}), "lower", words)
 
-    branches = [dataclasses.replace(node, place="If") for node in _FORMS]
+    branches = [node.but(place="If") for node in _FORMS]
     ops = (
         ["If"] if asker.right("two Ifs", _ifs) and all(right("If", False, node) for node in branches) else []
     )
-    many = {d: [dataclasses.replace(n, direction=d, sizes=_MANY) for n in _FORMS] for d in _DIRECTIONS}
+    many = {d: [n.but(direction=d, sizes=_MANY) for n in _FORMS] for d in _DIRECTIONS}
     apart = False
     for form in ("Loop", "Scan"):
         if not all(right(form, False, node) for node in many["forward"]):
@@ -168,7 +167,7 @@ def open_sizes(asker: Asker, tables: Tables) -> bool:
 
 
 def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
-    """The key ``gates``: a product each, where one for all is wrong and those are not."""
+    """Return the key ``gates``: one product each, if one for all is wrong and those are right."""
     nodes = [Node(op_type, sizes=_WIDE) for op_type in ("LSTM", "GRU")]
 
     def is_wrong(how: str) -> bool:
@@ -180,11 +179,11 @@ def gates(asker: Asker, tables: Tables) -> dict[str, Any]:
 
 
 def outputs(asker: Asker) -> dict[str, Any]:
-    """The keys of outputs that are right as copies only: what others read, of convolutions, of a Loop."""
+    """Return the keys of outputs that are right only as copies: read ones, of convolutions, of a Loop."""
     feeds = {"X": np.arange(8, dtype=np.float32).reshape(2, 4) / 8}
     row = {"X": np.arange(12, dtype=np.float32).reshape(1, 2, 6) / 8}
 
-    def is_mended(text: str, op_types: Collection[str], fed: Mapping[str, Any]) -> bool:
+    def is_corrected(text: str, op_types: Collection[str], fed: Mapping[str, Any]) -> bool:
         answers = []
         for copied in (False, True):
             model = load_model(onnx.parser.parse_model(text))
@@ -194,18 +193,18 @@ def outputs(asker: Asker) -> dict[str, Any]:
             answers.append(_ask_model(asker, ir.to_proto(model), key, fed))
         return answers[0] != "right" == answers[1]
 
-    read = [is_mended(text, (), feeds) for text in (_READ_OUTPUT, _READ_STATE)]
+    read = [is_corrected(text, (), feeds) for text in (_READ_OUTPUT, _READ_STATE)]
     made = [
         op_type
         for op_type in ("Conv", "ConvTranspose")
-        if is_mended(_CONVOLVED.format(op_type=op_type), [op_type], row)
+        if is_corrected(_CONVOLVED.format(op_type=op_type), [op_type], row)
     ]
-    made += ["Loop"] if is_mended(_LOOP_ALONE, ["Loop"], feeds) else []
+    made += ["Loop"] if is_corrected(_LOOP_ALONE, ["Loop"], feeds) else []
     return ({"overwrites_outputs": True} if any(read) else {}) | ({"copied_outputs": made} if made else {})
 
 
 def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
-    """The key ``inexact_behind_sum``: activations that are less exact behind a sum, but not behind a Max."""
+    """Return the key ``inexact_behind_sum``: activations less exact after a sum, but not after a Max."""
     x = np.linspace(-6, 6, 128, dtype=np.float32).reshape(2, 64)
     feeds, found = {"X": x, "zeros": np.zeros_like(x)}, []
     for op_type in (name for name in _ACTIVATIONS if name in ops):
@@ -218,7 +217,7 @@ def sums(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
 
 
 def nans(asker: Asker, ops: Collection[str]) -> dict[str, list[str]]:
-    """The key ``loses_nan``: operators that make numbers of NaN, and do not with ops around them."""
+    """Return the key ``loses_nan``: operators that turn NaN into numbers, unless ops around them keep it."""
     numbers, found = np.array([[1, 0.5, -1], [2, 1, 0]], np.float32), []
     for op_type in (name for name in ("Relu", "Softmax", *_ACTIVATIONS) if name in ops):
         is_mask = op_type == "Softmax"
@@ -258,9 +257,9 @@ def _where_sizes_are_open(right: Any, apart: bool, ops: Sequence[str]) -> dict[s
 
 
 def _open_time() -> tuple[list[Node], list[Node]]:
-    """Nodes of a symbolic length, and the same with no steps."""
+    """Return nodes of a symbolic length, and the same without steps."""
     steps = [Node("LSTM", d, open=frozenset({"time"})) for d in ("forward", "bidirectional")]
-    return steps, [dataclasses.replace(node, sizes=(0, 2, 8, 16)) for node in steps]
+    return steps, [node.but(sizes=(0, 2, 8, 16)) for node in steps]
 
 
 def _target(tables: Tables) -> Target:
@@ -287,7 +286,7 @@ def _ask(asker: Asker, node: Node, target: Target, native: Native, words: str) -
 
 
 def adaptations(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
-    """The recurrent rules with what puts them right around the operator, of what a lowering can do."""
+    """Return the recurrent rules with the adaptations around the operator that make them right."""
     rules = []
     for rule in tables["recurrent"]:
         words = [word for word in ADAPTABLE if _is_adaptable(asker, tables, rule, word)]
@@ -301,34 +300,34 @@ def _is_adaptable(asker: Asker, tables: Tables, rule: dict[str, Any], word: str)
     answers = set()
     for node in _lacking(rule, word):
         for sizes in _REAL[:2] if asker.engine.slow else _REAL[:4]:
-            sized = dataclasses.replace(node, sizes=sizes)
+            sized = node.but(sizes=sizes)
             answers.add(_ask(asker, sized, target, "keep", "adapted")[0])
     return answers == {"right"}
 
 
 def _lacking(rule: dict[str, Any], word: str) -> list[Node]:
-    """Nodes of a rule but for one thing."""
+    """Return nodes that follow a rule but for one thing."""
     op_type = rule["ops"][0]
     base = Node(op_type, rule["directions"][0])
     if rule["attributes"].get("linear_before_reset") == [1]:
         base = base.with_("linear_before_reset")
     states = frozenset(STATES[op_type]) & {*rule["needs"]} if "needs" in rule else frozenset()
-    base = dataclasses.replace(base, inputs=base.inputs | states)
+    base = base.but(inputs=base.inputs | states)
     needs = {*rule.get("needs", ()), *rule.get("not_empty", ())}
-    directions = [dataclasses.replace(base, direction=each) for each in rule["directions"]]
+    directions = [base.but(direction=each) for each in rule["directions"]]
     if word in ("reverse", "bidirectional"):
-        return [] if word in rule["directions"] else [dataclasses.replace(base, direction=word)]
+        return [] if word in rule["directions"] else [base.but(direction=word)]
     if word in ("B", "initial_h", "initial_c"):
         # B with an empty name, which stands for both where it must not be empty and where it must be there.
         written = 4 if word == "B" else 0
-        lack = [dataclasses.replace(n, inputs=n.inputs - {word}, written=written) for n in directions]
+        lack = [n.but(inputs=n.inputs - {word}, written=written) for n in directions]
         return lack if word in needs else []
     if word in ("Y", "Y_h", "Y_c", "hidden_size"):
-        lack = [dataclasses.replace(node, left_out=frozenset({word})) for node in directions]
+        lack = [node.but(left_out=frozenset({word})) for node in directions]
         return lack if word in needs else []
     if word == "sequence_lens":
         more = frozenset({word})
-        full = [dataclasses.replace(node, inputs=node.inputs | more, full=more) for node in directions]
+        full = [node.but(inputs=node.inputs | more, full=more) for node in directions]
         return [] if word in rule["inputs"] else full
     if word == "direction":
         plain = [node for node in directions if node.direction == "forward"]
@@ -338,7 +337,7 @@ def _lacking(rule: dict[str, Any], word: str) -> list[Node]:
     if word == "activations":
         return [node.activated() for node in directions] if word in rule["attributes"] else []
     most = rule.get("most_inputs")
-    return [dataclasses.replace(node, written=most + 1) for node in directions] if most else []
+    return [node.but(written=most + 1) for node in directions] if most else []
 
 
 def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
@@ -362,16 +361,16 @@ def cautions(asker: Asker, tables: Tables) -> list[dict[str, Any]]:
 
 
 def _real_nodes(is_slow: bool) -> Iterator[Node]:
-    """Nodes of real sizes, and those with weights of run time, which Slices take apart."""
+    """Yield nodes of real sizes, and nodes with weights of run time, which Slices take apart."""
     for node in _FORMS:
         for direction in _DIRECTIONS:
             for sizes in _REAL[:2] if is_slow else _REAL:
-                yield dataclasses.replace(node, direction=direction, sizes=sizes)
-        yield dataclasses.replace(node, direction="bidirectional", sizes=_WIDE, fed=frozenset("WRB"))
+                yield node.but(direction=direction, sizes=sizes)
+        yield node.but(direction="bidirectional", sizes=_WIDE, fed=frozenset("WRB"))
 
 
 def _ifs() -> Question:
-    """Two Ifs, one after the other: some runtimes have room for one in a graph."""
+    """Return a question with two Ifs, one after the other: some runtimes take one in a graph."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 13]>
         question (float[1] C, float[2, 4] X) => (float[2, 4] Y)

@@ -168,7 +168,7 @@ def with_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> No
         elif kind in sets:
             sets[kind].add(name)
         elif kind in ("no", "empty"):
-            node = dataclasses.replace(node, inputs=node.inputs - {"B"})
+            node = node.but(inputs=node.inputs - {"B"})
             more["written"] = 4 if kind == "empty" else 0
         elif kind == "in":
             more["place"] = name
@@ -178,7 +178,7 @@ def with_parts(node: Node, parts: Sequence[str], functions: Sequence[str]) -> No
             node = node.with_(part)
     sets["computed"] &= {*_WEIGHTS, *node.inputs}
     more |= {how: frozenset(names) for how, names in sets.items()}
-    return dataclasses.replace(node, **more)
+    return node.but(**more)
 
 
 def smallest(parts: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:

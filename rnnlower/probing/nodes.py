@@ -70,10 +70,14 @@ class Node:
     place: str = ""
     dtype: str = "float32"
 
+    def but(self, **changes: Any) -> Node:
+        """Return the node with other values of its attributes."""
+        return dataclasses.replace(self, **changes)
+
     def with_(self, name: str) -> Node:
-        """The node with one feature more: an input, an attribute, or a function for all its activations."""
+        """Return the node with one more feature: an input, an attribute, or a function of all its gates."""
         if name in INPUT_NAMES:
-            return dataclasses.replace(self, inputs=self.inputs | {name})
+            return self.but(inputs=self.inputs | {name})
         values: dict[str, Any] = {"clip": 0.3, "layout": 1, "input_forget": 1, "linear_before_reset": 1}
         values["direction"] = self.direction
         if name == "activation_alpha":
@@ -82,17 +86,17 @@ class Node:
             node = self.activated("HardSigmoid", *own[1:])
             count = 2 if self.direction == "bidirectional" else 1
             numbers = ((name, (0.3,) * count), ("activation_beta", (0.4,) * count))
-            return dataclasses.replace(node, attributes=(*node.attributes, *numbers))
+            return node.but(attributes=(*node.attributes, *numbers))
         if name in values:
-            return dataclasses.replace(self, attributes=(*self.attributes, (name, values[name])))
+            return self.but(attributes=(*self.attributes, (name, values[name])))
         return self.activated(name)
 
     def activated(self, *names: str) -> Node:
-        """The node with these functions, again and again; with its own ones if there are none."""
+        """Return the node with these functions, repeated; with its own ones if there are none."""
         own = names or RECURRENT_OPS[self.op_type].activations
         count = _FUNCTIONS[self.op_type] * (2 if self.direction == "bidirectional" else 1)
         functions = tuple(own[index % len(own)] for index in range(count))
-        return dataclasses.replace(self, attributes=(*self.attributes, ("activations", functions)))
+        return self.but(attributes=(*self.attributes, ("activations", functions)))
 
     def __str__(self) -> str:
         steps, batch, features, units = self.sizes
@@ -111,7 +115,7 @@ class Node:
 
 
 def node_question(node: Node) -> Question:
-    """The question whether a runtime gets the node right."""
+    """Return the question whether a runtime gets the node right."""
     arrays = _arrays(node)
     names = [name if name in ("X", "W", "R", *node.inputs) else "" for name in INPUT_NAMES]
     written = max(node.written, max(index for index, name in enumerate(names) if name) + 1)
@@ -170,7 +174,7 @@ def _arrays(node: Node) -> dict[str, Array]:
 
 
 def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
-    """Nodes that make inputs of the node; what they read takes the place of what they make."""
+    """Return nodes that make inputs of the node; what they read replaces what they make."""
     nodes = []
     for name in sorted((node.computed - {*STATES[node.op_type]}) & {*inputs}):
         halves = np.array_split(inputs.pop(name), 2, axis=1)
@@ -198,7 +202,7 @@ def _before(node: Node, inputs: dict[str, Array]) -> list[onnx.NodeProto]:
 
 
 def _opened(asked: Question, node: Node) -> Question:
-    """The same with symbols for sizes of X, on which others depend, and a second trial."""
+    """Return the question with symbols for sizes of X, on which others depend, and a second trial."""
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
     turned = bool(dict(node.attributes).get("layout"))
     trials = list(asked.trials)
@@ -226,7 +230,7 @@ def _open_axes(name: str, turned: bool) -> dict[str, int]:
 
 
 def _in_body(asked: Question, place: str, node: onnx.NodeProto, outputs: list[str]) -> Question:
-    """The same with the node in a body: of an If that is taken, or of two iterations on other numbers."""
+    """Return the question with the node in a body: of an If that is taken, or of two iterations."""
     model = onnx.ModelProto.FromString(asked.model.SerializeToString())
     graph = model.graph
     shapes = {value.name: list(_shape(value)) for value in graph.output}
@@ -252,7 +256,7 @@ def _shape(value: onnx.ValueInfoProto) -> list[int | str]:
 
 
 def _body(node: onnx.NodeProto, outputs: list[str], prefix: str, x: str) -> tuple[Any, list[str]]:
-    """The node with other names for what it makes and for X."""
+    """Return the node with other names for its outputs and X, and the names of the outputs."""
     inner = onnx.NodeProto.FromString(node.SerializeToString())
     inner.input[0] = x
     inner.name = f"{prefix}node"
@@ -263,7 +267,7 @@ def _body(node: onnx.NodeProto, outputs: list[str], prefix: str, x: str) -> tupl
 
 
 def _values(graph: onnx.GraphProto, outputs: list[str], names: list[str]) -> list[onnx.ValueInfoProto]:
-    """The values that a body returns, in the shapes of the graph's outputs; OpenCV refuses it without."""
+    """Return the outputs of a body in the shapes of the graph's; OpenCV refuses a body without shapes."""
     shapes = {value.name: _shape(value) for value in graph.output}
     return [
         helper.make_tensor_value_info(name, 1, shapes[output])

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from rnnlower.engines.known import Engine, find_engine
 from rnnlower.errors import UnverifiableError
-from rnnlower.probing import operators, types
+from rnnlower.probing import trying_operators, types
 from rnnlower.probing.asking import Asker
 from rnnlower.probing.keeping import PROBED, kept
 from rnnlower.probing.lowered import (
@@ -25,7 +25,7 @@ from rnnlower.probing.lowered import (
     sums,
 )
 from rnnlower.probing.quantized import quantized_rules
-from rnnlower.probing.recurrent import recurrent_rules
+from rnnlower.probing.trying_nodes import recurrent_rules
 from rnnlower.probing.writing import toml_text
 from rnnlower.recurrent.operators import QUANTIZED_LSTM
 from rnnlower.targets.reading import parse_target, read_toml
@@ -122,7 +122,7 @@ def probe_text(name: str, path: pathlib.Path | None, tell: Progress | None) -> s
     with Asker(engine, None if path is None else _partial(path), groups.question) as asker:
         tables = _tables(asker, groups)
         groups.begin("")
-    return toml_text(kept(tables, before, operators.tried_operators()))
+    return toml_text(kept(tables, before, trying_operators.tried_operators()))
 
 
 def _partial(path: pathlib.Path) -> pathlib.Path:
@@ -133,21 +133,21 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
     """Return the tables of the file, in order."""
     engine = asker.engine
     groups.begin("opsets")
-    opsets = operators.opset_range(asker)
+    opsets = trying_operators.opset_range(asker)
     if not opsets:
         asker.finish()  # Another run could use none of these answers.
         raise UnverifiableError(f"{engine.label} does not run a product and a sum at opset 13")
-    dynamic = operators.is_dynamic(asker)
+    dynamic = trying_operators.is_dynamic(asker)
     groups.begin("operators")
-    ops = operators.operators(asker, opsets[1])
+    ops = trying_operators.operators(asker, opsets[1])
     groups.begin("types")
     dtypes = types.dtypes(asker)
     groups.begin("limits of operators")
-    limits = operators.limits(asker, ops, opsets, dynamic)
-    if (cut := operators.opsets_to_cut(opsets, limits)) != opsets:
+    limits = trying_operators.limits(asker, ops, opsets, dynamic)
+    if (cut := trying_operators.opsets_to_cut(opsets, limits)) != opsets:
         # Older versions are asked where the range begins.
         opsets = cut
-        limits = operators.limits(asker, ops, opsets, dynamic)
+        limits = trying_operators.limits(asker, ops, opsets, dynamic)
     source = {"source": _source(engine)}
     tested = {"source": f"{source['source']}: ONNX's node tests of each operator"}
     tables: dict[str, Any] = {
@@ -182,7 +182,7 @@ def _tables(asker: Asker, groups: _Groups) -> dict[str, Any]:
 
 
 def _under_spec(rule: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rule for ``--semantics spec`` of one that is correct under ``ort`` only.
+    """Return the rule for ``--semantics spec`` of one that is correct only under ``ort``.
 
     The two agree but for clip, rows without time steps, and the defaults of alpha and beta.
     """

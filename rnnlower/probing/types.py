@@ -102,7 +102,7 @@ def arithmetic(asker: Asker, types: Sequence[str]) -> dict[str, Any]:
 
 
 def _small_terms() -> Question:
-    """A product whose sum is 3, of terms that are lost one by one beside 1 in float16."""
+    """Ask for a product whose sum is 3, of terms that float16 loses when they are added to 1 one by one."""
     x = np.full((1, 4097), 2**-11, np.float16)
     x[0, 0] = 1
     ones = [numpy_helper.from_array(np.ones((4097, 1), np.float16), "W")]
@@ -139,7 +139,7 @@ def _sum(dtype: str) -> Question:
 def _of_type(
     nodes: Sequence[onnx.NodeProto], kind: int, feeds: Mapping[str, Any], y: Any, weights: Sequence[Any]
 ) -> Question:
-    """Nodes of data of one type, in and out."""
+    """Make a question about nodes whose inputs and outputs have one type."""
     graph = helper.make_graph(
         nodes,
         "question",
@@ -222,7 +222,7 @@ def _set_weights(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> None:
 
 
 def _strings() -> Question:
-    """Strings between Casts, beside constants, so that no runtime can leave the Casts out."""
+    """Ask about strings between Casts, with constants, so that no runtime can leave out the Casts."""
     to_string = helper.make_node("Cast", ["X"], ["x"], to=onnx.TensorProto.STRING)
     to_float = helper.make_node("Cast", ["y"], ["Y"], to=onnx.TensorProto.FLOAT)
     nodes = [to_string, helper.make_node("Concat", ["x", "more"], ["y"], axis=0), to_float]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rnnlower.probing.operators import tried_operators
+from rnnlower.probing.trying_operators import tried_operators
 from rnnlower.targets.format import Claim, ControlFlow
 from rnnlower.targets.target import Target
 from rnnlower.targets.target_schema import toml_value
@@ -46,7 +46,7 @@ def changes(old: Target, new: Target) -> list[str]:
 
     Sources and versions are ignored, and operators of the old one of which a probe has nothing to try.
     """
-    before, after = _said(old), _said(new)
+    before, after = _claims_by_table(old), _claims_by_table(new)
     known = {*after["ops"]["allowed"], *tried_operators()}
     before["ops"]["allowed"] = [name for name in before["ops"]["allowed"] if name in known]
     lines = []
@@ -81,7 +81,7 @@ def _shown(value: Any) -> str:
     return "nothing" if value is None else toml_value(list(value) if isinstance(value, tuple) else value)
 
 
-def _said(target: Target) -> dict[str, dict[str, Any]]:
+def _claims_by_table(target: Target) -> dict[str, dict[str, Any]]:
     """Return the claims of a target, by table or operator."""
     ops = {
         "allowed": sorted(target.op_types),
@@ -90,20 +90,20 @@ def _said(target: Target) -> dict[str, dict[str, Any]]:
         "loses_nan": sorted(target.ops.loses_nan),
         "inexact_behind_sum": target.ops.inexact_behind_sum,
     }
-    said: dict[str, dict[str, Any]] = {"ops": ops}
-    said |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
+    claims: dict[str, dict[str, Any]] = {"ops": ops}
+    claims |= {name: _fields(getattr(target, name)) for name in ("opset", "control_flow", "shapes", "dtypes")}
     if target.arithmetic is not None:
-        said["arithmetic"] = _fields(target.arithmetic)
+        claims["arithmetic"] = _fields(target.arithmetic)
     for limit in target.limits:
         for op_type in limit.ops:
-            said.setdefault(f"limits of {op_type}", {}).update(_fields(limit))
+            claims.setdefault(f"limits of {op_type}", {}).update(_fields(limit))
     for rule in target.recurrent:
         forms = "/".join(map(str, rule.attributes.get("linear_before_reset", ())))
         states = " with states" if "initial_h" in rule.needs else ""
         form = f" linear_before_reset={forms}" if forms else ""
         under = " under spec" if [*(rule.semantics or ())] == ["spec"] else ""
-        said[f"native {', '.join(rule.ops)}{form}{states}{under}"] = _fields(rule)
-    return said
+        claims[f"native {', '.join(rule.ops)}{form}{states}{under}"] = _fields(rule)
+    return claims
 
 
 def _fields(claim: Claim) -> dict[str, Any]:

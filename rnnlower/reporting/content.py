@@ -19,7 +19,7 @@ from rnnlower.reporting.plots import bars, over_time, shares
 from rnnlower.wording import counted, steps_of_call
 
 if TYPE_CHECKING:
-    from rnnlower.benchmarking.result import BenchResult
+    from rnnlower.benchmarking.bench_result import BenchResult
     from rnnlower.opset import OpsetReport
     from rnnlower.passes.reports import LiftReport, PadReport, Report, StreamReport
     from rnnlower.verification import OutputComparison, VerificationResult

@@ -35,7 +35,7 @@ _OUTSIDE = {
 _MOVES = {"Reshape", "Squeeze", "Unsqueeze"}
 _PRODUCTS = {"Gemm", "MatMul", "MatMulInteger", "Einsum"}
 _RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
-_COLorS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
+_COLORS = {"product": "var(--blue)", "recurrent": "var(--orange)", "other": "var(--dim)"}
 
 
 def step_of(model: ir.Model, name: str, steps: int | None) -> list[ir.Node]:
@@ -214,7 +214,7 @@ class _Drawing:
                 continue
             yield (
                 f'<rect x="{middle - width / 2:.1f}" y="{y}" width="{width}" height="{_TALL}" rx="5" '
-                f'fill="var(--paper)" stroke="{_COLorS[kind]}" stroke-width="1.5"/>'
+                f'fill="var(--paper)" stroke="{_COLORS[kind]}" stroke-width="1.5"/>'
             )
             yield _text(middle, y + (16 if subtitle else 22), title, ' font-weight="600"')
             if subtitle:

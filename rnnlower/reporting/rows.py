@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnnlower.benchmarking.result import BenchVariant, Timing
+    from rnnlower.benchmarking.bench_result import BenchVariant, Timing
     from rnnlower.inspection import RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.lowering.replacing import LoweredNode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnnlower.verification.result import OutputComparison, RuntimeTrial, VerificationResult
+from rnnlower.verification.verification_result import OutputComparison, RuntimeTrial, VerificationResult
 from rnnlower.verification.verifier import verify
 
 __all__ = ["OutputComparison", "RuntimeTrial", "VerificationResult", "verify"]

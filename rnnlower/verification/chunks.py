@@ -19,16 +19,16 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower.engines.session import Array, LoadError, RunError
 from rnnlower.files.stream_metadata import StreamMetadata
-from rnnlower.verification.inputs.facts import dims_of
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.inputs.uses import dims_of
 from rnnlower.verification.interface import additional_problems
 from rnnlower.verification.models import RunModel
-from rnnlower.verification.options import Options
 from rnnlower.verification.procedures import ByLength, Lengths, Pairs
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
+from rnnlower.verification.verify_options import Options
 
 Feeds = dict[str, Array]
 

@@ -10,7 +10,7 @@ import onnx
 
 from rnnlower.engines.session import Array, IsolatedSession, LacksKernelError, LoadError, RunError, brief
 from rnnlower.errors import RnnLowerError, UnsupportedModelError
-from rnnlower.verification.inputs.facts import QUANTIZED_LSTM, RECURRENT, Facts
+from rnnlower.verification.inputs.uses import QUANTIZED_LSTM, RECURRENT, Facts
 from rnnlower.verification.models import HeldModel, op_types
 
 EngineName = Literal["onnxruntime", "rnnlower-reference"]

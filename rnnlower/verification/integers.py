@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from rnnlower.engines.session import IsolatedSession
-from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
+from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
 from rnnlower.verification.models import op_types
 
 SATURATION = (

@@ -17,15 +17,15 @@ import onnx
 from rnnlower.engines.session import Array
 from rnnlower.errors import OptionError
 from rnnlower.files.pad_metadata import PadMetadata
-from rnnlower.verification.inputs.facts import dims_of
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.inputs.uses import dims_of
 from rnnlower.verification.interface import additional_problems
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
-from rnnlower.verification.options import Options
 from rnnlower.verification.procedures import ByLength, Lengths, Pairs
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
+from rnnlower.verification.verify_options import Options
 
 Feeds = dict[str, Array]
 
@@ -174,7 +174,7 @@ def evaluate(expression: str, lengths: Mapping[str, int]) -> int:
     try:
         return max(_value(ast.parse(text, mode="eval").body), 0)
     except (SyntaxError, KeyError, TypeError):
-        problem = f"the size {expression!r} in the metadata is no expression in the lengths"
+        problem = f"the size {expression!r} in the metadata is not an expression in the lengths"
         raise OptionError(problem) from None
 
 
@@ -183,7 +183,7 @@ def _value(tree: ast.expr) -> int:
         return _OPERATORS[type(tree.op)](_value(tree.left), _value(tree.right))
     if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
         return tree.value
-    raise TypeError(f"{tree} is no number")
+    raise TypeError(f"{tree} is not a number")
 
 
 def _filling(array: Array, shape: Sequence[int], way: int, rng: np.random.Generator) -> Array:

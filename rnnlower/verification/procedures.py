@@ -16,9 +16,9 @@ from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial, generate_trials, input_maker
 from rnnlower.verification.models import HeldModel, RunModel, copy_of
-from rnnlower.verification.options import Options
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
+from rnnlower.verification.verify_options import Options
 
 Pairs = Iterator[tuple[Trial, dict[str, Any]]]
 Lengths = Mapping[str, int]

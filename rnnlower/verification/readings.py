@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from onnx import NodeProto, TensorProto, helper
 
-from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
+from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
 from rnnlower.verification.models import Graph, HeldModel, copy_of, graphs_in
 
 _OF_LSTM = 8

@@ -27,8 +27,8 @@ from rnnlower.verification.engine_choice import (
     open_engine,
     reasons_against_onnxruntime,
 )
-from rnnlower.verification.inputs.facts import QUANTIZED_LSTM
 from rnnlower.verification.inputs.graph_facts import facts_of_candidate, gather_facts
+from rnnlower.verification.inputs.uses import QUANTIZED_LSTM
 from rnnlower.verification.interface import float_casts
 from rnnlower.verification.models import HeldModel, RunModel, op_types
 from rnnlower.verification.readings import with_float_activations
@@ -304,9 +304,9 @@ class Runner:
     def with_inexact_activations(self, feeds: dict[str, Array]) -> Iterator[dict[str, Any]]:
         """Yield the reference's outputs with Sigmoid and Tanh as far off as the candidate's runtime has them.
 
-        First all are too large, as a gate that should be closed is; then either. A number of one place is
-        off the same way at every step, as a function of numbers that hardly change is. Behind a Softmax, what
-        few draws change is no measure of what others do: hence also a multiple.
+        First all are too large, like a gate that should be closed; then some are too small. An element is off
+        in the same direction at every step, like a function of a number that hardly changes. After a Softmax,
+        a few draws do not show how much others would change: hence also a multiple of the error.
         """
         error = 0.0 if self.runtime is None else self.runtime.activation_error
         if not error or len(self.reference.proto.graph.node) > _LARGE_GRAPH:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from rnnlower.errors import OptionError
-from rnnlower.verification.inputs.facts import Facts, dims_of
+from rnnlower.verification.inputs.uses import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
 
 # Suffixes that distinguish the new state's name from the old one's.

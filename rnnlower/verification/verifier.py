@@ -26,16 +26,16 @@ from rnnlower.verification.inputs.trials import Trial, fed_back, generate_trials
 from rnnlower.verification.integers import SATURATION, may_saturate
 from rnnlower.verification.interface import accepted_by, feedable_inputs, interface_problems, required_inputs
 from rnnlower.verification.models import HeldModel, ModelLike, RunModel, hold
-from rnnlower.verification.options import Options, Progress, check_options
 from rnnlower.verification.padded import Padded
 from rnnlower.verification.procedures import Pairs, Procedure, faults_of_reference
 from rnnlower.verification.readings import as_read
-from rnnlower.verification.result import RuntimeTrial, VerificationResult
 from rnnlower.verification.runner import Runner, in_float32
 from rnnlower.verification.state_pairs import state_pairs
 from rnnlower.verification.verdict.compare import ToleranceType
-from rnnlower.verification.verdict.coverage import BranchWatch, empty_words
+from rnnlower.verification.verdict.coverage import BranchWatch, notes_on_empty_outputs
 from rnnlower.verification.verdict.judging import Judge, Judged
+from rnnlower.verification.verification_result import RuntimeTrial, VerificationResult
+from rnnlower.verification.verify_options import Options, Progress, check_options
 
 _TRIALS_IN_FLOAT32 = 24
 # onnx's checker on nodes that stand before those that they read.
@@ -159,7 +159,7 @@ class _SameInputs:
                 for number, feeds in enumerate(given):
                     options.progress("reference", number, len(given))
                     finished.append(Trial(number, feeds, branches.watched(run)(feeds)))
-        runner.notes += branches.words() + empty_words(finished)
+        runner.notes += branches.notes() + notes_on_empty_outputs(finished)
         return finished
 
     @staticmethod
@@ -185,7 +185,7 @@ class _SameInputs:
         runner.states = fed_back(finished, states)
         if options.states and not runner.states:
             runner.note("no trial continued with the given states: some do among three or more trials")
-        runner.notes += skipped + branches.words() + empty_words(finished) + overrides.words()
+        runner.notes += skipped + branches.notes() + notes_on_empty_outputs(finished) + overrides.notes()
         return finished
 
     def run_candidate(self, runner: Runner, run: RunModel, finished: list[Trial]) -> Pairs:

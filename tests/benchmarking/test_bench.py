@@ -8,19 +8,18 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import generate
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from support.cli_helpers import rnnlower as cli
 from support.cli_helpers import save
+from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model
 
 import rnnlower
 from rnnlower.benchmarking import variants, worker
 
-MODELS = Path(generate.__file__).parent
 FEW = {"runs": 2, "warmup": 0}
 STATIC = {"X": (onnx.TensorProto.FLOAT, [5, 2, 3])}
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import generate
 import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import Run, rnnlower, save
 from support.judge import STRATEGIES, all_nodes, recurrent_left
+from support.places import MODELS
 from support.small_models import recurrent_model, weights
 
-MODELS = Path(generate.__file__).parent
 STATIC = MODELS / "lstm14_states.onnx"
 DYNAMIC = MODELS / "lstm14_dynamic.onnx"
 
@@ -35,11 +34,6 @@ INSPECTION_KEYS = {
     *("name", "op_type", "path", "direction", "hidden_size", "input_size", "seq_len", "batch", "dtype"),
     *("domain", "layout", "inputs", "outputs", "attributes", "weights"),
 }
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.onnx"
 
 
 def different_model(folder: Path) -> Path:
@@ -401,9 +395,8 @@ def test_inspect_json(path: Path) -> None:
         assert node["weights"] in ("constant", "computed", "runtime")
 
 
-def test_inspect_tells_of_any_model(tmp_path: Path) -> None:
+def test_inspect_tells_of_any_model(out: Path) -> None:
     """Also of one that was unrolled and has no recurrent node left."""
-    out = tmp_path / "out.onnx"
     rnnlower("unroll", MODELS / "lstm14_dynamic.onnx", "-o", out, "--dim", "T=3")
     X, initial_h, _ = rnnlower("inspect", out, "--json").json["inputs"]
     assert X == {"name": "X", "dtype": "float32", "shape": [3, "N", 3], "default": False}

@@ -20,8 +20,7 @@ def scanned(tmp_path: Path) -> Path:
     return save(library.scan(recurrent_model("GRU")), tmp_path)
 
 
-def test_lift_writes_a_verified_model_and_tells_in_json(scanned: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_lift_writes_a_verified_model_and_tells_in_json(scanned: Path, out: Path) -> None:
     run = rnnlower("lift", scanned, "-o", out, "--json")
     (node,) = run.json["nodes"]
     assert {"form": "scan", "op_type": "GRU", "direction": "forward", "reason": None}.items() <= node.items()
@@ -31,27 +30,24 @@ def test_lift_writes_a_verified_model_and_tells_in_json(scanned: Path, tmp_path:
     assert recurrent_left(onnx.load(out)) == ["GRU"]
 
 
-def test_nothing_to_lift_is_no_error(tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_nothing_to_lift_is_no_error(tmp_path: Path, out: Path) -> None:
     run = rnnlower("lift", save(recurrent_model("LSTM"), tmp_path), "-o", out)
     assert "nothing to lift" in run.stderr
     assert recurrent_left(onnx.load(out)) == ["LSTM"]
 
 
-def test_other_nodes_stay(scanned: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_other_nodes_stay(scanned: Path, out: Path) -> None:
     assert rnnlower("lift", scanned, "-o", out, "--node", "other*", "--json").json["nodes"] == []
     assert recurrent_left(onnx.load(out)) == []
 
 
-def test_a_reason_is_told_for_what_stays(tmp_path: Path) -> None:
+def test_a_reason_is_told_for_what_stays(tmp_path: Path, out: Path) -> None:
     body = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> main (float[3, 2] x, float[2] s) => (float[3, 2] y) {
             [sums] last, y = Scan <num_scan_inputs = 1, body = b (float[2] a, float[2] t)
             => (float[2] u, float[2] v) { u = Add (a, t) v = Identity (u) }> (s, x)
         }"""
     )
-    out = tmp_path / "out.onnx"
     run = rnnlower("lift", save(body, tmp_path), "-o", out)
     assert "scan 'sums' stays: " in run.stderr
     assert rnnlower("lift", out, "-o", out, "--json").json["nodes"][0]["reason"]
@@ -64,8 +60,7 @@ def test_wrong_usage(scanned: Path, tmp_path: Path, wrong: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["unroll", "scan", "loop", "lower", "stream"])
-def test_other_commands_lift_first(scanned: Path, tmp_path: Path, command: str) -> None:
-    out = tmp_path / "out.onnx"
+def test_other_commands_lift_first(scanned: Path, out: Path, command: str) -> None:
     options = {"unroll": ["--dim", "T=5"], "lower": ["--target", "onnxruntime"]}.get(command, [])
     run = rnnlower(command, scanned, "-o", out, *options)
     assert "what it computes, GRU with" in run.stderr
@@ -76,8 +71,7 @@ def test_other_commands_lift_first(scanned: Path, tmp_path: Path, command: str) 
 
 
 @pytest.mark.parametrize("command", ["unroll", "lower"])
-def test_no_lift_leaves_a_scan_as_it_is(scanned: Path, tmp_path: Path, command: str) -> None:
-    out = tmp_path / "out.onnx"
+def test_no_lift_leaves_a_scan_as_it_is(scanned: Path, out: Path, command: str) -> None:
     options = ["--target", "onnxruntime"] if command == "lower" else []
     run = rnnlower(command, scanned, "-o", out, "--no-lift", *options)
     assert "what it computes" not in run.stderr

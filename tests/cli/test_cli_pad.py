@@ -16,8 +16,7 @@ def tagger(tmp_path: Path) -> Path:
     return save(padded_case("tagger"), tmp_path)
 
 
-def test_pad_writes_a_verified_model_and_tells_in_json(tagger: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_pad_writes_a_verified_model_and_tells_in_json(tagger: Path, out: Path) -> None:
     run = rnnlower("pad", tagger, "-o", out, "--max", "T=20", "--json")
     assert run.json["max"] == {"T": 20}
     assert run.json["inputs"] == {"x": 0}
@@ -71,8 +70,7 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_lower_pads_first(tagger: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_lower_pads_first(tagger: Path, out: Path) -> None:
     target = ("--target", "tinygrad", "--on", "none")
     run = rnnlower("lower", tagger, "-o", out, *target, "--max", "T=12", "--json")
     assert run.json["verification"]["equal"]

@@ -36,8 +36,7 @@ def ops_in_file(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["unroll --dim T=3", "scan", "loop", "lower --target openvino"])
-def test_the_if_goes_with_the_input(model: Path, tmp_path: Path, command: str) -> None:
-    out = tmp_path / "out.onnx"
+def test_the_if_goes_with_the_input(model: Path, out: Path, command: str) -> None:
     name, *options = command.split()
     run = rnnlower(name, model, "-o", out, *options, "--set", "sr=8000", "--json")
     assert run.json["verification"]["equal"]
@@ -55,8 +54,7 @@ def test_a_wrong_branch_is_noticed(model: Path) -> None:
     assert "no input 'sr'" in library.verify(model, candidate).problems[0]
 
 
-def test_without_folding_the_if_stays(model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_without_folding_the_if_stays(model: Path, out: Path) -> None:
     rnnlower("scan", model, "-o", out, "--set", "sr=8000", "--no-fold")
     assert "If" in ops_in_file(out)
     rnnlower("scan", model, "-o", out)
@@ -68,9 +66,8 @@ def test_what_decides_an_if_is_told(model: Path, tmp_path: Path) -> None:
     assert "If 'x' stays: input 'sr' decides it: --set sr=VALUE" in run.stderr
 
 
-def test_values_from_a_file(model: Path, tmp_path: Path) -> None:
+def test_values_from_a_file(model: Path, tmp_path: Path, out: Path) -> None:
     np.savez(tmp_path / "v.npz", rate=np.int64(16000), X=np.ones((2, 1, 3), np.float32))
-    out = tmp_path / "out.onnx"
     rnnlower("scan", model, "-o", out, "--set", f"sr=@{tmp_path / 'v.npz'}:rate")
     assert "Neg" in ops_in_file(out)
     rnnlower("scan", model, "-o", out, "--set", f"X=@{tmp_path / 'v.npz'}:X")
@@ -96,9 +93,8 @@ def test_values_from_a_file(model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_values_are_refused_and_nothing_is_written(
-    model: Path, tmp_path: Path, value: str, message: str
+    model: Path, out: Path, value: str, message: str
 ) -> None:
-    out = tmp_path / "out.onnx"
     run = rnnlower("scan", model, "-o", out, "--set", value, code=2)
     assert message in run.stderr
     assert not out.exists()
@@ -111,8 +107,7 @@ def test_a_condition_that_is_itself_an_input(tmp_path: Path) -> None:
     assert run.json["verification"]["equal"]
 
 
-def test_convert_and_bench_take_it_too(model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_convert_and_bench_take_it_too(model: Path, out: Path) -> None:
     run = rnnlower("convert", model, "-o", out, "--opset", "13", "--set", "sr=8000", "--json")
     assert run.json["verification"]["equal"]
     assert ops_in_file(out) == {"Abs", "RNN"}
@@ -129,21 +124,19 @@ def test_convert_and_bench_take_it_too(model: Path, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize(("value", "message"), [("rate=1", "no input named 'rate'"), ("sr=1.5", "integers")])
 def test_the_other_commands_refuse_bad_values(
-    model: Path, tmp_path: Path, line: str, value: str, message: str
+    model: Path, out: Path, line: str, value: str, message: str
 ) -> None:
     name, *options = line.split()
-    out = tmp_path / "out.onnx"
     written = ["-o", out] if name in ("convert", "stream") else []
     assert message in rnnlower(name, model, *written, *options, "--set", value, code=2).stderr
     assert not out.exists()
 
 
-def test_check_and_stream_take_it_too(model: Path, tmp_path: Path) -> None:
+def test_check_and_stream_take_it_too(model: Path, out: Path) -> None:
     misfits = rnnlower(
         "check", model, "--target", "primitive", "--set", "sr=8000", "--dim", "T=3", "--json", code=1
     )
     assert {each["op_type"] for each in misfits.json["misfits"]} == {"Abs", "RNN"}
-    out = tmp_path / "out.onnx"
     run = rnnlower("stream", model, "-o", out, "--set", "sr=8000", "--json")
     assert run.json["verification"]["equal"]
     names = [value.name for value in onnx.load(out).graph.input]
@@ -151,8 +144,7 @@ def test_check_and_stream_take_it_too(model: Path, tmp_path: Path) -> None:
     assert "sr" not in names
 
 
-def test_verify_feeds_a_value_to_the_reference(model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_verify_feeds_a_value_to_the_reference(model: Path, out: Path) -> None:
     rnnlower("scan", model, "-o", out, "--set", "sr=16000", "--no-verify")
     rnnlower("verify", model, out, code=1)
     assert "input 'sr' is set" in rnnlower("verify", model, out, "--set", "sr=16000").stdout

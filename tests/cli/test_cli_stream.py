@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import generate
 import onnx
 from onnx import helper
 from support.cli_helpers import rnnlower, save
 from support.configs import Config
 from support.judge import recurrent_left
+from support.places import MODELS
 
-MODELS = Path(generate.__file__).parent
 DENOISER = MODELS / "denoiser_gru.onnx"
 STATES = {"gru_0_h_out": "gru_0_h_in", "gru_1_h_out": "gru_1_h_in"}
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import generate
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from support.cli_helpers import rnnlower, save
 from support.configs import Config
 from support.judge import all_nodes, recurrent_left
+from support.places import MODELS
 from support.small_models import recurrent_model
 from support.target_files import MINIMAL, write
 
 from rnnlower.targets import find_target, target_names
 from rnnlower.targets.fit import Misfit
-
-MODELS = Path(generate.__file__).parent
 
 
 def test_targets_lists_them() -> None:
@@ -84,8 +82,7 @@ def test_check_names_nodes_in_subgraphs(tmp_path: Path) -> None:
     assert path.count("then_branch") + path.count("else_branch") == 2
 
 
-def test_lower_says_why(tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_lower_says_why(out: Path) -> None:
     run = rnnlower("lower", MODELS / "lstm14_layout1.onnx", "-o", out, "--target", "onnxruntime")
     assert "LSTM LSTM_0: " in run.stdout
     result = rnnlower(
@@ -101,8 +98,7 @@ def test_lower_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(target_names()) - {"sonnx"}))
-def test_lowered_for_each_target(tmp_path: Path, name: str) -> None:
-    out = tmp_path / "out.onnx"
+def test_lowered_for_each_target(out: Path, name: str) -> None:
     rnnlower("lower", MODELS / "lstm14_clip.onnx", "-o", out, "--target", name, "--trials", "1")
     lowered = onnx.load(out)
     first, last = find_target(name).opset.range
@@ -131,8 +127,7 @@ def test_an_unknown_target_is_wrong_usage(tmp_path: Path) -> None:
         assert "there is no target 'nonesuch'" in run.stderr
 
 
-def test_open_sizes_ask_for_dim(tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_open_sizes_ask_for_dim(out: Path) -> None:
     model = MODELS / "lstm14_dynamic.onnx"
     run = rnnlower("lower", model, "-o", out, "--target", "tinygrad", code=3)
     assert "takes static shapes only" in run.stderr
@@ -166,10 +161,9 @@ def test_the_rest_of_the_model_is_a_warning_or_with_strict_an_error(tmp_path: Pa
     assert "Round" in {node.op_type for node in all_nodes(onnx.load(out))}
 
 
-def test_own_target_file(tmp_path: Path) -> None:
+def test_own_target_file(tmp_path: Path, out: Path) -> None:
     ops = ["Concat", "MatMul", "Add", "Mul", "Sigmoid", "Tanh", "Reshape", "Split", "Relu"]
     path = write(tmp_path, MINIMAL | {"ops": f"allowed = {ops}", "opset": "range = [9, 14]"})
-    out = tmp_path / "out.onnx"
     rnnlower("lower", MODELS / "lstm14_defaults.onnx", "-o", out, "--target", path)
     assert {node.op_type for node in all_nodes(onnx.load(out))} <= set(ops)
     # Without Sub, 1 - z is an Add and a product with -1; nothing stands in for a product.
@@ -211,7 +205,7 @@ def test_check_says_what_lower_says_of_batches(tmp_path: Path) -> None:
     assert "batch_size" not in rnnlower("check", out, "--target", "tract", code=1).stderr
 
 
-def test_check_does_not_count_constants_that_lower_folds(tmp_path: Path) -> None:
+def test_check_does_not_count_constants_that_lower_folds(tmp_path: Path, out: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> m (float[2] x) => (float[2] y) {
         one = Constant <value = float[1] {1}> ()
         two = Constant <value_floats = [2.0]> ()
@@ -223,6 +217,5 @@ def test_check_does_not_count_constants_that_lower_folds(tmp_path: Path) -> None
     found = rnnlower("check", path, "--target", target, "--json")
     assert (found.json["fits"], found.json["misfits"]) == (True, [])
     assert f"`rnnlower lower --target {target}` makes initializers of 2 nodes" in found.stderr
-    out = tmp_path / "out.onnx"
     rnnlower("lower", path, "-o", out, "--target", target)
     assert {node.op_type for node in onnx.load(out).graph.node} == {"Add"}

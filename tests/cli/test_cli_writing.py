@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import generate
 import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 from support.cli_helpers import rnnlower, save
 from support.judge import STRATEGIES, recurrent_left
+from support.places import MODELS
 from support.small_models import recurrent_model, weights
 
-MODELS = Path(generate.__file__).parent
 FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -140,8 +139,7 @@ def test_external_data_with_output_equal_to_the_model(tmp_path: Path) -> None:
     assert externals(path) == {}
 
 
-def test_external_data_always_and_never(tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_external_data_always_and_never(tmp_path: Path, out: Path) -> None:
     rnnlower("scan", MODELS / "streaming_lstm_stack.onnx", "-o", out, "--external-data", "always")
     assert set(externals(out).values()) == {"out.onnx.data"}
     (tmp_path / "out.onnx.data").unlink()

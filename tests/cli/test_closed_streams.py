@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.cli_helpers import rnnlower
-from support.processes import ROOT
+from support.places import MODELS, ROOT
 
-MODELS = ROOT / "models"
 _MODEL = MODELS / "lstm14_defaults.onnx"
 _COMMANDS: dict[str, tuple[list[object], int]] = {
     "help": (["--help"], 0),

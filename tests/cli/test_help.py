@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import generate
 import onnx
 import pytest
 from support.cli_helpers import rnnlower as run
 from support.cli_helpers import save
+from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model
 
 from rnnlower.cli.app import app
 
-MODELS = Path(generate.__file__).parent
 COMMANDS = [command.name or "" for command in app.registered_commands]
 
 

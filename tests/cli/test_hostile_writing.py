@@ -12,13 +12,13 @@ from pathlib import Path
 
 import onnx
 import pytest
+from support.places import ROOT
 from support.processes import process
 from support.small_models import recurrent_model
 from typer.testing import CliRunner
 
 from rnnlower.cli import app
 
-ROOT = Path(__file__).parents[2]
 _KILLED = """
 import os, signal, sys
 from rnnlower.cli import app

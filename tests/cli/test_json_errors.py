@@ -6,18 +6,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import generate
 import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import Run, save
 from support.cli_helpers import rnnlower as run
 from support.commands import board
+from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model, weights
 
 from rnnlower.cli.app import app
 
-MODELS = Path(generate.__file__).parent
 KEPT = {
     "FIXED": MODELS / "lstm14_defaults.onnx",
     "DYNAMIC": MODELS / "lstm14_dynamic_time.onnx",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from support.places import ROOT
 from support.small_models import recurrent_model
 
-ROOT = Path(__file__).parents[2]
 # Without a wait: how long a step takes is not what is tested.
 _CODE = "import rnnlower.cli.progress as p; p._SECONDS = 0.0; from rnnlower.cli import app; app()"
 _SLOW = "import rnnlower.cli.progress as p, time\nwith p.progress('waiting', False) as tell:\n    "

@@ -18,8 +18,7 @@ def entry(path: Path) -> str | None:
     return {each.key: each.value for each in onnx.load(path).metadata_props}.get(KEY)
 
 
-def test_the_result_tells_version_command_and_options(tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
+def test_the_result_tells_version_command_and_options(out: Path) -> None:
     rnnlower("unroll", MODEL, "-o", out, "--dim", "time=3", "--gates", "fused", "--no-verify")
     told = json.loads(entry(out) or "null")
     assert told["command"] == "unroll"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
-import pathlib
 import re
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+from support.places import ROOT
 
 import rnnlower.errors
 
-ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = [*(ROOT / "rnnlower").glob("**/*.py"), *(ROOT / "passes").glob("**/*.py")]
 ERRORS = {name for name in vars(rnnlower.errors) if name.endswith("Error")}
 RAISED = {*ERRORS, "refuse", "invalid", "unsupported"}

@@ -18,12 +18,12 @@ from typing import Any
 import onnx
 import pytest
 from support.cli_helpers import Run, save
+from support.places import MODELS
 from support.small_models import info, model_of
 
 from rnnlower.cli import tables
 from rnnlower.cli.console import Table, write
 
-MODELS = Path(__file__).parents[2] / "models"
 WIDTHS = (40, 60, 80, 120, 200)
 
 

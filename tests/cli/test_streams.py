@@ -45,9 +45,8 @@ def run(*arguments: object, stdin: bytes = b"", code: int = 0) -> Result:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_model_in_and_model_out(command: str, path: Path, tmp_path: Path) -> None:
+def test_model_in_and_model_out(command: str, path: Path, tmp_path: Path, out: Path) -> None:
     """Stdout holds the bytes that a file would, and nothing else; the tables are on stderr."""
-    out = tmp_path / "out.onnx"
     run(command, path, "-o", out, *COMMANDS[command])
     piped = run(command, "-", "-o", "-", *COMMANDS[command], stdin=path.read_bytes())
     assert piped.stdout_bytes == out.read_bytes()

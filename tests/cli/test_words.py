@@ -8,17 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import generate
 import numpy as np
 import onnx
 import pytest
 from support.cli_helpers import rnnlower as run
 from support.cli_helpers import save
+from support.places import MODELS
 from support.small_models import info, model_of, recurrent_model, weights
 
 import rnnlower
 
-MODELS = Path(generate.__file__).parent
 FLOAT = onnx.TensorProto.FLOAT
 
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import Any
 
-import generate
 import numpy as np
 import onnx
 import pytest
 from support.configs import Config
 from support.faults import SOURCE_FAULTS
+from support.places import MODELS
 
 import rnnlower
 from rnnlower.engines.known import Engine, engines
@@ -23,7 +22,6 @@ from rnnlower.engines.opened import Attempts
 from rnnlower.targets import find_target, target_names
 
 NAMES = [engine.name for engine in engines() if engine.name not in ("onnxruntime", "rnnlower-reference")]
-MODELS = Path(generate.__file__).parent
 NODES = {
     "LSTM": Config(seq_length=3, Y_h="graph", Y_c="graph"),
     "bidirectional LSTM": Config(direction="bidirectional", seq_length=3, Y_h="graph", Y_c="graph"),

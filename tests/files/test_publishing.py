@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from support.places import ROOT
 from support.processes import process
 from support.small_models import recurrent_model
 from typer.testing import CliRunner
@@ -25,7 +26,6 @@ import rnnlower
 from rnnlower.cli import app
 from rnnlower.files import publishing
 
-ROOT = Path(__file__).parents[2]
 _CODE = "from rnnlower.cli import app; app()"
 
 
@@ -167,9 +167,8 @@ def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
-def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, out: Path, mode: int) -> None:
     first, second = saved_model(tmp_path), saved_model(tmp_path, 0.5, "second.onnx")
-    out = tmp_path / "out.onnx"
     scan(first, out)
     out.chmod(mode)
     scan(second, out)

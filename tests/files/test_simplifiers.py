@@ -11,8 +11,8 @@ import onnxsim
 import onnxslim
 import pytest
 from support.cli_helpers import rnnlower, save
+from support.places import MODELS
 
-MODELS = Path(__file__).parents[2] / "models"
 _FRAMES = ["--dim", "frames=4"]
 _BATCH = ["--dim", "T=4", "--dim", "N=2"]
 FIXED = {

@@ -111,5 +111,5 @@ def test_other_words_are_refused() -> None:
 def test_the_message_names_the_option(tmp_path: pathlib.Path) -> None:
     model = save(network("GRU"), tmp_path)
     refused = command("scan", model, "-o", tmp_path / "out.onnx", "--atol", "1e-6", "--trials", "2", code=1)
-    assert "--compute-type float32 does as they do" in refused.stderr
+    assert "--compute-type float32 does the same" in refused.stderr
     assert "--compute-type" not in command("scan", model, "-o", tmp_path / "out.onnx", "--trials", "2").stderr

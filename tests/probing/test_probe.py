@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -16,20 +16,53 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, lowered, operators, probe, prober, recurrent
-from rnnlower.probing.forms import FORMS, SIZED, sized_question, split_question
+from rnnlower.probing import asking, cases, lowered, probe, prober, trying_nodes, trying_operators
 from rnnlower.probing.keeping import kept
 from rnnlower.probing.nodes import SIZES, Node, node_question
+from rnnlower.probing.operator_forms import FORMS, SIZED, sized_question, split_question
 from rnnlower.probing.writing import changes, toml_text
 from rnnlower.targets import find_target, reading
 from rnnlower.targets.reading import parse_target, read_toml
+
+QUESTIONS: dict[str, asking.Question] = {}
+"""The questions of a probe, which are the same in each test."""
+
+
+class Remembering(Runtime):
+    """The runtime with faults, which computes its answer to a question of all tests only once."""
+
+    answers: ClassVar[dict[int, list[dict[str, Any]] | EngineError]] = {}
+
+    def run(self, model: onnx.ModelProto, *trials: Feeds) -> list[dict[str, Any]]:
+        if id(model) in self.answers:
+            Runtime.asked += 1
+        else:
+            try:
+                self.answers[id(model)] = super().run(model, *trials)
+            except EngineError as error:
+                self.answers[id(model)] = error
+        answer = self.answers[id(model)]
+        if isinstance(answer, EngineError):
+            raise answer
+        return answer
 
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> type[Runtime]:
     Runtime.asked = 0
-    monkeypatch.setattr(asking, "Attempts", Runtime)
-    monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
+    ask = asking.Asker.ask
+
+    def ask_once(self: asking.Asker, key: str, make: Any, *values: Any, **options: Any) -> str:
+        def remembered() -> asking.Question:
+            if key not in QUESTIONS:
+                QUESTIONS[key] = make(*values, **options)
+            return QUESTIONS[key]
+
+        return ask(self, key, remembered)
+
+    monkeypatch.setattr(asking.Asker, "ask", ask_once)
+    monkeypatch.setattr(asking, "Attempts", Remembering)
+    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
     monkeypatch.setattr(lowered, "_REAL", SIZES[:1])
     # A few operators are enough; those of all tests of onnx take their time.
     texts = [f"Y = {name} (X)" for name in ("Erf", "Relu", "Shape", "Sigmoid", "Tanh")]
@@ -243,10 +276,10 @@ def test_an_operator_is_right_twice(
     one: type[Runtime], ops: list[str], runtime: type[Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", one)
-    monkeypatch.setattr(operators, "FORMS", ())
+    monkeypatch.setattr(trying_operators, "FORMS", ())
     monkeypatch.setattr(cases, "node_cases", lambda: {"Relu": [("Y = Relu (X)", "Y = Relu (X)")]})
     with asking.Asker(find_engine("rnnlower-reference"), None, print) as asker:
-        assert operators.operators(asker, 13) == ops
+        assert trying_operators.operators(asker, 13) == ops
 
 
 class OneIf(Runtime):
@@ -299,13 +332,13 @@ def test_the_opset_begins_where_all_that_cuts_is_right() -> None:
         {"ops": ["Split"], "versions": [2, 11]},
         {"ops": ["Pad"], "versions": [13]},
     ]
-    assert operators.opsets_to_cut([7, 26], limits) == [10, 12]
-    assert operators.opsets_to_cut([11, 26], limits) == [11, 12]
-    assert operators.opsets_to_cut([7, 26], []) == [7, 26]
+    assert trying_operators.opsets_to_cut([7, 26], limits) == [10, 12]
+    assert trying_operators.opsets_to_cut([11, 26], limits) == [11, 12]
+    assert trying_operators.opsets_to_cut([7, 26], []) == [7, 26]
     limits = [{"ops": ["Split"], "versions": [2, 11, 13]}]
-    assert operators.opsets_to_cut([7, 18], limits) == [7, 17]
+    assert trying_operators.opsets_to_cut([7, 18], limits) == [7, 17]
     limits = [{"ops": ["Split"], "versions": [1, 2, 13, 18]}]
-    assert operators.opsets_to_cut([7, 26], limits) == [13, 26]
+    assert trying_operators.opsets_to_cut([7, 26], limits) == [13, 26]
 
 
 class OneStep(Runtime):
@@ -324,9 +357,9 @@ class OneStep(Runtime):
 
 def test_states_are_tried_at_each_size_and_weights_in_each_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", OneStep)
-    monkeypatch.setattr(recurrent, "SIZES", SIZES[:2])
+    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:2])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = recurrent._rules(asker, Node("RNN"), False, [])
+        (rule,) = trying_nodes._rules(asker, Node("RNN"), False, [])
     assert rule["inputs"] == ["B", "sequence_lens"]
     assert rule["wrong"] == ["initial_h"]
     assert rule["fixed"] == ["R"]

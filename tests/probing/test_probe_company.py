@@ -15,7 +15,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, lowered, operators, types
+from rnnlower.probing import asking, cases, lowered, trying_operators, types
 from rnnlower.targets import reading
 from rnnlower.targets.reading import read_toml
 
@@ -201,8 +201,8 @@ def test_what_is_right_between_operators_only_counts(monkeypatch: pytest.MonkeyP
     found = {name: cases.node_cases().get(name, []) for name in ("Cast", "DequantizeLinear", "Split")}
     monkeypatch.setattr(cases, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        ops = operators.operators(asker, 26)
-        limits = operators.limits(asker, ops, [7, 26], False)
+        ops = trying_operators.operators(asker, 26)
+        limits = trying_operators.limits(asker, ops, [7, 26], False)
         dtypes = types.dtypes(asker)
     assert {"Cast", "DequantizeLinear"} <= {*ops}
     assert "Split" not in ops

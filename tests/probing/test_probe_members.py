@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, cases, operators, recurrent
+from rnnlower.probing import asking, cases, trying_nodes, trying_operators
 from rnnlower.probing.members import Claims, smallest
 from rnnlower.probing.nodes import SIZES, Node, node_question
 
@@ -31,9 +31,9 @@ class Together(Runtime):
 
 def test_what_is_wrong_only_together_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Together)
-    monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
+    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = recurrent._rules(asker, Node("RNN"), True, ["If", "Loop", "Scan"])
+        (rule,) = trying_nodes._rules(asker, Node("RNN"), True, ["If", "Loop", "Scan"])
     assert (rule["fixed"], rule["wrong"]) == (["R"], ["R"])
     assert not {"constant", "nested", "static", "static_nested", "not_empty", "needs"} & {*rule}
     assert set(rule["inputs"]) == {"B", "initial_h", "sequence_lens"}
@@ -61,9 +61,9 @@ def test_states_may_be_constants(
     op_type: str, inputs: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", KeepsItsState)
-    monkeypatch.setattr(recurrent, "SIZES", SIZES[:1])
+    monkeypatch.setattr(trying_nodes, "SIZES", SIZES[:1])
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        rules = [*recurrent._rules(asker, Node(op_type), False, [])]
+        rules = [*trying_nodes._rules(asker, Node(op_type), False, [])]
     assert [rule["inputs"][:2] for rule in rules] == inputs
 
 
@@ -99,9 +99,9 @@ def test_of_parts_that_fail_together_the_rarest_is_taken_back(parts: list[str], 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
 def test_no_question_overflows(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Node] = []
-    monkeypatch.setattr(recurrent, "ask_node", lambda asker, node: asked.append(node) or "right")
+    monkeypatch.setattr(trying_nodes, "ask_node", lambda asker, node: asked.append(node) or "right")
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert [*recurrent._rules(asker, Node(op_type), True, ["If", "Loop", "Scan"])]
+        assert [*trying_nodes._rules(asker, Node(op_type), True, ["If", "Loop", "Scan"])]
     active = {str(node): node for node in asked if "activations" in dict(node.attributes)}
     for node in active.values():
         for _, expected in node_question(node).trials:
@@ -131,8 +131,8 @@ def test_a_form_between_the_first_and_the_newest_is_found(monkeypatch: pytest.Mo
     found = {name: cases.node_cases()[name] for name in ("ReduceMean", "Slice")}
     monkeypatch.setattr(cases, "node_cases", lambda: found)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        ops = operators.operators(asker, 26)
-        limits = operators.limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
+        ops = trying_operators.operators(asker, 26)
+        limits = trying_operators.limits(asker, ["ReduceMean", "Slice"], [10, 18], False)
     assert {"ReduceMean", "Slice"} <= {*ops}
     versions = {limit["ops"][0]: limit["versions"] for limit in limits}
     assert 13 in versions["ReduceMean"]
@@ -161,13 +161,13 @@ class IgnoresAlpha(Runtime):
 
 def test_an_activation_without_its_values_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", IgnoresAlpha)
-    monkeypatch.setattr(operators, "FORMS", ())
+    monkeypatch.setattr(trying_operators, "FORMS", ())
     tests = {name: [(name, name)] for name in ("Elu", "LeakyRelu")}
     monkeypatch.setattr(cases, "node_cases", lambda: tests)
     monkeypatch.setattr(cases, "_as_it_is", _plain)
     monkeypatch.setattr(cases, "_where_written", lambda case: None)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        assert operators.operators(asker, 13) == ["LeakyRelu"]
+        assert trying_operators.operators(asker, 13) == ["LeakyRelu"]
 
 
 def _plain(op_type: str, opset: int, constant: bool = False) -> asking.Question:
@@ -189,8 +189,8 @@ class Guesses(Runtime):
 
 def test_a_size_that_is_taken_for_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "Attempts", Guesses)
-    monkeypatch.setattr(recurrent, "SIZES", (SIZES[0], SIZES[-1]))
+    monkeypatch.setattr(trying_nodes, "SIZES", (SIZES[0], SIZES[-1]))
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        (rule,) = recurrent._rules(asker, Node("GRU"), False, [])
+        (rule,) = trying_nodes._rules(asker, Node("GRU"), False, [])
     assert set(rule["inputs"]) == {"B", "sequence_lens"}
     assert rule["wrong"] == ["initial_h"]

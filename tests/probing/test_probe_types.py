@@ -12,7 +12,7 @@ from support.faulty_runtime import Feeds, Runtime
 from rnnlower.engines.known import find_engine
 from rnnlower.engines.opened import EngineError
 from rnnlower.engines.reference import evaluate
-from rnnlower.probing import asking, nodes, prober, quantized, recurrent, types
+from rnnlower.probing import asking, nodes, prober, quantized, trying_nodes, types
 
 FLOATS = ["float16", "float32", "float64", "int64"]
 
@@ -54,7 +54,7 @@ def test_recurrent_nodes_have_the_types_in_which_they_are_right(
 ) -> None:
     monkeypatch.setattr(asking, "Attempts", FewKernels)
     with asking.Asker(find_engine("rnnlower-reference"), None, lambda words: None) as asker:
-        tries = recurrent._Tries(asker, nodes.Node(op_type), ["forward"], (), wrong := set())
+        tries = trying_nodes._Tries(asker, nodes.Node(op_type), ["forward"], (), wrong := set())
         tries._claims.taken.append("initial_h")
         found = ["float32", *(name for name in ("float16", "float64") if tries._has(name))]
     assert found == dtypes

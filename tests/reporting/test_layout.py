@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 
 import pytest
+from support.places import MODELS
 from typer.testing import CliRunner
 
 from rnnlower.cli.app import app
@@ -14,8 +14,6 @@ from rnnlower.files.model_io import read_model
 from rnnlower.reporting.drawing import draw_step, step_of
 from rnnlower.reporting.layout import place
 from rnnlower.reporting.page import table
-
-MODELS = Path(__file__).parents[2] / "models"
 
 
 def test_boxes_of_a_layer_do_not_overlap():

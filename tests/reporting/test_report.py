@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from support.places import MODELS
 from typer.testing import CliRunner
 
 from rnnlower.cli.app import app
@@ -21,7 +22,6 @@ from rnnlower.reporting.page import Page, table, write_page
 from rnnlower.reporting.plots import over_time, shares
 from rnnlower.verification.verdict.compare import errors_over_time
 
-MODELS = Path(__file__).parents[2] / "models"
 MODEL = str(MODELS / "lstm14_defaults.onnx")
 VOID = {"meta"}
 
@@ -85,8 +85,7 @@ def test_every_command_that_changes_or_compares_writes_a_page(command, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["unroll", "scan", "stream", "lower", "convert"])
-def test_the_result_is_described(command, tmp_path):
-    out = tmp_path / "out.onnx"
+def test_the_result_is_described(command, tmp_path, out):
     arguments = [str(out) if text == "OUT" else text for text in COMMANDS[command][0]]
     assert invoke(*arguments, "--report", str(tmp_path / "report.html")) == 0
     _, _, section = read(tmp_path / "report.html").partition("<h2>The result</h2>")

@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 from rnnlower.engines import session
-
-ROOT = Path(__file__).parents[2]
+from support.places import ROOT
 
 
 def process(code: str, *line: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:

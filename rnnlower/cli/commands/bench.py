@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import shlex
-import sys
 from typing import TYPE_CHECKING
 
 import typer
 
 from rnnlower.cli.defining import Showing, command
-from rnnlower.cli.running import emit_result, exit_code, installed_runtime, say, to_stderr
+from rnnlower.cli.running import (
+    emit_result,
+    exit_code,
+    installed_runtime,
+    say,
+    say_notes,
+    to_stderr,
+    write_report,
+)
 from rnnlower.errors import RnnLowerError, UnsupportedModelError, UnverifiableError, VerificationError
 from rnnlower.passes.options import BenchOptions
 from rnnlower.wording import counted
 
 if TYPE_CHECKING:
-    from rnnlower.benchmarking.result import BenchResult
+    from rnnlower.benchmarking.bench_result import BenchResult
 
 
 @command("verbose")
@@ -38,8 +44,7 @@ def bench(
     check_report(showing.report, model)
     with progress("reading", showing.quiet) as tell:
         result = measure(model, dataclasses.replace(options, progress=tell))
-    for note in result.notes:
-        say(f"rnnlower: note: {note}", showing.quiet)
+    say_notes(result.notes, showing.quiet)
     problem = _problem(result)
     if showing.json_:
         emit_result(result.to_dict(), problem)
@@ -49,25 +54,15 @@ def bench(
         draw_chart(result, plot, model.name)
         say(f"rnnlower: wrote {plot}", showing.quiet)
     if showing.report is not None:
-        _write_report(result, problem, showing.report, model)
-        say(f"rnnlower: wrote {showing.report}", showing.quiet)
+        from rnnlower.reporting.content import bench_sections, model_facts
+
+        verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
+        sections = [model_facts(model).section, *bench_sections(result)]
+        good = False if problem else None
+        write_report(showing.report, f"rnnlower bench {model.name}", (verdict, good), sections, showing.quiet)
     if problem is not None:
         to_stderr(f"rnnlower: error: {problem}")
         raise typer.Exit(exit_code(problem))
-
-
-def _write_report(
-    result: BenchResult, problem: RnnLowerError | None, report: pathlib.Path, model: pathlib.Path
-) -> None:
-    from rnnlower.reporting.content import bench_sections, model_facts
-    from rnnlower.reporting.page import Page, write_page
-
-    verdict = f"{counted(len(result.timed), 'form')} timed" if problem is None else problem.problem
-    sections = [model_facts(model).section, *bench_sections(result)]
-    command = shlex.join(["rnnlower", *sys.argv[1:]])
-    write_page(
-        Page(f"rnnlower bench {model.name}", verdict, False if problem else None, sections, command), report
-    )
 
 
 def _problem(result: BenchResult) -> RnnLowerError | None:

@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 
 from rnnlower.cli.defining import Showing, command
-from rnnlower.cli.running import emit_result, say
+from rnnlower.cli.running import emit_result, say, say_notes
 from rnnlower.passes.options import CalibrateOptions
 from rnnlower.wording import counted
 
@@ -35,8 +35,7 @@ def calibrate(
             dataclasses.replace(options, progress=tell),
             ranges=ranges is not None,
         )
-    for note in calibration.notes:
-        say(f"rnnlower: note: {note}", quiet)
+    say_notes(calibration.notes, quiet)
     calibration.save(output, format)  # type: ignore[arg-type]  # it checks the format
     if ranges is not None:
         calibration.save_ranges(ranges)

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from rnnlower.cli.defining import Showing, command
-from rnnlower.cli.running import DIFFERENT, emit_result, say
+from rnnlower.cli.running import DIFFERENT, emit_result, say_notes
 from rnnlower.errors import UnsupportedModelError
 from rnnlower.passes.options import CheckOptions
 from rnnlower.wording import call, counted
@@ -25,10 +25,8 @@ def check(*, model: pathlib.Path, options: CheckOptions, showing: Showing) -> No
     report = api.check_report(model, options)
     runtime, misfits, after = find_target(options.target), report.misfits, report.after
     lower = f"`{call('lower', target=options.target)}`"
-    for note in report.notes:
-        say(f"rnnlower: note: {note}", showing.quiet)
-    if after is not None:
-        say(f"rnnlower: note: {lower} {_told(after, runtime.name)}", showing.quiet)
+    told = [] if after is None else [f"{lower} {_told(after, runtime.name)}"]
+    say_notes([*report.notes, *told], showing.quiet)
     if showing.json_:
         guesses = [{"claim": name, "source": claim.source} for name, claim in runtime.claims() if claim.guess]
         result = {

@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 
 from rnnlower.cli.defining import command
-from rnnlower.cli.running import emit_json, say, size_on_disk, warn
+from rnnlower.cli.running import emit_json, say_notes, size_on_disk, warn
 
 
 @command()
@@ -24,8 +24,7 @@ def inspect(*, model: pathlib.Path, json_: bool = False) -> None:
     nodes = inspect_model(loaded)
     warnings = find_warnings(loaded)
     notes = notes_on_operators(loaded)
-    for note in notes:
-        say(f"rnnlower: note: {note}", quiet=False)
+    say_notes(notes, quiet=False)
     warn(warnings)
     origin = read_provenance(loaded.metadata_props)
     if json_:

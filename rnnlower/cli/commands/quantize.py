@@ -11,6 +11,7 @@ from rnnlower.cli.running import (
     emit_result,
     installed_runtime,
     say,
+    say_notes,
     size_on_disk,
     tell_difference,
     warn,
@@ -54,8 +55,7 @@ def quantize(
         own = read_model(model)
         before = size_on_disk(model, own)
         report = quantize_model(own, dataclasses.replace(options, progress=tell))
-    for note in report.notes:
-        say(f"rnnlower: note: {note}", quiet)
+    say_notes(report.notes, quiet)
     warn(report.warnings)
     worst = report.sqnr
     error = None

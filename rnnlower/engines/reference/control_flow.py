@@ -16,7 +16,7 @@ from onnx import NodeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activations import Array
+from rnnlower.engines.reference.activation_functions import Array
 from rnnlower.errors import InvalidModelError
 
 

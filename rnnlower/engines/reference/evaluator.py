@@ -21,7 +21,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activations import Array, Bound, Semantics, is_inexact_somewhere
+from rnnlower.engines.reference.activation_functions import Array, Bound, Semantics, is_inexact_somewhere
 from rnnlower.engines.reference.control_flow import Loop, Scan_8, Scan_9, inputs_of
 from rnnlower.engines.reference.old_ops import find_old_op
 from rnnlower.engines.reference.quantized_ops import OMITTED, DynamicQuantizeLSTM
@@ -214,26 +214,17 @@ def _bound(function: onnx.FunctionProto, call: onnx.NodeProto) -> onnx.FunctionP
 
 def _bind_nodes(nodes: Iterable[onnx.NodeProto], values: Mapping[str, onnx.AttributeProto]) -> None:
     for node in nodes:
-        kept = []
+        bound = []
         for attribute in node.attribute:
-            if not attribute.ref_attr_name:
-                _bind_nodes(attribute.g.node, values)
-                kept.append(attribute)
-            elif attribute.ref_attr_name in values:
-                value = onnx.AttributeProto()
-                value.CopyFrom(values[attribute.ref_attr_name])
-                value.name = attribute.name
-                kept.append(value)
-        if len(kept) < len(node.attribute) or any(a.ref_attr_name for a in node.attribute):
-            kept = [_copy(a) for a in kept]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-
-
-def _copy(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    copy = onnx.AttributeProto()
-    copy.CopyFrom(attribute)
-    return copy
+            source = values.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+            if source is not None:
+                bound.append(onnx.AttributeProto())
+                bound[-1].CopyFrom(source)
+                bound[-1].name = attribute.name
+                if source is attribute:
+                    _bind_nodes(bound[-1].g.node, values)
+        del node.attribute[:]
+        node.attribute.extend(bound)
 
 
 class _FunctionCall(OpRun):  # type: ignore[misc,unused-ignore]

@@ -4,7 +4,7 @@ Covered: for opset 1 to 6 the arithmetic and logic with ``broadcast`` and ``axis
 Clip, Concat, Reshape, Split, Tile, Dropout and Selu; up to opset 8 Upsample (nearest, whole factors); up to
 opset 12 Softmax, LogSoftmax and Hardmax (which flatten to two dimensions); up to opset 13 BatchNormalization
 (which trains unless is_test is set, and from 7 on if it has more outputs than Y); DequantizeLinear up to
-opset 18; AveragePool up to 6 and RoiAlign up to 15; at every opset the :mod:`.convolutions`.
+opset 18; AveragePool up to 6 and RoiAlign up to 15; at every opset the :mod:`.conv_ops`.
 
 Not covered, and refused by the evaluator: LpPool-1 and GlobalLpPool-1, MaxRoiPool, Upsample with other modes
 or fractions, Resize-10, Multinomial, and the experimental operators (ATen, Crop, ImageScaler ...).
@@ -25,8 +25,8 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_7
 from onnx.reference.ops.op_roi_align import RoiAlign
 
-from rnnlower.engines.reference.activations import Array
-from rnnlower.engines.reference.convolutions import Conv, ConvTranspose
+from rnnlower.engines.reference.activation_functions import Array
+from rnnlower.engines.reference.conv_ops import Conv, ConvTranspose
 from rnnlower.errors import UnsupportedModelError
 
 Compute = Callable[..., tuple[Any, ...]]

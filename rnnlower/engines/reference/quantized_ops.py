@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnlower.engines.reference.activations import Array
+from rnnlower.engines.reference.activation_functions import Array
 from rnnlower.engines.reference.recurrent_ops import LSTM, Step
 
 OMITTED = "<omitted output"

@@ -30,7 +30,7 @@ import numpy as np
 from onnx import NodeProto
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activations import Array, Bound, Semantics, resolve_activations
+from rnnlower.engines.reference.activation_functions import Array, Bound, Semantics, resolve_activations
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
 Step = Callable[[Array, Sequence[Array]], list[Array]]

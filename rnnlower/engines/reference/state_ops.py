@@ -14,7 +14,7 @@ import numpy as np
 from onnx import NodeProto
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activations import Array
+from rnnlower.engines.reference.activation_functions import Array
 from rnnlower.errors import InvalidModelError, UnsupportedModelError
 
 _ATTRIBUTES = {

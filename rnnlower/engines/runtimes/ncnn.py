@@ -26,7 +26,7 @@ def load(model: Model) -> Run:
         f"{model.folder}/model{end}" for end in (".ncnn.param", ".ncnn.bin", "_ncnn.py")
     )
     with open(param, encoding="utf-8") as file:
-        # The first two lines are no layers.
+        # The first two lines are not layers.
         kinds = {line.split()[0] for line in file.read().splitlines()[2:]}
     unknown = sorted(kind for kind in kinds if ncnn.layer_to_index(kind) < 0)
     if net.load_param(param) or net.load_model(weights):

@@ -20,8 +20,8 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from rnnlower import wording
 from rnnlower.engines.session import Array
 from rnnlower.errors import UnverifiableError
-from rnnlower.verification.inputs.facts import Dim, Uses
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
+from rnnlower.verification.inputs.uses import Dim, Uses
 from rnnlower.verification.verdict.compare import is_inexact
 
 # From rounding level to saturation; "mixed" draws a magnitude for every element.
@@ -103,7 +103,7 @@ class InputMaker:
         return exact or any(use.lengths or use.indices for use in self.uses.values())
 
     def round_of(self, trial: int) -> int:
-        """Return how often the trial's variant of the switches came before; all else varies with that."""
+        """Return how many trials had the same variant of the switches before; all else varies with that."""
         return trial // self._variants
 
     def make(self, trial: int, attempt: int, recipe: Recipe, shapes: Sizes) -> dict[str, Array]:

@@ -14,8 +14,8 @@ from onnx.shape_inference import InferenceError, infer_shapes
 
 from rnnlower.errors import InvalidModelError
 from rnnlower.graph.inference import guarded
-from rnnlower.verification.inputs.facts import RECURRENT, Facts, dims_of, unnamed_dim
 from rnnlower.verification.inputs.tracing import trace
+from rnnlower.verification.inputs.uses import RECURRENT, Facts, dims_of, unnamed_dim
 from rnnlower.verification.models import default_opset, graphs_in, op_types, slim
 
 # Larger numbers are not thresholds of values but the end of a type's range.

@@ -83,7 +83,7 @@ class Overrides:
         self._ran = True
         return changed, outputs
 
-    def words(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Return a sentence for each reason for which inputs kept their default in every trial."""
         reasons = dict(self._reasons)
         if not self._ran:

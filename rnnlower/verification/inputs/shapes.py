@@ -15,7 +15,7 @@ from functools import cached_property
 
 from rnnlower import wording
 from rnnlower.errors import UnverifiableError, VerificationError
-from rnnlower.verification.inputs.facts import Dim, Dims, unnamed_dim
+from rnnlower.verification.inputs.uses import Dim, Dims, unnamed_dim
 
 Sizes = dict[str, tuple[int, ...]]
 

@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from rnnlower.verification.inputs.facts import (
+from rnnlower.verification.inputs.uses import (
     QUANTIZED_LSTM,
     RECURRENT,
     STATE_AXES,

@@ -14,10 +14,10 @@ import onnx
 from rnnlower import wording
 from rnnlower.engines.session import Array, RunError, brief
 from rnnlower.errors import UnverifiableError
-from rnnlower.verification.inputs.facts import Facts, dims_of
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.overriding import Overrides
 from rnnlower.verification.inputs.shapes import Recipe, ShapePlan, Sizes
+from rnnlower.verification.inputs.uses import Facts, dims_of
 from rnnlower.verification.interface import required_inputs
 from rnnlower.verification.models import RunModel, graphs_in, nodes_in
 

@@ -36,7 +36,7 @@ import ml_dtypes
 import numpy as np
 
 from rnnlower.engines.session import Array
-from rnnlower.verification.result import OutputComparison
+from rnnlower.verification.verification_result import OutputComparison
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ToleranceType = Literal["float16", "bfloat16", "int8", "int16"]

@@ -55,7 +55,7 @@ def rounding_noise(
     }
     noise = {name: np.zeros(value.shape) for name, value in floats.items()}
     closest = _share(precision)
-    for moved in outputs_beside(run, feeds, seed, _DRAWS, precision=precision):
+    for moved in outputs_nearby(run, feeds, seed, _DRAWS, precision=precision):
         for name in noise:
             if moved[name].shape == noise[name].shape:
                 noise[name] = np.fmax(noise[name], _difference(moved[name], outputs[name]))
@@ -78,7 +78,7 @@ def rounding_noise(
     }
 
 
-def outputs_beside(
+def outputs_nearby(
     run: RunModel,
     feeds: Mapping[str, Array],
     seed: int,

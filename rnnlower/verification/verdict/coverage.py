@@ -79,24 +79,24 @@ class BranchWatch:
 
         return noting
 
-    def words(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Return a sentence for each branch that never ran although its enclosing branch did."""
         reached = self._ran | {()} if self._ran else set()
         return [str(b) for b in self._branches if b.way not in self._ran and b.way[:-1] in reached]
 
 
-def empty_words(trials: Sequence[Trial]) -> list[str]:
+def notes_on_empty_outputs(trials: Sequence[Trial]) -> list[str]:
     """Return a sentence for each output of the reference that never held a number."""
-    words = []
+    notes = []
     for name in trials[0].outputs if trials else ():
         values = [trial.outputs[name] for trial in trials]
         if not all(isinstance(value, np.ndarray) for value in values):
             continue
         if all(value.size == 0 for value in values):
-            words.append(f"output {name!r} is empty in every trial: only its shape and dtype were compared")
+            notes.append(f"output {name!r} is empty in every trial: only its shape and dtype were compared")
         elif not any(map(_has_number, values)):
-            words.append(f"output {name!r} is NaN or infinite in every trial: no number of it was compared")
-    return words
+            notes.append(f"output {name!r} is NaN or infinite in every trial: no number of it was compared")
+    return notes
 
 
 def _has_number(value: Array) -> bool:

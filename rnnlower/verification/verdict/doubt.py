@@ -14,7 +14,7 @@ from rnnlower.verification.inputs.trials import Trial
 from rnnlower.verification.models import RunModel
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
-from rnnlower.verification.verdict.conditioning import outputs_beside, overflowing, rounding_noise
+from rnnlower.verification.verdict.conditioning import outputs_nearby, overflowing, rounding_noise
 
 _DRAWS_OF_TIES = 16
 
@@ -67,7 +67,7 @@ class Doubt:
             # A NaN or infinity is the model's result there, as of a root or a mask. Only which of the two it
             # is may be undetermined, if a value inside a node exceeded every range.
             either = ~_is_number(expected) & ~_is_number(found)
-            is_number = self._is_number_for_less(name) | self._is_number_in_float64(name)
+            is_number = self._is_number_for_smaller_inputs(name) | self._is_number_in_float64(name)
             places &= (either & is_number) | ~self._is_meant(name)
         return places
 
@@ -99,7 +99,7 @@ class Doubt:
         if (found.shape, found.dtype) != (expected.shape, expected.dtype):
             return False
         settled = np.asarray(found == expected)
-        moved = outputs_beside(self._run, self._feeds, self._seed, _DRAWS_OF_TIES, evenly=True)
+        moved = outputs_nearby(self._run, self._feeds, self._seed, _DRAWS_OF_TIES, evenly=True)
         for other in (self._opinion, *moved):
             if name in other and np.shape(other[name]) == found.shape:
                 settled |= found == other[name]
@@ -156,7 +156,7 @@ class Doubt:
         wide, opinion = expected.astype(np.float64), other.astype(np.float64)
         return np.asarray((np.isnan(wide) & np.isnan(opinion)) | (np.isinf(wide) & (wide == opinion)))
 
-    def _is_number_for_less(self, name: str) -> Array:
+    def _is_number_for_smaller_inputs(self, name: str) -> Array:
         """Return where the reference has a number once its inputs are divided by a thousand."""
         expected = self._outputs[name]
         less = {

@@ -12,11 +12,10 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from rnnlower import wording
 from rnnlower.engines.session import Array, LoadError, RunError
-from rnnlower.verification.inputs.facts import dims_of, unnamed_dim
 from rnnlower.verification.inputs.graph_facts import gather_facts
 from rnnlower.verification.inputs.trials import Trial
+from rnnlower.verification.inputs.uses import dims_of, unnamed_dim
 from rnnlower.verification.interface import accepted_by
-from rnnlower.verification.result import OutputComparison
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.compare import (
     Tolerance,
@@ -28,7 +27,8 @@ from rnnlower.verification.verdict.compare import (
 )
 from rnnlower.verification.verdict.doubt import Doubt, masked_outputs
 from rnnlower.verification.verdict.narrow import common_values, first_difference, with_outputs
-from rnnlower.verification.verdict.quantizers import Quantizers
+from rnnlower.verification.verdict.quantizer_edges import Quantizers
+from rnnlower.verification.verification_result import OutputComparison
 
 Comparisons = dict[str, OutputComparison]
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx.external_data_helper import uses_external_data
 
-from rnnlower.verification.inputs.facts import RECURRENT
+from rnnlower.verification.inputs.uses import RECURRENT
 from rnnlower.verification.models import HeldModel
 from rnnlower.verification.verdict.compare import Tolerance, compare_values, is_inexact
 

@@ -73,7 +73,7 @@ def as_in(candidate: HeldModel, model: HeldModel, kind: str) -> tuple[HeldModel,
     """Return the model with those constants rounded to a type that the candidate has rounded.
 
     An epsilon that float16 lacks becomes the one that the candidate has. Also return the magnitudes of the
-    constants that the candidate has as often, rounded or not: these are off by no further rounding.
+    constants that the candidate has as many times, rounded or not: no further rounding moves them.
     """
     theirs = _magnitudes(candidate)
 
@@ -127,7 +127,7 @@ def _changed(model: HeldModel, change: Callable[[Array], Array], attributes: boo
 
 
 def _magnitudes(model: HeldModel) -> tuple[Array, Array]:
-    """Return the magnitudes of the model's float constants, and how often it has each."""
+    """Return the magnitudes of the model's float constants, and the number of times it has each."""
     found: list[Array] = [np.zeros(0, np.float32)]
 
     def look(array: Array) -> Array:

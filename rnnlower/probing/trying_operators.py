@@ -17,7 +17,7 @@ from rnnlower.engines.reference import evaluate
 from rnnlower.probing import cases
 from rnnlower.probing.asking import Asker, Question, question
 from rnnlower.probing.cases import OPSETS
-from rnnlower.probing.forms import (
+from rnnlower.probing.operator_forms import (
     BETWEEN,
     FORMS,
     NEEDED,
@@ -87,7 +87,7 @@ def _is_right_between(asker: Asker, op_type: str) -> bool:
 
 
 def tried_operators() -> list[str]:
-    """The operators of which there is something to try."""
+    """Return the operators that can be tried."""
     known = {
         op_type
         for op_type, tests in cases.node_cases().items()
@@ -107,7 +107,7 @@ class _RightCase:
 
 
 def _right_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
-    """The first test that is right, with its inputs fed, or else constant but for the first.
+    """Return the first test that is right, with its inputs fed, or else constant but for the first.
 
     It must be right twice: what reads memory beyond its own is right by chance.
     """
@@ -120,7 +120,7 @@ def _right_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
 
 
 def _right_older_case(asker: Asker, op_type: str, last: int) -> _RightCase | None:
-    """The first test that is right in an older version of the operator, from the newest on."""
+    """Return the first test that is right in an older version of the operator, from the newest on."""
     for version in reversed([version for version in _versions(op_type) if version <= last]):
         opset = max(version, _FIRST)
         for name, case in cases.node_cases().get(op_type, ()):
@@ -131,7 +131,7 @@ def _right_older_case(asker: Asker, op_type: str, last: int) -> _RightCase | Non
 
 
 def _of_number(op_type: str, number: float) -> Question:
-    """An operator of a number that overflows where its formula is taken as it stands."""
+    """Ask about an operator of a number that overflows if its formula is taken literally."""
     # As many that a kernel takes several at once.
     x = np.linspace(-number, number, 64, dtype=np.float32).reshape(4, 16)
     return question([helper.make_node(op_type, ["X"], ["Y"])], {"X": x}, ["Y"], 13)
@@ -208,7 +208,7 @@ def _is_sized(asker: Asker, op_type: str) -> bool:
 
 
 def _behind(repeating: str, product: str) -> Question:
-    """A product of what another operator repeats, and nothing else reads."""
+    """Ask about a product of what another operator repeats for it alone."""
     nodes = [onnx.parser.parse_node(line) for line in (f"Z = {repeating} (X, s)", product)]
     times = [5, 4] if repeating == "Expand" else [5, 1]
     inputs = {"X": np.ones((1, 4), np.float32), "s": np.array(times), "W": np.ones((4, 3), np.float32)}
@@ -218,7 +218,7 @@ def _behind(repeating: str, product: str) -> Question:
 def _versions_not_right(
     asker: Asker, op_type: str, right: _RightCase, opsets: Sequence[int]
 ) -> Iterator[int]:
-    """The versions, from either end to the first that is right, in which a test is not that is in another."""
+    """Yield the versions in which a test fails, from either end to the first in which it does not."""
     versions = _versions(op_type)
     spans = [*itertools.zip_longest(versions, versions[1:], fillvalue=1 << 30)]
     for way in (spans[::-1], spans):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -68,7 +67,7 @@ def _rules(
     for start, needs in ((base, ()), (with_states, states)):
         sound = []
         for direction in left:
-            answers = _at_sizes(asker, dataclasses.replace(start, direction=direction))
+            answers = _at_sizes(asker, start.but(direction=direction))
             if set(answers) == {"right"}:
                 sound.append(direction)
             elif "wrong" in answers:
@@ -91,7 +90,7 @@ def _sizes(asker: Asker) -> list[tuple[int, int, int, int]]:
 def _at_sizes(asker: Asker, node: Node) -> list[str]:
     """Return the answers at each size, and of constant states, up to the first one that is not correct."""
     answers: list[str] = []
-    sized = [dataclasses.replace(node, sizes=sizes) for sizes in _sizes(asker)]
+    sized = [node.but(sizes=sizes) for sizes in _sizes(asker)]
     for each in [*sized, *_of_constants(node, frozenset(STATES[node.op_type]) & node.inputs)]:
         answers.append(ask_node(asker, each))
         if answers[-1] != "right":
@@ -103,7 +102,7 @@ def _of_constants(node: Node, states: frozenset[str]) -> list[Node]:
     """Return the node with states that are constants: of some numbers, and zero."""
     if not states:
         return []
-    return [dataclasses.replace(node, known=states), dataclasses.replace(node, full=states)]
+    return [node.but(known=states), node.but(full=states)]
 
 
 class _Tries:
@@ -114,7 +113,7 @@ class _Tries:
         base: The plain node.
         sound: The directions in which it is right.
         needs: The states that it has.
-        wrong: Takes what the runtime gets silently wrong.
+        wrong: Collects what the runtime silently gets wrong.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class _Tries:
         self._wrong = wrong
 
     def rule(self, dynamic: bool, loops: Sequence[str], dtypes: Sequence[str]) -> dict[str, Any]:
-        """The rule; nothing where random nodes show that not even the plain one is right."""
+        """Return the rule; nothing if random nodes show that not even the plain one is right."""
         self._try_features()
         self._try_outputs()
         self._try_weights()
@@ -174,21 +173,18 @@ class _Tries:
         full = self._nodes
         for name in self._claims.taken:
             full = [node.with_(name) for node in full]
-        sized = [dataclasses.replace(node, sizes=sizes) for sizes in SIZES[:2] for node in self._nodes]
-        typed = [dataclasses.replace(node, dtype=dtype) for node in (*full, *sized)]
+        sized = [node.but(sizes=sizes) for sizes in SIZES[:2] for node in self._nodes]
+        typed = [node.but(dtype=dtype) for node in (*full, *sized)]
         return self._right(lambda node: node, "type", typed)
 
     def _bare(self, node: Node, behind: str) -> Node:
         """Return the node behind an operator, with only the inputs that it needs."""
         inputs = node.inputs if "B" in self._claims.needs else node.inputs - {"B"}
-        return dataclasses.replace(node, behind=behind, inputs=inputs)
+        return node.but(behind=behind, inputs=inputs)
 
     @property
     def _nodes(self) -> list[Node]:
-        return [
-            dataclasses.replace(self._claims.base, direction=direction)
-            for direction in self._claims.directions
-        ]
+        return [self._claims.base.but(direction=direction) for direction in self._claims.directions]
 
     def _right(self, change: Any, key: str, nodes: Sequence[Node] | None = None) -> bool:
         """Return whether the changed nodes are all correct; note ``key`` if one is silently wrong."""
@@ -212,7 +208,7 @@ class _Tries:
             # States make another model of one step, as streams have it, and may be constants.
             state = frozenset({name}) & {*STATES[self._claims.base.op_type]}
             sizes = _sizes(self._asker) if state else SIZES[:1]
-            tried = [dataclasses.replace(node, sizes=each) for each in sizes for node in joined]
+            tried = [node.but(sizes=each) for each in sizes for node in joined]
             tried += [each for node in joined for each in _of_constants(node, state)]
             if all(self._right(lambda node: node, name, [each]) for each in tried):
                 together = joined
@@ -224,11 +220,11 @@ class _Tries:
     def _try_outputs(self) -> None:
         """Find the outputs (and B) that are required, and those that may be absent but not empty."""
         # Of one step, the outputs differ in nothing but their shapes.
-        nodes = [*self._nodes, *(dataclasses.replace(node, sizes=_ONE_STEP) for node in self._nodes)]
+        nodes = [*self._nodes, *(node.but(sizes=_ONE_STEP) for node in self._nodes)]
 
         def without(*names: str) -> bool:
             left_out = frozenset(names)
-            return self._right(lambda node: dataclasses.replace(node, left_out=left_out), names[0], nodes)
+            return self._right(lambda node: node.but(left_out=left_out), names[0], nodes)
 
         last = "Y_c" if self._claims.base.op_type == "LSTM" else "Y_h"
         if not without("hidden_size"):
@@ -241,10 +237,10 @@ class _Tries:
                 self._claims.not_empty.append(name)
             if not absent:
                 self._claims.needs.append(name)
-        bare = [dataclasses.replace(node, inputs=node.inputs - {"B"}) for node in self._nodes]
+        bare = [node.but(inputs=node.inputs - {"B"}) for node in self._nodes]
         if not self._right(lambda node: node, "B", bare):
             self._claims.needs.append("B")
-        elif not self._right(lambda node: dataclasses.replace(node, written=4), "B", bare):
+        elif not self._right(lambda node: node.but(written=4), "B", bare):
             self._claims.not_empty.append("B")
 
     def _try_members(self) -> None:
@@ -259,7 +255,7 @@ class _Tries:
         claims, sizes = self._claims, _sizes(self._asker)
         direction = claims.directions[rng.integers(len(claims.directions))]
         size = sizes[rng.integers(len(sizes))]
-        plain = dataclasses.replace(claims.base, direction=direction, sizes=size, read=bool(rng.integers(4)))
+        plain = claims.base.but(direction=direction, sizes=size, read=bool(rng.integers(4)))
 
         def answer(parts: Sequence[str]) -> str:
             return ask_node(self._asker, with_parts(plain, parts, claims.functions))
@@ -267,7 +263,7 @@ class _Tries:
         parts = draw(claims, rng)
         if "activations" in parts:
             # Over many steps, gates without bounds overflow.
-            plain = dataclasses.replace(plain, sizes=SIZES[0])
+            plain = plain.but(sizes=SIZES[0])
         if answer(parts) == "right":
             return True
         culprits = smallest(parts, lambda fewer: answer(fewer) != "right")
@@ -282,19 +278,17 @@ class _Tries:
     def _try_weights(self) -> None:
         """Find the weights that may be graph inputs, or computed from constants."""
         claims = self._claims
-        nodes = [dataclasses.replace(node, read=read) for node in self._nodes for read in (False, True)]
+        nodes = [node.but(read=read) for node in self._nodes for read in (False, True)]
         for name in ("W", "R", "B"):
             for how in ("fed", "computed"):
                 more: dict[str, Any] = {how: frozenset({name})}
-                if self._right(lambda node, m=more: dataclasses.replace(node, **m), name, nodes):
+                if self._right(lambda node, m=more: node.but(**m), name, nodes):
                     getattr(claims, how).append(name)
 
     def _try_places(self, dynamic: bool, loops: Sequence[str]) -> None:
         """Find the bodies in which it may stand, what may be before it, and the sizes that may be symbols."""
         claims = self._claims
-        if all(
-            self._right(lambda node, p=place: dataclasses.replace(node, place=p), "nested") for place in loops
-        ):
+        if all(self._right(lambda node, p=place: node.but(place=p), "nested") for place in loops):
             claims.places += loops
         claims.behind += [
             op_type
@@ -305,17 +299,14 @@ class _Tries:
             return
 
         def takes(nodes: Sequence[Node], name: str) -> bool:
-            return self._right(lambda node: dataclasses.replace(node, open=frozenset({name})), name, nodes)
+            return self._right(lambda node: node.but(open=frozenset({name})), name, nodes)
 
         claims.open += [name for name in _OPEN if takes(self._nodes, name)]
-        inner = [dataclasses.replace(node, place=place) for node in self._nodes for place in claims.places]
+        inner = [node.but(place=place) for node in self._nodes for place in claims.places]
         claims.open_nested += [name for name in claims.open if takes(inner, name)]
         states = frozenset(STATES[claims.base.op_type])
         if "batch" in claims.open and states <= {*claims.taken, *self._states}:
-            computed = [
-                dataclasses.replace(node, inputs=node.inputs | states, computed=states)
-                for node in self._nodes
-            ]
+            computed = [node.but(inputs=node.inputs | states, computed=states) for node in self._nodes]
             claims.open_with_states += ["batch"] if takes(computed, "batch") else []
 
     def _limited(self, dynamic: bool, loops: Sequence[str], inputs: Sequence[str]) -> dict[str, Any]:
@@ -341,15 +332,13 @@ class _Tries:
         """Return the smallest accepted sizes and the largest number of inputs."""
         rule: dict[str, Any] = {}
         narrow = [(3, 2, 1, 16)] if self._asker.engine.slow else [(3, 2, 1, 16), (50, 16, 1, 64)]
-        if not all(
-            self._right(lambda node, s=s: dataclasses.replace(node, sizes=s), "input_size") for s in narrow
-        ):
+        if not all(self._right(lambda node, s=s: node.but(sizes=s), "input_size") for s in narrow):
             rule["min_input_size"] = 2
         states = frozenset(STATES[self._claims.base.op_type]) & {*inputs}
 
         def small(units: int) -> bool:
             more = {"inputs": self._claims.base.inputs | states, "full": states, "sizes": (3, 2, 8, units)}
-            return self._right(lambda node: dataclasses.replace(node, **more), "")
+            return self._right(lambda node: node.but(**more), "")
 
         least = next((units * 2 for units in _UNITS if not small(units)), 1)
         if least > 1:
@@ -359,7 +348,7 @@ class _Tries:
         written = (
             count - 1
             for count in range(first + 1, last + 1)
-            if not self._right(lambda node, c=count: dataclasses.replace(node, written=c), "inputs")
+            if not self._right(lambda node, c=count: node.but(written=c), "inputs")
         )
         most = next(written, last)
         if most < last:
@@ -379,7 +368,7 @@ def _features(node: Node) -> list[str]:
 
 
 def _tried(sizes: Sequence[tuple[int, int, int, int]]) -> str:
-    """``batches of 1, 2 and 16, 1, 3 and 50 steps, ...``."""
+    """Return the sizes as in ``batches of 1, 2 and 16, 1, 3 and 50 steps, ...``."""
     steps, batches, features, units = (sorted(set(column)) for column in zip(*sizes, strict=True))
     return (
         f"batches of {_listed(batches)}, {_listed(steps)} steps, {_listed(features)} features, "

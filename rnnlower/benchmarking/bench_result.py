@@ -86,8 +86,8 @@ class BenchResult:
         threads: Threads of onnxruntime; 0 is its default.
         runs: Timed runs of each variant.
         environment: What measured: version of onnxruntime, processors, machine.
-        notes: What the user should know beside it.
-        runtime: What ran the forms, where that is not onnxruntime in this environment.
+        notes: Messages for the user.
+        runtime: The runtime of the forms, if it is not onnxruntime in this environment.
         chunk: Time steps of the inputs in a run, if the model is streamed (`rnnlower stream`) with a fixed
             number.
     """

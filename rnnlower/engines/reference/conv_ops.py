@@ -11,7 +11,7 @@ import numpy as np
 from onnx.defs import get_schema
 from onnx.reference.op_run import OpRun
 
-from rnnlower.engines.reference.activations import Array
+from rnnlower.engines.reference.activation_functions import Array
 
 
 class ConvTranspose(OpRun):  # type: ignore[misc,unused-ignore]
