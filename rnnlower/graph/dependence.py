@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnnlower import wording
 from rnnlower.graph.open_sizes import is_open, open_sizes
-from rnnlower.graph.walk import subgraphs_of, walk
+from rnnlower.graph.walk import owners, subgraphs_of
 
 _READS_SHAPE = ("Shape", "Size")
 
@@ -30,18 +30,13 @@ def decided_by(model: ir.Model, *values: ir.Value | None) -> str:
 
 def branch_decided_by(model: ir.Model, node: ir.Node) -> str:
     """Return which inputs determine whether a node in branches of Ifs runs, in the form of `decided_by`."""
-    owners = _owners(model)
+    holders = owners(model.graph)
     conditions: list[ir.Value | None] = []
     inner: ir.Node | None = node
-    while inner is not None and (inner := owners.get(inner.graph)) is not None:  # type: ignore[arg-type]
+    while inner is not None and (inner := holders.get(inner.graph)) is not None:
         if inner.op_type == "If" and not inner.domain:
             conditions.append(inner.inputs[0])
     return decided_by(model, *conditions)
-
-
-def _owners(model: ir.Model) -> dict[ir.Graph, ir.Node]:
-    """Return the nodes that hold subgraphs, by subgraph."""
-    return {graph: node for node, _ in walk(model.graph) for graph in subgraphs_of(node)}
 
 
 def _is_setting(value: ir.Value) -> bool:
@@ -54,7 +49,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
     """Return the graph inputs whose data the values depend on, and those of which only the shape matters."""
     data: set[ir.Value] = set()
     sizes: set[ir.Value] = set()
-    owners = _owners(model)
+    holders = owners(model.graph)
     met: set[tuple[ir.Value, bool]] = set()
     pending = [(value, False) for value in values]
     while pending:
@@ -65,7 +60,7 @@ def _inputs_behind(model: ir.Model, values: Sequence[ir.Value | None]) -> tuple[
         node = this.producer()
         if node is None:
             (sizes if of_shape else data).add(this)
-            owner = owners.get(this.graph)  # type: ignore[arg-type]
+            owner = holders.get(this.graph)
             pending += [(used, of_shape) for used in _given_to(owner, this)]
             continue
         reads_shape = of_shape or (node.op_type in _READS_SHAPE and not node.domain)

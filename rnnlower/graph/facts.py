@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnnlower.graph.evaluation import Array, Dims
 from rnnlower.graph.node_facts import NodeFacts
 from rnnlower.graph.suppression import quiet_libraries
-from rnnlower.graph.walk import captured, resolve_references, subgraphs_of, values_of, walk
+from rnnlower.graph.walk import captured, owners, resolve_references, subgraphs_of, values_of, walk
 
 _STATE_ROUNDS = 3
 _FIRST_SCAN_WITHOUT_BATCH = 9
@@ -39,7 +39,7 @@ class Facts(NodeFacts):
         """Forget everything: the model's inputs, its opset or the meaning of its values have changed."""
         super().forget()
         self._is_visiting = False
-        self._owners: dict[ir.Graph, ir.Node | None] = {}
+        self._owners: dict[ir.Graph | None, ir.Node | None] = {}
         self._in_calls: dict[ir.Value, list[ir.Value]] = {}
 
     def in_calls(self, value: ir.Value) -> list[ir.Value]:
@@ -111,8 +111,7 @@ class Facts(NodeFacts):
         while graph is not self.model.graph:
             if graph is not None and graph not in self._owners:
                 self._owners[graph] = None
-                for owner, _ in walk(self.model.graph):
-                    self._owners |= dict.fromkeys(subgraphs_of(owner), owner)
+                self._owners.update(owners(self.model.graph))
             holder = None if graph is None else self._owners[graph]
             if holder is None:
                 return None

@@ -93,6 +93,11 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
+def owners(graph: ir.Graph) -> dict[ir.Graph | None, ir.Node]:
+    """Return the nodes whose bodies and branches lie below a graph, by body or branch."""
+    return {inner: node for node, _ in walk(graph) for inner in subgraphs_of(node)}
+
+
 def count_ops(model: ir.Model) -> dict[str, int]:
     """Count the nodes by operator, including subgraphs and functions."""
     counter = collections.Counter(

@@ -75,7 +75,7 @@ def convert_opset(model: ir.Model, target: int, keep: NodePredicate | None = Non
     report = OpsetReport(source, target, model.ir_version, changed=True)
     with undone_on_failure(model):
         types = ValueTypes(model)
-        training = convert_training(model, types, target)
+        training = convert_training(model, types, lambda part: convert_opset(part, target))
         _perform(Session(model, types, report, keep))
     rest = beyond_ir.find(model)
     if rest is not None and training is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 import onnx_ir as ir
 
@@ -11,9 +13,14 @@ from rnnlower.graph.initializers import FREE_INITIALIZERS_IR
 from rnnlower.graph.walk import values_of
 from rnnlower.opset.value_types import ValueTypes
 
+Convert = Callable[[ir.Model], object]
+"""Converts a model in place."""
 
-def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[onnx.TrainingInfoProto] | None:
-    """Return the model's training info for opset `target`, or ``None`` if there is none. Changes nothing.
+
+def convert_training(
+    model: ir.Model, types: ValueTypes, convert: Convert
+) -> list[onnx.TrainingInfoProto] | None:
+    """Return the converted training info of the model, or ``None`` if there is none. Changes nothing.
 
     Raises:
         OpsetError: A training graph cannot be converted.
@@ -28,17 +35,15 @@ def convert_training(model: ir.Model, types: ValueTypes, target: int) -> list[on
         copy.CopyFrom(info)
         for graph in (copy.initialization, copy.algorithm):
             if graph.node:
-                _convert(graph, model, known, types, target)
+                _convert(graph, model, known, types, convert)
         converted.append(copy)
     return converted
 
 
 def _convert(
-    graph: onnx.GraphProto, model: ir.Model, known: dict[str, ir.Value], types: ValueTypes, target: int
+    graph: onnx.GraphProto, model: ir.Model, known: dict[str, ir.Value], types: ValueTypes, convert: Convert
 ) -> None:
     # The training graphs read values of the model; here those become inputs.
-    from rnnlower.opset.conversion import convert_opset
-
     proto = onnx.ModelProto(ir_version=max(model.ir_version, FREE_INITIALIZERS_IR))
     proto.opset_import.extend(
         onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()
@@ -49,7 +54,7 @@ def _convert(
         proto.graph.input.append(_declaration(name, known.get(name), types))
     work = ir.from_proto(proto)
     try:
-        convert_opset(work, target)
+        convert(work)
     except OpsetError as error:
         raise OpsetError(f"in the model's training info: {error}") from error
     result = ir.to_proto(work).graph

@@ -159,18 +159,8 @@ class Ops(Claim, frozen=True):
         _key(
             'its operators; "com.microsoft.Gelu" is one of another domain',
             [
-                "Add",
-                "Cast",
-                "Concat",
-                "IsNaN",
-                "MatMul",
-                "Max",
-                "Mul",
-                "Reshape",
-                "Sigmoid",
-                "Slice",
-                "Sub",
-                "Tanh",
+                *("Add", "Cast", "Concat", "IsNaN", "MatMul", "Max", "Mul"),
+                *("Reshape", "Sigmoid", "Slice", "Sub", "Tanh"),
             ],
         ),
     ] = None
