@@ -1,4 +1,4 @@
-"""Put the results in benchmarks/results into the tables of docs/performance.md.
+"""Put the results in benchmarks/results into the tables of docs/performance.md and docs/forms.md.
 
 python docs/performance.py
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 HERE = pathlib.Path(__file__).parent
-PAGE = HERE / "performance.md"
+PAGES = (HERE / "performance.md", HERE / "forms.md")
 RESULTS = HERE.parent / "benchmarks" / "results"
 TITLES = {
     "lstm": "LSTM",
@@ -133,6 +133,28 @@ def _runtime(data: dict[str, Any]) -> str:
     return f"{told}\n\n" + _table(["", "T,B,I,H", *made, "`lower` takes", "loading ms"], rows)
 
 
+def _fastest(runtimes: Sequence[dict[str, Any]]) -> str:
+    """Return a row for each node and size, and for each runtime its fastest form."""
+    columns = [{(row["variant"], *row["size"]): row["forms"] for row in data["rows"]} for data in runtimes]
+    measured = dict.fromkeys(key for column in columns for key in column)
+    rows = [
+        [TITLES[key[0]], ",".join(map(str, key[1:])), *(_best(column.get(key, {})) for column in columns)]
+        for key in measured
+    ]
+    return _table(["", "T,B,I,H", *(data["rows"][0]["on"] for data in runtimes)], rows)
+
+
+def _best(forms: dict[str, Any]) -> str:
+    times = {name: form["ms"] for name, form in forms.items() if "ms" in form and name != "lower"}
+    if not times:
+        return ""
+    name = min(times, key=lambda each: times[each])
+    if name == "native":
+        return f"native, {times[name]:.3g} ms"
+    native = f"{times['native'] / times[name]:.1f}x" if "native" in times else "no native"
+    return f"{name}, {times[name]:.3g} ms ({native})"
+
+
 def _against(form: dict[str, Any], native: float | None, fastest: float) -> str:
     """Milliseconds of the form; its ratios to the own operator, if that is right, and to the fastest."""
     if "ms" not in form:
@@ -141,6 +163,7 @@ def _against(form: dict[str, Any], native: float | None, fastest: float) -> str:
     return f"{form['ms']:.3g} ({to_native}{form['ms'] / fastest:.2f})"
 
 
+RUNTIMES = ("onnxruntime", "openvino", "opencv", "tract")
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "environment": _environment,
     "runtime": _ratios,
@@ -153,12 +176,15 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "loading": _growth,
     "lowering": _lowering,
     "startup": _startup,
-    **{f"on_{name}": _runtime for name in ("tract", "opencv", "openvino", "onnxruntime")},
+    **{f"on_{name}": _runtime for name in RUNTIMES},
 }
 
 
 def content(name: str) -> str:
     """Return the content for ``name``: a table of results, or the output of a command."""
+    if name == "fastest":
+        files = (RESULTS / f"on_{runtime}.json" for runtime in RUNTIMES)
+        return _fastest([json.loads(file.read_text(encoding="utf-8")) for file in files])
     if name not in TABLES:
         text = (RESULTS / f"{name}.txt").read_text(encoding="utf-8")
         return "```console\n" + "\n".join(line.rstrip() for line in text.splitlines()) + "\n```"
@@ -166,9 +192,10 @@ def content(name: str) -> str:
 
 
 def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
     places = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    PAGE.write_text(places.sub(lambda m: f"{m[1]}\n{content(m[2])}\n\n{m[3]}", text), encoding="utf-8")
+    for page in PAGES:
+        text = places.sub(lambda m: f"{m[1]}\n{content(m[2])}\n\n{m[3]}", page.read_text(encoding="utf-8"))
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
