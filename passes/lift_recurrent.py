@@ -33,11 +33,12 @@ import onnx_ir as ir
 
 from rnnlower.graph.names import NameSource, names_in
 from rnnlower.graph.walk import Located, default_opset, subgraphs_of, walk
+from rnnlower.lifting.directions import join_directions
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import scan_frame
 from rnnlower.lifting.lines import find_chains, match_line
 from rnnlower.lifting.loops import loop_frame
-from rnnlower.lifting.replacing import LiftedNode, Lifter
+from rnnlower.lifting.replacing import Lifted, LiftedNode, Lifter
 from rnnlower.lifting.straightening import Straightener
 from rnnlower.passes.base import Pass
 from rnnlower.recurrent.finding import matches
@@ -76,41 +77,55 @@ class LiftRecurrentPass(Pass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Lift the recurrences."""
-        self.lifted = []
-        lifter = Lifter(model, self.facts, NameSource(names_in(model)), self._semantics)
+        names, opset = NameSource(names_in(model)), default_opset(model)
+        lifter = Lifter(model, self.facts, names, self._semantics)
+        lifted: list[Lifted] = []
+        kept: list[LiftedNode] = []
         for located, owner in list(_frames(model)):
-            if self._nodes is not None and not any(matches(located, pattern) for pattern in self._nodes):
+            if not self._is_wanted(located):
                 continue
             form = located.node.op_type.lower()
             try:
                 frame = _FRAMES[located.node.op_type](self.facts, located.node, owner)
-                self.lifted += lifter.lift(located, frame)
+                lifted += lifter.lift(located, frame)
             except NotLiftableError as error:
-                self.lifted.append(LiftedNode(located.name, located.path, form, reason=str(error)))
-        if self._steps is not None:
-            for graph, path in _graphs(model):
-                self._lift_lines(model, graph, path, self._steps)
-        return ir.passes.PassResult(model, modified=any(each.op_type for each in self.lifted))
+                kept.append(LiftedNode(located.name, located.path, form, reason=str(error)))
+        for graph, path in _graphs(model) if self._steps is not None else ():
+            straightener = Straightener(model, self.facts, names, self._semantics)
+            self._lift_lines(straightener, graph, path, opset, lifted, kept)
+        lifted = join_directions(model, self.facts, names, opset, lifted)
+        self.lifted = [*(each.report for each in lifted), *kept]
+        return ir.passes.PassResult(model, modified=bool(lifted))
 
-    def _lift_lines(self, model: ir.Model, graph: ir.Graph, path: str, least: int) -> None:
-        straightener = Straightener(model, self.facts, NameSource(names_in(model)))
+    def _is_wanted(self, located: Located) -> bool:
+        return self._nodes is None or any(matches(located, pattern) for pattern in self._nodes)
+
+    def _lift_lines(
+        self,
+        straightener: Straightener,
+        graph: ir.Graph,
+        path: str,
+        opset: int,
+        lifted: list[Lifted],
+        kept: list[LiftedNode],
+    ) -> None:
         failed: list[tuple[list[ir.Value], LiftedNode]] = []
         for chain in list(find_chains(self.facts, graph)):
             first = chain[1].producer()
             if first is None or any(_is_gone(value) for value in chain):
                 continue
-            located = Located(first, first.name or f"{first.op_type}", path, default_opset(model))
-            if self._nodes is not None and not any(matches(located, pattern) for pattern in self._nodes):
+            located = Located(first, first.name or f"{first.op_type}", path, opset)
+            if not self._is_wanted(located):
                 continue
             try:
                 line = match_line(self.facts, graph, chain, self._semantics)
-                if len(line.steps) < least:
-                    reason = f"it has {len(line.steps)} steps, and a line has at least {least}"
+                if len(line.steps) < (self._steps or 0):
+                    reason = f"it has {len(line.steps)} steps, and a line has at least {self._steps}"
                     raise NotLiftableError(reason)
-                self.lifted.append(straightener.lift(located, graph, line))
+                lifted.append(straightener.lift(located, graph, line))
             except NotLiftableError as error:
                 failed.append((chain, LiftedNode(located.name, path, "line", reason=str(error))))
-        self.lifted += [kept for chain, kept in failed if not any(map(_is_gone, chain))]
+        kept += [each for chain, each in failed if not any(map(_is_gone, chain))]
 
 
 def _is_gone(value: ir.Value) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -15,24 +16,9 @@ from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms, Form
 from rnnlower.lifting.frames import Frame, Series, State, root
+from rnnlower.lifting.hoisting import Part, part_of
+from rnnlower.lifting.masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """An input of a cell.
-
-    Attributes:
-        series: The tensor with one element for each step; ``None`` for the states of another cell.
-        cell: The position of that other cell.
-        tags: The axes of an element: ``B`` for rows.
-        size: The number of features.
-    """
-
-    series: Series | None
-    cell: int | None
-    tags: tuple[str, ...]
-    size: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,25 +27,29 @@ class Found:
 
     Attributes:
         cell: The cell.
-        sources: Its inputs by the first of their atoms.
+        parts: Its inputs, with their weights.
         states: H, and C of an LSTM.
         tags: The axes of H in a step.
         shape: Its shape, with 1 for rows.
         hidden: H(t) in the step.
         evaluator: Knows the forms of the step.
         reverse: Whether the last time step comes first.
-        mask: The series that says which rows have not ended.
+        steps: The number of steps, if it is known.
+        lengths: How many steps each row has, unless all have as many.
+        direction: The part of the axis of directions that it computes.
     """
 
     cell: Cell
-    sources: Mapping[int, Source]
+    parts: Sequence[Part]
     states: Sequence[State]
     tags: tuple[str, ...]
     shape: tuple[int, ...]
     hidden: ir.Value
     evaluator: Evaluator
     reverse: bool
-    mask: Series | None
+    steps: int | None = None
+    lengths: Lengths | None = None
+    direction: int | None = None
 
     @property
     def hidden_form(self) -> Form:
@@ -77,8 +67,25 @@ def find_cells(facts: Facts, frame: Frame, semantics: Semantics) -> list[Found]:
         raise NotLiftableError("it carries no state")
     found: list[Found] = []
     for group in _groups(frame):
-        found.append(_find(facts, frame, group, found, semantics))
+        directions = (0, 1) if _has_directions(facts, frame, group) else (None,)
+        found += [_find(facts, frame, group, found, semantics, direction) for direction in directions]
     return found
+
+
+def _has_directions(facts: Facts, frame: Frame, group: Sequence[State]) -> bool:
+    """Return whether states have two directions in front, which products with two matrices keep apart."""
+    body = group[0].before.graph
+    dims = [facts.dims(state.before) for state in group]
+    return (
+        body is not None
+        and all(each is not None and each[:2] == (2, 1) and len(each) == 3 for each in dims)
+        and any(
+            node.op_type == "MatMul"
+            and (weights := facts.constant(node.inputs[1])) is not None
+            and weights.ndim == 3
+            for node in body
+        )
+    )
 
 
 def _groups(frame: Frame) -> list[list[State]]:
@@ -119,7 +126,9 @@ def _reads(value: ir.Value) -> Iterator[ir.Value]:
             pending += [each for each in (*producer.inputs, *captured(producer)) if each is not None]
 
 
-def row_tags(facts: Facts, value: ir.Value) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def row_tags(
+    facts: Facts, value: ir.Value, direction: int | None = None
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the tags of a state or an element of a series, and its shape with 1 for rows.
 
     Raises:
@@ -128,6 +137,8 @@ def row_tags(facts: Facts, value: ir.Value) -> tuple[tuple[str, ...], tuple[int,
     dims = facts.dims(value)
     if dims is None or not dims or not isinstance(dims[-1], int):
         raise NotLiftableError(f"the number of features of {value.name!r} is not known")
+    if direction is not None and dims[:2] == (2, 1) and len(dims) == 3:
+        return ("D", "", ""), (1, 1, dims[-1])
     rows = [axis for axis, dim in enumerate(dims[:-1]) if dim != 1]
     if len(rows) > 1:
         raise NotLiftableError(f"{value.name!r} has more than one axis of rows")
@@ -136,75 +147,107 @@ def row_tags(facts: Facts, value: ir.Value) -> tuple[tuple[str, ...], tuple[int,
 
 
 def _find(
-    facts: Facts, frame: Frame, group: Sequence[State], before: Sequence[Found], semantics: Semantics
+    facts: Facts,
+    frame: Frame,
+    group: Sequence[State],
+    before: Sequence[Found],
+    semantics: Semantics,
+    direction: int | None,
 ) -> Found:
     if len(group) > 2:
         raise NotLiftableError("more than two states depend on each other")
     atoms = Atoms()
     known: dict[ir.Value, Form] = {}
-    sources: dict[int, Source] = {}
+    sources: dict[int, tuple[Series, tuple[str, ...]] | int] = {}
     blocks = {}
     for state in group:
-        tags, shape = row_tags(facts, state.before)
+        tags, shape = row_tags(facts, state.before, direction)
         known[state.before] = atoms.given(state, shape, tags)
         blocks[state] = atoms.block(int(known[state.before].ids.flat[0]))
     for series in frame.given:
         type_ = facts.type(series.inner)
         if type_ is not None and type_.dtype == ir.DataType.BOOL:
             continue
-        tags, shape = row_tags(facts, series.inner)
+        tags, shape = row_tags(facts, series.inner, direction)
         known[series.inner] = atoms.given(series, shape, tags)
         if series.is_kept:
             tags = (*tags[: series.axis], *tags[series.axis + 1 :])
-        sources[int(known[series.inner].ids.flat[0])] = Source(series, None, tags, shape[-1])
+        sources[int(known[series.inner].ids.flat[0])] = series, tags
     for number, other in enumerate(before):
-        form = atoms.given(other.cell, other.shape, other.tags)
-        known |= {root(other.states[0].after): form, other.hidden: form}
-        sources[int(form.ids.flat[0])] = Source(None, number, other.tags, other.cell.hidden_size)
-    evaluator = Evaluator(facts, atoms, known, frame.aliases)
-    results, mask = _unmasked(frame, group)
-    everywhere = None if mask is None else facts.constant(mask.outer)
-    if everywhere is not None and everywhere.all():
-        mask = None
+        if other.direction is None:
+            form = atoms.given(other.cell, other.shape, other.tags)
+            known |= {root(other.states[0].after): form, other.hidden: form}
+            sources[int(form.ids.flat[0])] = number
+    evaluator = Evaluator(facts, atoms, known, frame.aliases, direction=direction, is_step=True)
+    results, mask = _unmasked(facts, frame, group)
     new = [evaluator.form(result) for result in results]
     reasons = []
-    for order in (0, -1) if len(group) == 2 else (0,):
-        numbers = [0, 1][::-1] if order else [0, 1]
-        numbers = numbers[: len(group)] if len(group) == 2 else [0]
-        states = [group[number] for number in numbers]
-        forms = [new[number].flat() for number in numbers]
-        sizes = {blocks[state].size for state in states} | {form.constant.size for form in forms}
-        if len(sizes) != 1:
+    for order in itertools.permutations(range(len(group))):
+        states = [group[number] for number in order]
+        forms = [new[number].flat() for number in order]
+        if len({blocks[state].size for state in states} | {form.constant.size for form in forms}) != 1:
             raise NotLiftableError("the states have different sizes")
         try:
             cell = match_cell(atoms, [blocks[state] for state in states], forms, semantics)
         except NotLiftableError as error:
             reasons.append(str(error))
             continue
-        used = {start: sources[start] for start in cell.W}
+        parts = []
+        for start, W in cell.W.items():
+            source = sources[start]
+            if isinstance(source, int):
+                other = before[source]
+                parts.append(Part(source, 0, other.tags, W, np.zeros(len(W)), other.reverse))
+            else:
+                parts.append(part_of(facts, *source, W, direction))
         first = known[states[0].before]
-        reverse = _direction(used, before, mask)
-        return Found(
-            cell, used, states, first.tags, first.shape, results[numbers[0]], evaluator, reverse, mask
+        (steps, *_) = [
+            _steps(facts, source[0]) for source in sources.values() if not isinstance(source, int)
+        ] or [None]
+        found = Found(
+            cell,
+            parts,
+            states,
+            first.tags,
+            first.shape,
+            results[order[0]],
+            evaluator,
+            order_of(parts),
+            steps,
+            direction=direction,
         )
+        if mask is None:
+            return found
+        return dataclasses.replace(found, lengths=_lengths(facts, found, mask))
     raise NotLiftableError(reasons[0])
 
 
-def _direction(sources: Mapping[int, Source], before: Sequence[Found], mask: Series | None) -> bool:
-    directions = {
-        source.series.reverse if source.series is not None else before[source.cell or 0].reverse
-        for source in sources.values()
-    }
-    if mask is not None:
-        directions.add(mask.reverse)
-    if len(directions) > 1:
+def _steps(facts: Facts, series: Series) -> int | None:
+    dims = facts.dims(series.outer)
+    size = None if dims is None else dims[series.axis]
+    return size if isinstance(size, int) else None
+
+
+def order_of(parts: Sequence[Part]) -> bool:
+    """Return whether the last time step comes first."""
+    orders = {part.reverse for part in parts}
+    if len(orders) > 1:
         raise NotLiftableError("a step reads one input forward and another one backward")
-    if not directions:
+    if not orders:
         raise NotLiftableError("the step reads no input")
-    return directions.pop()
+    return orders.pop()
 
 
-def _unmasked(frame: Frame, group: Sequence[State]) -> tuple[list[ir.Value], Series | None]:
+def _lengths(facts: Facts, found: Found, mask: Series) -> Lengths:
+    tags, _ = row_tags(facts, mask.inner, found.direction)
+    tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.is_kept else tags
+    time = "T" if mask.reverse == found.reverse else "R"
+    return lengths_of(
+        facts, mask.outer, (*tags[: mask.axis], time, *tags[mask.axis :]), found.steps, found.direction
+    )
+
+
+def _unmasked(facts: Facts, frame: Frame, group: Sequence[State]) -> tuple[list[ir.Value], Series | None]:
     """Return the new states without the choice between them and the old ones, and the series that chooses."""
     results, masks = [], set()
     for state in group:
@@ -221,7 +264,9 @@ def _unmasked(frame: Frame, group: Sequence[State]) -> tuple[list[ir.Value], Ser
         results.append(result)
     if len(masks) > 1:
         raise NotLiftableError("the states of a row do not end at the same time")
-    return results, masks.pop()
+    mask = masks.pop()
+    everywhere = None if mask is None else facts.constant(mask.outer)
+    return results, None if everywhere is not None and everywhere.all() else mask
 
 
 def is_hidden(found: Found, form: Form) -> bool:

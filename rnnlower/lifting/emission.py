@@ -3,72 +3,69 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
-from rnnlower.lifting.analysis import Found, Source
+from rnnlower.lifting.analysis import Found
 from rnnlower.lifting.cells import Cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Floats
-from rnnlower.lifting.hoisting import hoisted, is_selection
-from rnnlower.lifting.surroundings import Result, lengths_of
+from rnnlower.lifting.hoisting import Part
+from rnnlower.lifting.surroundings import Result
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.operators import RECURRENT_OPS, SPEC_PARAMETERS
 
 
 @dataclasses.dataclass(frozen=True)
-class Outputs:
-    """The outputs of a direction of a node: Y as ``[T, B, H]``, the last states as ``[B, H]``."""
+class Made:
+    """A node that was emitted for a cell.
 
+    Attributes:
+        node: The node.
+        cells: The cell of each direction, with all of W under the key 0.
+        Y: Its first output as ``[T, B, H]``.
+        last: The last states as ``[B, H]``.
+    """
+
+    node: ir.Node
+    cells: Sequence[Cell]
     Y: ir.Value
     last: Sequence[ir.Value]
 
 
-@dataclasses.dataclass(frozen=True)
-class Input:
-    """One part of X, ``[T, B, size]``, with its weights and its share of the bias."""
+def emit_input(
+    e: Emitter, parts: Sequence[Part], made: Sequence[Made], ready: dict[object, ir.Value]
+) -> tuple[ir.Value, Floats, Floats]:
+    """Emit X; return it with its weights and what it adds to the bias. `ready` are the parts that exist."""
+    joined: dict[object, tuple[Floats, Floats]] = {}
+    for part in parts:
+        if isinstance(part.value, int):
+            key: object = part.value
+            ready[key] = made[part.value].Y
+        else:
+            key = part.value, part.axis, part.direction if "D" in part.tags else None
+            if key not in ready:
+                ready[key] = as_series(e, *_one_direction(e, part))
+        W, bias = joined.get(key, (0.0, 0.0))
+        joined[key] = W + part.W, bias + part.bias
+    X = e.concat([ready[key] for key in joined], 2)
+    Ws, biases = zip(*joined.values(), strict=True)
+    return X, np.concatenate(Ws, 1), sum(biases)
 
-    X: ir.Value
-    W: Floats
-    bias: Floats
 
-
-def inputs_of(
-    e: Emitter,
-    facts: Facts,
-    found: Found,
-    before: Sequence[Outputs],
-    ready: dict[tuple[ir.Value, int], ir.Value],
-) -> list[Input]:
-    """Emit the parts of X; `ready` are those that exist, by their source and its axis of time."""
-    parts: dict[ir.Value, Input] = {}
-    bare: dict[ir.Value, tuple[bool, Source, Floats, Floats]] = {}
-    for start, W in found.cell.W.items():
-        source, bias = found.sources[start], np.zeros(len(W))
-        if source.series is None:
-            assert source.cell is not None
-            Y = before[source.cell].Y
-            parts[Y] = Input(Y, W, bias)
-            continue
-        series = source.series
-        product = hoisted(facts, series, source.tags) if is_selection(W) else None
-        if product is None:
-            key = series.outer, series.axis
-            ready[key] = ready.get(key) or as_series(e, *key, source.tags)
-            parts[series.outer] = Input(ready[key], W, bias)
-            continue
-        base, W, bias = product.base, W @ product.matrix.T, W @ product.bias
-        if base in bare:
-            W, bias = W + bare[base][2], bias + bare[base][3]
-        bare[base] = (product.has_rows, source, W, bias)
-    for base, (has_rows, _, W, bias) in bare.items():
-        tags = ("B", "") if has_rows else ("",)
-        ready[base, 0] = ready.get((base, 0)) or as_series(e, base, 0, tags)
-        parts[base] = Input(ready[base, 0], W, bias)
-    return list(parts.values())
+def _one_direction(e: Emitter, part: Part) -> tuple[ir.Value, int, tuple[str, ...]]:
+    """Emit the part of one direction; return it, its axis of time and the axes of its elements."""
+    value, axis, tags = part.value, part.axis, part.tags
+    assert isinstance(value, ir.Value)
+    if "D" not in tags:
+        return value, axis, tags
+    place = tags.index("D")
+    lead = place + (axis <= place)
+    value = e.op("Gather", value, e.constant(np.array(part.direction, np.int64)), axis=lead)
+    return value, axis - (lead < axis), (*tags[:place], *tags[place + 1 :])
 
 
 def as_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir.Value:
@@ -87,82 +84,76 @@ def as_series(e: Emitter, value: ir.Value, axis: int, tags: Sequence[str]) -> ir
 
 
 def emit_cell(
-    e: Emitter, facts: Facts, founds: Sequence[Found], inputs: Sequence[Sequence[Input]], name: str
-) -> list[Outputs]:
-    """Emit one node for a cell, or for the two directions of one; return the outputs of each direction."""
-    cell, states = founds[0].cell, founds[0].states
-    gates = len(RECURRENT_OPS[cell.op_type].gates)
-    size, dtype = cell.hidden_size, e.dtype.numpy()
-    X = e.concat([part.X for part in inputs[0]], 2)
-    W = np.stack([np.concatenate([part.W for part in parts], 1) for parts in inputs])
-    R = np.stack([found.cell.R for found in founds])
-    B = np.stack([found.cell.B for found in founds])
-    for direction, parts in enumerate(inputs):
-        B[direction, : gates * size] += sum(part.bias for part in parts)
-    operands: list[ir.Value | None] = [X]
-    for array, role in ((W, "W"), (R, "R"), (B, "B")):
+    e: Emitter, facts: Facts, found: Found, before: Sequence[Made], ready: dict[object, ir.Value], name: str
+) -> Made:
+    """Emit the node of a cell."""
+    X, W, added = emit_input(e, found.parts, before, ready)
+    bias = found.cell.B + np.pad(added, (0, found.cell.B.size // 2))
+    cell = dataclasses.replace(found.cell, W={0: W}, B=bias)
+    starts = [_initial(e, facts, found, state.start) for state in found.states]
+    given = [X, found.lengths, *starts]
+    node = emit_node(e, [cell], "reverse" if found.reverse else "forward", given, name)
+    Y, *last = node.outputs
+    return Made(node, [cell], e.squeeze(Y, 1, []), [e.squeeze(value, 0, []) for value in last])
+
+
+def emit_node(
+    e: Emitter,
+    cells: Sequence[Cell],
+    direction: str,
+    given: Sequence[ir.Value | np.ndarray | None],
+    name: str,
+) -> ir.Node:
+    """Emit a node; `given` are X, the lengths and the initial states.
+
+    Raises:
+        NotLiftableError: A weight is infinite in the node's type.
+    """
+    cell, dtype = cells[0], e.dtype.numpy()
+    weights = {role: np.stack([getattr(each, role) for each in cells]) for role in "RB"}
+    weights["W"] = np.stack([each.W[0] for each in cells])
+    if any(each.P is not None for each in cells):
+        none = np.zeros(3 * cell.hidden_size)
+        weights["P"] = np.stack([none if each.P is None else each.P for each in cells])
+    roles: dict[str, ir.Value | None] = {"X": None, "W": None, "R": None, "B": None}
+    for role, array in weights.items():
         cast = array.astype(dtype)
         if not np.isfinite(cast.astype(np.float64)).all():
             raise NotLiftableError("a weight is too large for the type")
-        operands.append(None if role == "B" and not cast.any() else e.constant(cast, name=f"{name}/{role}"))
-    mask = founds[0].mask
-    lengths = None if mask is None else lengths_of(facts, mask)
-    operands.append(e.constant(lengths) if isinstance(lengths, np.ndarray) else lengths)
-    operands += [_initial(e, facts, founds, number) for number in range(len(states))]
-    if any(found.cell.P is not None for found in founds):
-        P = [np.zeros(3 * size) if found.cell.P is None else found.cell.P for found in founds]
-        operands += [None] * (7 - len(operands))
-        operands.append(e.constant(np.stack(P).astype(dtype), name=f"{name}/P"))
+        if role != "B" or cast.any():
+            roles[role] = e.constant(cast, name=f"{name}/{role}")
+    X, *rest = (e.constant(each) if isinstance(each, np.ndarray) else each for each in given)
+    operands = [X, roles["W"], roles["R"], roles["B"], *rest, roles.get("P")]
     while operands[-1] is None:
         operands.pop()
-    outputs = _node(e, founds, operands, name, len(states))
-    if len(founds) == 1:
-        Y = e.squeeze(outputs[0], 1, [])
-        return [Outputs(Y, [e.squeeze(value, 0, []) for value in outputs[1:]])]
-    Ys = e.split(outputs[0], [1, 1], 1)
-    lasts = [e.split(value, [1, 1], 0) for value in outputs[1:]]
-    return [Outputs(e.squeeze(Ys[d], 1, []), [e.squeeze(last[d], 0, []) for last in lasts]) for d in range(2)]
-
-
-def _initial(e: Emitter, facts: Facts, founds: Sequence[Found], number: int) -> ir.Value | None:
-    """Emit initial_h or initial_c, unless it is zero."""
-    starts = [found.states[number].start for found in founds]
-    constants = [facts.constant(start) for start in starts]
-    if all(constant is not None and not constant.any() for constant in constants):
-        return None
-    parts = []
-    for found, start in zip(founds, starts, strict=True):
-        tags = found.tags
-        if len(tags) == 3 and not tags[0]:
-            parts.append(start)
-        elif len(tags) == 2:
-            parts.append(e.unsqueeze(start, 0, []))
-        else:
-            parts.append(e.op("Reshape", start, e.integers(1, -1, found.cell.hidden_size), since=5))
-    return e.concat(parts, 0)
-
-
-def _node(
-    e: Emitter, founds: Sequence[Found], operands: Sequence[ir.Value | None], name: str, states: int
-) -> Sequence[ir.Value]:
-    cell = founds[0].cell
     attributes = [ir.AttrInt64("hidden_size", cell.hidden_size)]
-    if len(founds) == 2:
-        attributes.append(ir.AttrString("direction", "bidirectional"))
-    elif founds[0].reverse:
-        attributes.append(ir.AttrString("direction", "reverse"))
-    attributes += _activations([found.cell for found in founds])
+    if direction != "forward":
+        attributes.append(ir.AttrString("direction", direction))
+    attributes += _activations(cells)
     if cell.clip is not None:
         attributes.append(ir.AttrFloat32("clip", cell.clip))
-    if cell.input_forget:
-        attributes.append(ir.AttrInt64("input_forget", 1))
-    if cell.linear_before_reset:
-        attributes.append(ir.AttrInt64("linear_before_reset", 1))
-    outputs = [ir.Value(name=e.names.fresh(role)) for role in ("Y", "Y_h", "Y_c")[: states + 1]]
+    attributes += [
+        ir.AttrInt64(flag, 1) for flag in ("input_forget", "linear_before_reset") if getattr(cell, flag)
+    ]
+    outputs = [ir.Value(name=e.names.fresh(role)) for role in ("Y", "Y_h", "Y_c")[: len(given) - 1]]
     node = ir.Node("", cell.op_type, operands, attributes, outputs=outputs, name=e.names.source.fresh(name))
     e.nodes.append(node)
     e.everything.append(node)
-    return outputs
+    return node
+
+
+def _initial(e: Emitter, facts: Facts, found: Found, start: ir.Value) -> ir.Value | None:
+    """Emit initial_h or initial_c, unless it is zero."""
+    constant = facts.constant(start)
+    if constant is not None and not constant.any():
+        return None
+    if found.direction is not None:
+        return e.slice(start, [found.direction], [found.direction + 1], [0])
+    if len(found.tags) == 3 and not found.tags[0]:
+        return start
+    if len(found.tags) == 2:
+        return e.unsqueeze(start, 0, [])
+    return e.op("Reshape", start, e.integers(1, -1, found.cell.hidden_size), since=5)
 
 
 def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
@@ -203,7 +194,7 @@ def _laid_out(
     if "TB" in tags:
         value, axes = e.op("Reshape", value, e.integers(-1, size), since=5), ("TB",)
     features = max(axis for axis, tag in enumerate(tags) if not tag and shape[axis] == size)
-    wanted = [tag or ("H" if axis == features else "") for axis, tag in enumerate(tags)]
+    wanted = ["" if tag == "D" else tag or ("H" if axis == features else "") for axis, tag in enumerate(tags)]
     if "B" in axes and "B" not in wanted:
         # The axis of a batch of one row has no tag, or is missing.
         free = [axis for axis, each in enumerate(wanted[:features]) if not each]
@@ -226,18 +217,3 @@ def dtype_of(facts: Facts, found: Found) -> ir.DataType:
     if not isinstance(type_, ir.TensorType):
         raise NotLiftableError("the type of the state is not known")
     return type_.dtype
-
-
-def mergeable(
-    first: Found, second: Found, inputs: Mapping[int, Sequence[Input]], numbers: tuple[int, int]
-) -> bool:
-    """Return whether two cells are the directions of one node."""
-    one, other = first.cell, second.cell
-    return (
-        not first.reverse
-        and second.reverse
-        and (one.op_type, one.hidden_size, one.clip, one.input_forget, one.linear_before_reset)
-        == (other.op_type, other.hidden_size, other.clip, other.input_forget, other.linear_before_reset)
-        and [part.X for part in inputs[numbers[0]]] == [part.X for part in inputs[numbers[1]]]
-        and (first.mask and first.mask.outer) is (second.mask and second.mask.outer)
-    )

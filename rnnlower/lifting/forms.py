@@ -89,7 +89,7 @@ class Form:
 
     def scaled(self, factor: Floats, tags: Sequence[str]) -> Form:
         """Return the product with a constant tensor."""
-        shape = np.broadcast_shapes(self.shape, factor.shape)
+        shape = broadcast_shape(self.shape, factor.shape)
         wide = self.broadcast(shape)
         return Form(wide.ids, wide.coefs * factor, wide.constant * factor, tuple(tags))
 
@@ -132,11 +132,37 @@ class Form:
         return Form(ids[used], coefs[used], self.constant, self.tags)
 
 
+def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the result of an operator that broadcasts.
+
+    Raises:
+        NotLiftableError: There is none: the shapes are not what they are told to be.
+    """
+    try:
+        return np.broadcast_shapes(first, second)
+    except ValueError:
+        raise NotLiftableError("the shapes of a step do not fit together") from None
+
+
 def constant_form(array: np.ndarray) -> Form:
     """Return the form of a constant tensor."""
     values = np.asarray(array, np.float64)
     none = np.zeros((0, *values.shape))
     return Form(none.astype(np.int64), none, values, ("",) * values.ndim)
+
+
+def common_tags(*forms: Form) -> tuple[str, ...]:
+    """Return the tags of the result of an operator that broadcasts.
+
+    Raises:
+        NotLiftableError: They do not agree.
+    """
+    rank = max(len(form.tags) for form in forms)
+    columns = zip(*(("",) * (rank - len(form.tags)) + form.tags for form in forms), strict=True)
+    tags = [{*column} - {""} for column in columns]
+    if any(len(each) > 1 for each in tags):
+        raise NotLiftableError("a step combines different rows or time steps")
+    return tuple(next(iter(each), "") for each in tags)
 
 
 def joined(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
@@ -154,7 +180,7 @@ def joined(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
 
 def added(first: Form, second: Form, tags: Sequence[str]) -> Form:
     """Return the sum of two forms."""
-    shape = np.broadcast_shapes(first.shape, second.shape)
+    shape = broadcast_shape(first.shape, second.shape)
     pair = [form.broadcast(shape) for form in (first, second)]
     constant = pair[0].constant + pair[1].constant
     coefs = np.concatenate([form.coefs for form in pair])
@@ -170,6 +196,8 @@ def multiplied(form: Form, matrix: Floats) -> Form:
     lead = form.shape[:-1]
     if int(np.prod(lead)) != 1:
         raise NotLiftableError("a product takes several rows of a state at once")
+    if form.shape[-1] != len(matrix):
+        raise NotLiftableError("the shapes of a step do not fit together")
     vector = form.flat().merged()
     tags = form.tags
     shape = (*lead, matrix.shape[1])
@@ -240,7 +268,7 @@ class Atoms:
         for one, other in ((first, second), (second, first)):
             if one.is_constant:
                 return other.scaled(one.constant, tags).merged()
-        shape = np.broadcast_shapes(first.shape, second.shape)
+        shape = broadcast_shape(first.shape, second.shape)
         first, second = (self._short(form).broadcast(shape) for form in (first, second))
         total = constant_form(first.constant * second.constant)
         for one, factor in ((first, second.constant), (second, first.constant)):

@@ -10,6 +10,10 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.errors import NotLiftableError
 
+LAYOUT = frozenset(("Cast", "Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
+"""Operators that only move elements."""
+VIEWS = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Series:
@@ -73,6 +77,16 @@ def root(value: ir.Value) -> ir.Value:
     producer = value.producer()
     while producer is not None and producer.op_type == "Identity" and not producer.domain:
         (source,) = producer.inputs
+        assert source is not None
+        value, producer = source, source.producer()
+    return value
+
+
+def passed(value: ir.Value) -> ir.Value:
+    """Return the value of which operators make a view, such as a Reshape."""
+    producer = value.producer()
+    while producer is not None and producer.op_type in VIEWS and not producer.domain:
+        source = producer.inputs[0]
         assert source is not None
         value, producer = source, source.producer()
     return value
@@ -180,10 +194,23 @@ def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
                 is_size(facts, first, value, axis)
                 for value, axis in zip(node.inputs[-len(axes) :], axes, strict=True)
             )
-        if producer.op_type not in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
+        if producer.op_type not in VIEWS:
             return False
         condition = producer.inputs[0]
     return False
+
+
+def is_full(facts: Facts, lengths: ir.Value, of: ir.Value | None, axis: int) -> bool:
+    """Return whether lengths, one for each row, are all the size of an axis."""
+    producer = passed(lengths).producer()
+    while producer is not None and producer.op_type in ("Expand", "Tile") and facts.constant(lengths) is None:
+        assert producer.inputs[0] is not None
+        lengths = producer.inputs[0]
+        producer = passed(lengths).producer()
+    dims, constant = facts.dims(of), facts.constant(lengths)
+    if constant is not None and dims is not None:
+        return bool((constant == dims[axis]).all())
+    return is_size(facts, lengths, of, axis)
 
 
 def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int) -> bool:
@@ -194,16 +221,7 @@ def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int
     constant = facts.constant(value)
     if constant is not None:
         return constant.size == 1 and dims[axis] == int(constant.reshape(-1)[0])
-    producer = value.producer()
-    while producer is not None and producer.op_type in (
-        "Cast",
-        "Identity",
-        "Reshape",
-        "Squeeze",
-        "Unsqueeze",
-    ):
-        value = producer.inputs[0]
-        producer = None if value is None else value.producer()
+    producer = passed(value).producer()
     if producer is None or producer.op_type not in ("Slice", "Gather"):
         return False
     shape = producer.inputs[0]

@@ -9,76 +9,105 @@ import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.evaluation import Dim, Evaluator
-from rnnlower.lifting.forms import Atoms, Floats, Form
-from rnnlower.lifting.frames import Series
+from rnnlower.lifting.evaluation import Evaluator
+from rnnlower.lifting.forms import Atoms, Floats
+from rnnlower.lifting.frames import LAYOUT, VIEWS, Series
+from rnnlower.lifting.moving import Dim
 
-_LAYOUT = frozenset(
-    (
-        "Add",
-        "Concat",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Sub",
-        "Sum",
-        "Transpose",
-        "Unsqueeze",
-    )
-)
+_SUMS = frozenset(("Add", "Concat", "Sub", "Sum"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Hoisted:
-    """A series that is a product of another one.
+class Part:
+    """A part of a cell's input, with its weights.
 
     Attributes:
-        base: The other series, with the axes T, B and the features, or without B.
-        has_rows: Whether it has the axis B.
-        matrix: The weights, ``[features, size of the series' elements]``.
-        bias: The bias.
+        value: The tensor with one element for each step, or the position of another cell, whose H it is.
+        axis: The axis of time.
+        tags: The axes of an element: ``B`` for rows, ``D`` for the directions.
+        W: The weights, ``[gates * hidden_size, features]``.
+        bias: What the part adds to the bias.
+        reverse: Whether the last time step comes first.
+        direction: The part of the axis of directions.
     """
 
-    base: ir.Value
-    has_rows: bool
-    matrix: Floats
+    value: ir.Value | int
+    axis: int
+    tags: tuple[str, ...]
+    W: Floats
     bias: Floats
+    reverse: bool
+    direction: int | None = None
 
 
-def is_selection(weights: Floats) -> bool:
+def part_of(facts: Facts, series: Series, tags: tuple[str, ...], W: Floats, direction: int | None) -> Part:
+    """Return the part of X that a series is, without the product that was computed before the steps."""
+    product = _hoisted(facts, series, tags, W, direction) if _is_selection(W) else None
+    if product is not None:
+        return product
+    outer, reverse = _unturned(facts, series)
+    return Part(outer, series.axis, tags, W, np.zeros(len(W)), reverse, direction)
+
+
+def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
+    """Return the series before operators that reverse time, and its order."""
+    value, reverse = series.outer, series.reverse
+    while (producer := value.producer()) is not None and producer.op_type in ("ReverseSequence", "Slice"):
+        (whole, *_), dims = producer.inputs, facts.dims(value)
+        if whole is None or dims is None or facts.dims(whole) != dims:
+            break
+        atoms, tags = Atoms(), ["B"] * len(dims)
+        tags[series.axis] = "T"
+        try:
+            form = Evaluator(facts, atoms, {whole: atoms.given(whole, [1] * len(dims), tags)}).form(value)
+        except NotLiftableError:
+            break
+        value, reverse = whole, reverse != ("R" in form.tags)
+    return value, reverse
+
+
+def _is_selection(weights: Floats) -> bool:
     """Return whether each input of W goes to at most one gate as it is: the product may come before."""
     used = weights != 0
     return bool((used.sum(axis=0) <= 1).all() and (used.sum(axis=1) <= 1).all())
 
 
-def hoisted(facts: Facts, series: Series, tags: tuple[str, ...]) -> Hoisted | None:
-    """Return the product that a series is, or ``None`` if it is none."""
+def _hoisted(
+    facts: Facts, series: Series, tags: tuple[str, ...], W: Floats, direction: int | None
+) -> Part | None:
+    """Return the tensor whose product with weights a series is, or ``None`` if it is none."""
     dims = facts.dims(series.outer)
     base = _base(facts, series.outer)
     if dims is None or base is None:
         return None
-    sizes = (
-        dims[series.axis],
-        *(dim for dim, tag in zip(_without(dims, series.axis), tags, strict=True) if tag),
-    )
-    base, base_tags = _as_series(facts, base, sizes)
-    shape = facts.dims(base)
-    if base_tags is None or shape is None or not isinstance(shape[-1], int):
+    rows = [dim for dim, tag in zip(_without(dims, series.axis), tags, strict=True) if tag == "B"]
+    found = _as_series(facts, base, (dims[series.axis], *rows))
+    if found is None:
         return None
-    size = shape[-1]
+    base, base_tags = found
+    size = (facts.dims(base) or ())[-1]
+    if not isinstance(size, int):
+        return None
     atoms = Atoms()
-    given = atoms.given(base, [1] * (len(base_tags) - 1) + [size], base_tags)
+    given = atoms.given(base, [*(1 for _ in base_tags), size], (*base_tags, ""))
     try:
-        form = Evaluator(facts, atoms, {base: given}).form(series.outer)
+        form = Evaluator(facts, atoms, {base: given}, direction=direction).form(series.outer)
     except NotLiftableError:
         return None
-    wanted = (*tags[: series.axis], "T", *tags[series.axis :])
-    if form.tags != wanted:
+    if "D" in tags:
+        lead = tags.index("D") + (series.axis <= tags.index("D"))
+        at = (slice(None),) * lead + (slice(direction, (direction or 0) + 1),)
+        form = form.moved(lambda array: array[at], form.tags)
+        tags = tuple("" if tag == "D" else tag for tag in tags)
+    if form.tags not in [(*tags[: series.axis], time, *tags[series.axis :]) for time in "TR"]:
         return None
-    return _taken_apart(form, base, len(base_tags) == 3, size)
+    vector = form.flat().merged()
+    matrix = np.zeros((size, vector.constant.size))
+    first = int(given.ids.flat[0])
+    for row, coefs in zip(np.broadcast_to(vector.ids, vector.coefs.shape), vector.coefs, strict=True):
+        np.add.at(matrix, (row[coefs != 0] - first, np.flatnonzero(coefs)), coefs[coefs != 0])
+    reverse = series.reverse != ("R" in form.tags)
+    return Part(base, 0, (*base_tags[1:], ""), W @ matrix.T, W @ vector.constant, reverse)
 
 
 def _without(dims: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:
@@ -94,12 +123,8 @@ def _base(facts: Facts, value: ir.Value) -> ir.Value | None:
             return None
         if producer.op_type in ("Gemm", "MatMul") and facts.constant(producer.inputs[1]) is not None:
             bases.add(producer.inputs[0])
-        elif producer.op_type in _LAYOUT:
-            data = (
-                producer.inputs[:1]
-                if producer.op_type not in ("Add", "Concat", "Sub", "Sum")
-                else producer.inputs
-            )
+        elif producer.op_type in LAYOUT | _SUMS | {"Gather", "ReverseSequence", "Split"}:
+            data = producer.inputs if producer.op_type in _SUMS else producer.inputs[:1]
             pending += [each for each in data if each is not None and facts.constant(each) is None]
         else:
             return None
@@ -108,33 +133,19 @@ def _base(facts: Facts, value: ir.Value) -> ir.Value | None:
 
 def _as_series(
     facts: Facts, base: ir.Value, sizes: tuple[Dim, ...]
-) -> tuple[ir.Value, tuple[str, ...] | None]:
-    """Return a value of a product's operand with its axes of time and rows, and these axes."""
-    names = ("T", "B")[: len(sizes)]
-    value = base
-    while True:
-        dims = facts.dims(value)
-        if dims is not None and dims[:-1] == sizes:
-            return value, (*names, "")
+) -> tuple[ir.Value, tuple[str, ...]] | None:
+    """Return a product's operand as a value with axes of time and rows, and these axes."""
+    wanted = {sizes: ("T", "B")[: len(sizes)]}
+    if len(sizes) == 1:
+        # A batch of one row.
+        wanted |= {(*sizes, 1): ("T", "")}
+    found = None
+    features = (facts.dims(base) or (None,))[-1]
+    value: ir.Value | None = base
+    while value is not None and (dims := facts.dims(value)) is not None and dims and dims[-1] == features:
+        if dims[:-1] in wanted:
+            found = value, wanted[dims[:-1]]
         producer = value.producer()
-        if (
-            producer is None
-            or producer.op_type not in ("Reshape", "Squeeze", "Identity")
-            or producer.inputs[0] is None
-        ):
-            break
-        if (
-            facts.shape(producer.inputs[0]) is None
-            or (facts.shape(producer.inputs[0]) or (None,))[-1] != (facts.shape(base) or (None,))[-1]
-        ):
-            break
-        value = producer.inputs[0]
-    return base, None
-
-
-def _taken_apart(form: Form, base: ir.Value, has_rows: bool, size: int) -> Hoisted | None:
-    vector = form.flat().merged()
-    matrix = np.zeros((size, vector.constant.size))
-    for row, coefs in zip(np.broadcast_to(vector.ids, vector.coefs.shape), vector.coefs, strict=True):
-        np.add.at(matrix, (row[coefs != 0], np.flatnonzero(coefs)), coefs[coefs != 0])
-    return Hoisted(base, has_rows, matrix, vector.constant)
+        is_view = producer is not None and producer.op_type in VIEWS and not producer.domain
+        value = producer.inputs[0] if producer is not None and is_view else None
+    return found

@@ -5,17 +5,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 import onnx_ir as ir
 
 from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import sources
 from rnnlower.lifting.analysis import row_tags
 from rnnlower.lifting.cells import Cell, match_cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
-from rnnlower.lifting.forms import Atoms, Block, Form, is_like
+from rnnlower.lifting.forms import Atoms, Form, is_like
 from rnnlower.recurrent.node import Semantics
 
 _PRODUCTS = ("Gemm", "MatMul")
@@ -29,11 +31,15 @@ class Step:
 
     Attributes:
         leaves: What it reads, in the order of evaluation.
-        new: The new states, H first.
+        new: The new states, H first, as the next step reads them.
+        mask: The condition of the rows that have not ended; ``None`` if no row has.
+        bare: The new states without the choice between them and the old ones.
     """
 
     leaves: Sequence[ir.Value]
     new: Sequence[ir.Value]
+    mask: ir.Value | None
+    bare: Sequence[ir.Value]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,17 +64,23 @@ class Line:
 class _Leaves(Evaluator):
     """An evaluator of one step: what does not depend on the old state is given."""
 
-    def __init__(
-        self, facts: Facts, atoms: Atoms, region: set[ir.Value], known: dict[ir.Value, Form]
-    ) -> None:
+    def __init__(self, facts: Facts, atoms: Atoms, region: set[ir.Value], known: Mapping[ir.Value, Form]):
         super().__init__(facts, atoms, known)
         self._region = region
         self.leaves: dict[ir.Value, Form] = {}
 
+    def constant(self, value: ir.Value | None) -> np.ndarray | None:
+        """Return the content of a value that never changes, unless it is that of the first step."""
+        return None if value in self._region else super().constant(value)
+
     def _evaluate(self, value: ir.Value) -> None:
         if value in self._region or self._is_passed(value):
             super()._evaluate(value)
-            return
+        else:
+            self.give(value)
+
+    def give(self, value: ir.Value) -> None:
+        """Take a value as given."""
         tags, shape = row_tags(self.facts, value)
         self.known[value] = self.leaves[value] = self.atoms.given(value, shape, tags)
 
@@ -82,6 +94,29 @@ class _Leaves(Evaluator):
         return producer.op_type in _PASSED and any(constants)
 
 
+class _First(_Leaves):
+    """An evaluator of a first step whose inputs cannot be foreseen: what the next step reads is given."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        atoms: Atoms,
+        region: set[ir.Value],
+        known: Mapping[ir.Value, Form],
+        like: Sequence[ir.Value],
+    ) -> None:
+        super().__init__(facts, atoms, region, known)
+        makers = [made for leaf in like if (made := leaf.producer()) is not None]
+        self._sources = {(node.op_type, node.inputs[0]) for node in makers}
+
+    def _evaluate(self, value: ir.Value) -> None:
+        producer = value.producer()
+        if producer is None or (producer.op_type, producer.inputs[0]) in self._sources:
+            self.give(value)
+        else:
+            Evaluator._evaluate(self, value)
+
+
 def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
     """Yield the values that constant weights multiply one after another, each depending on the one before."""
     order = {node: number for number, node in enumerate(graph)}
@@ -90,7 +125,7 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
         if node.op_type not in _PRODUCTS or node.domain or node.inputs[0] is None:
             continue
         weights = facts.constant(node.inputs[1])
-        if weights is not None and weights.ndim == 2 and facts.constant(node.inputs[0]) is None:
+        if weights is not None and weights.ndim == 2:
             key = (node.op_type, weights.shape, weights.tobytes())
             groups[key][node.inputs[0]] = None
     seen: set[tuple[ir.Value, ...]] = set()
@@ -103,7 +138,9 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
             yield values
 
 
-def _region(order: dict[ir.Node, int], start: ir.Value, end: ir.Value | None, most: int = 0) -> set[ir.Value]:
+def _region(
+    order: Mapping[ir.Node, int], start: ir.Value, end: ir.Value | None, most: int = 0
+) -> set[ir.Value]:
     """Return the values that depend on one, up to the computation of another one."""
     producer = None if end is None else end.producer()
     limit = most if producer is None else order.get(producer, -1)
@@ -134,85 +171,167 @@ class _Matching:
         self._facts, self._chain, self._semantics = facts, list(chain), semantics
         self._order = {node: number for number, node in enumerate(graph)}
         self._nodes = list(graph)
-        self._regions = [_region(self._order, a, b) for a, b in itertools.pairwise(chain)]
-        self.tags, self.shape = row_tags(facts, chain[0])
+        # C may be finished after H, up to the next H.
+        self._regions = [
+            _region(self._order, value, None, self._limit(k)) for k, value in enumerate(chain[:-1])
+        ]
+        self.tags, self.shape = row_tags(facts, chain[-1])
 
     def line(self) -> Line:
+        """Return the line."""
         chain = self._chain
-        first = self._leaves(0)
-        inner = [self._leaves(k) for k in range(1, len(chain) - 1)]
+        reads = [self._reads(k) for k in range(len(chain) - 1)]
         places = {
             place
-            for k, leaves in enumerate(inner, 1)
+            for k, leaves in enumerate(reads[1:], 1)
             for place, leaf in enumerate(leaves)
             if leaf in self._regions[k - 1]
         }
-        if len(places) > 1 or any(len(leaves) != len(first) for leaves in inner):
+        if len(places) > 1 or any(len(leaves) != len(reads[-1]) for leaves in reads[1:]):
             raise NotLiftableError("its steps differ, or carry more than two states")
         place = places.pop() if places else None
-        if not inner and len(first) > 1:
-            place = self._place_of_c(first)
-        everything = [first, *inner]
-        cells = [] if place is None else [leaves[place] for leaves in everything]
-        matched = None
+        if len(reads) == 1 and len(reads[0]) > 1:
+            place = self._place_of_c(reads[0])
+        is_regular = len(reads) == 1 or [
+            (self._facts.type(leaf), self._facts.dims(leaf)) for leaf in reads[0]
+        ] == [(self._facts.type(leaf), self._facts.dims(leaf)) for leaf in reads[1]]
+        first = 0 if is_regular else 1
+        cells = {k: leaves[place] for k, leaves in enumerate(reads) if place is not None and k >= first}
+        matched: Cell | None = None
         steps: list[Step] = []
-        for k in range(len(chain) - 2 + (place is None)):
+        for k in range(first, len(chain) - 2 + (place is None)):
             new = [chain[k + 1]] if place is None else [chain[k + 1], cells[k + 1]]
-            cell, leaves = self._match(k, self._regions[k], new, place)
+            cell, leaves, old = self._match(k, self._regions[k], new, place)
             matched = self._same(matched, cell)
-            steps.append(Step(leaves, new))
-        for k in range(len(steps), len(chain)):
-            found = self._next(k, matched, place, None if k == len(chain) - 1 else chain[k + 1])
+            steps.append(self._step(leaves, new, old, self._regions[k]))
+        for k in range(first + len(steps), len(chain)):
+            c = None if place is None else steps[-1].new[1] if steps else cells[k]
+            found = self._next(k, matched, place, None if k == len(chain) - 1 else chain[k + 1], c)
             if found is None:
                 raise NotLiftableError("its last step is not that of a cell")
             matched, step = found
             steps.append(step)
         assert matched is not None
-        starts: list[ir.Value | None] = [chain[0], *(cells[:1])]
-        folded = self._folded(steps[0], steps[1], place, starts) if len(steps) > 1 else None
-        if folded is not None:
-            steps.insert(0, folded)
-            starts = [None for _ in starts]
+        starts: list[ir.Value | None] = [chain[first], *([cells[first]] if place is not None else [])]
+        # A first step that reads zeros is written without them.
+        before = self._first(first, steps, place, starts, chain[0] if first else None)
+        if before is not None:
+            steps.insert(0, before[0])
+            starts = before[1]
+        elif first:
+            raise NotLiftableError("its first step is not that of a cell")
         return Line(matched, steps, starts, self.tags, self.shape)
+
+    def _reads(self, k: int) -> list[ir.Value]:
+        """Return what a step reads, in the order of evaluation."""
+        leaves = self._leaves(k)
+        # C is read by itself, and in sums with inputs if there are peepholes.
+        if k:
+            old = [leaf for leaf in leaves if leaf in self._regions[k - 1]]
+        else:
+            old = [
+                leaf for leaf in leaves if any(leaf in sources(each) for each in leaves if each is not leaf)
+            ]
+        first = min(old, key=lambda leaf: self._order.get(leaf.producer(), -1), default=None)  # type: ignore[arg-type]
+        if first is None or (k and len(old) == 1):
+            return leaves
+        self._regions[k] |= _region(self._order, first, None, self._limit(k))
+        return self._leaves(k)
+
+    def _limit(self, k: int) -> int:
+        """Return the place of the last operator that may belong to a step."""
+        end = self._chain[min(k + 2, len(self._chain) - 1)].producer()
+        assert end is not None
+        return self._order[end]
 
     def _place_of_c(self, leaves: Sequence[ir.Value]) -> int | None:
         """Return the position of the cell state in a line of so few steps that it cannot be seen."""
-        size = self.shape[-1]
-        for place, leaf in enumerate(leaves):
+        size, known = self.shape[-1], sources(self._chain[0])
+        # That of a first step that reads zeros is part of its H.
+        for place, leaf in sorted(enumerate(leaves), key=lambda each: each[1] not in known):
             shape = self._facts.shape(leaf)
             if shape is not None and shape[-1] == size:
                 try:
-                    if self._next(0, None, place, self._chain[1]) is not None:
+                    if self._next(0, None, place, self._chain[1], leaf) is not None:
                         return place
                 except NotLiftableError:
                     continue
         return None
 
-    def _evaluator(self, k: int, region: set[ir.Value]) -> tuple[_Leaves, Block]:
-        atoms = Atoms()
-        h = atoms.given(self._chain[k], self.shape, self.tags)
-        return _Leaves(self._facts, atoms, region, {self._chain[k]: h}), atoms.block(int(h.ids.flat[0]))
+    def _evaluator(self, k: int, region: set[ir.Value]) -> _Leaves:
+        atoms, state = Atoms(), self._chain[k]
+        return _Leaves(self._facts, atoms, region, {state: atoms.given(state, self.shape, self.tags)})
 
     def _leaves(self, k: int) -> list[ir.Value]:
-        evaluator, _ = self._evaluator(k, self._regions[k])
-        evaluator.form(self._chain[k + 1])
+        evaluator = self._evaluator(k, self._regions[k])
+        evaluator.form(self._bare(self._chain[k + 1], self._chain[k], self._regions[k])[0])
         return list(evaluator.leaves)
+
+    def _bare(
+        self, value: ir.Value, old: ir.Value | None, region: AbstractSet[ir.Value]
+    ) -> tuple[ir.Value, ir.Value | None]:
+        """Return a new state without the choice between it and the old one, and the condition."""
+        producer = value.producer()
+        if producer is None or producer.op_type != "Where" or producer.domain:
+            return value, None
+        mask, bare, kept = producer.inputs
+        zero = self._facts.constant(kept)
+        is_old = kept is old or (old is None and zero is not None and not zero.any())
+        # What depends on the input is ThresholdedRelu.
+        return (bare, mask) if bare is not None and is_old and mask not in region else (value, None)
+
+    def _chosen(self, value: ir.Value, old: ir.Value) -> ir.Value:
+        """Return the choice between a new state and the old one, if there is one."""
+        for node, place in value.uses():
+            if node.op_type == "Where" and not node.domain and place == 1 and node.inputs[2] is old:
+                return node.outputs[0]
+        return value
+
+    def _step(
+        self,
+        leaves: Sequence[ir.Value],
+        new: Sequence[ir.Value],
+        old: Sequence[ir.Value | None],
+        region: AbstractSet[ir.Value],
+    ) -> Step:
+        """Return a step, whose states must end at the same time."""
+        chosen = [self._bare(*pair, region) for pair in zip(new, old, strict=True)]
+        read = {
+            mask
+            for value, (_, mask) in zip(new, chosen, strict=True)
+            if mask is not None or not self._is_inner(value)
+        }
+        if len(read) > 1:
+            raise NotLiftableError("the states of a row do not end at the same time")
+        return Step(leaves, new, read.pop() if read else None, [bare for bare, _ in chosen])
+
+    def _is_inner(self, value: ir.Value) -> bool:
+        """Return whether only the step itself reads a new cell state, as at the end of a line."""
+        return not value.is_graph_output() and all(
+            node.op_type not in ("Where", *_PRODUCTS, "Concat") for node, _ in value.uses()
+        )
 
     def _match(
         self, k: int, region: set[ir.Value], new: Sequence[ir.Value], place: int | None
-    ) -> tuple[Cell, list[ir.Value]]:
-        evaluator, h = self._evaluator(k, region)
-        forms = [evaluator.form(value).flat() for value in new]
+    ) -> tuple[Cell, list[ir.Value], list[ir.Value]]:
+        """Return the cell of a step, what the step reads, and its old states."""
+        evaluator = self._evaluator(k, region)
+        bare = [self._bare(new[0], self._chain[k], region)[0]]
+        evaluator.form(bare[0])
+        if place is not None:
+            if place >= len(evaluator.leaves):
+                raise NotLiftableError("its steps differ")
+            bare.append(self._bare(new[1], list(evaluator.leaves)[place], region)[0])
+        forms = [evaluator.form(value).flat() for value in bare]
         leaves = list(evaluator.leaves)
-        if place is not None and place >= len(leaves):
-            raise NotLiftableError("its steps differ")
         starts = [int(form.ids.flat[0]) for form in evaluator.leaves.values()]
-        states = [h] if place is None else [h, evaluator.atoms.block(starts[place])]
+        old = [self._chain[k], *([] if place is None else [leaves[place]])]
+        states = [evaluator.atoms.block(int(evaluator.known[value].ids.flat[0])) for value in old]
         if len({*(block.size for block in states), *(form.constant.size for form in forms)}) != 1:
             raise NotLiftableError("its states have different sizes")
         cell = match_cell(evaluator.atoms, states, forms, self._semantics)
         W = {starts.index(start): weights for start, weights in cell.W.items()}
-        return dataclasses.replace(cell, W=W), leaves
+        return dataclasses.replace(cell, W=W), leaves, old
 
     def _same(self, cell: Cell | None, other: Cell) -> Cell:
         if cell is None:
@@ -233,102 +352,155 @@ class _Matching:
         return cell
 
     def _next(
-        self, k: int, cell: Cell | None, place: int | None, end: ir.Value | None
+        self, k: int, cell: Cell | None, place: int | None, end: ir.Value | None, c: ir.Value | None
     ) -> tuple[Cell, Step] | None:
         """Return the step behind a state whose new states are not known."""
         start = self._order.get(self._chain[k].producer(), 0)  # type: ignore[arg-type]
         before = self._order.get(self._chain[k - 1].producer(), 0) if k else 0  # type: ignore[arg-type]
         most = start + 3 * max(start - before, 20) if end is None else self._order[end.producer()]  # type: ignore[index]
         region = _region(self._order, self._chain[k], None, most)
+        if c is not None:
+            region |= _region(self._order, c, None, most)
         ordered = [out for node in self._nodes[start : most + 1] for out in node.outputs if out in region]
         shape = self._facts.dims(self._chain[k])
         alike = [value for value in ordered if self._facts.dims(value) == shape]
-        makers = ("Add", "Sum", "Where") if place is not None else ()
+        makers = ("Add", "Sum") if place is not None else ()
         cells = [v for v in alike if v.producer() is not None and v.producer().op_type in makers]  # type: ignore[union-attr]
         for h in [end] if end is not None else alike:
-            for c in cells if place is not None else [None]:
+            for new_c in cells if place is not None else [None]:
+                bare = [h] if new_c is None else [h, new_c]
                 try:
-                    made, leaves = self._match(k, region, [h] if c is None else [h, c], place)
-                    return self._same(cell, made), Step(leaves, [h] if c is None else [h, c])
+                    made, leaves, old = self._match(k, region, bare, place)
+                    made = self._same(cell, made)
                 except NotLiftableError:
                     continue
+                new = [self._chosen(*pair) for pair in zip(bare, old, strict=True)]
+                return made, self._step(leaves, new, old, region)
         return None
 
-    def _folded(
-        self, step: Step, after: Step, place: int | None, starts: Sequence[ir.Value | None]
-    ) -> Step | None:
-        """Return the step in front of the first one, if it is one whose old states are zero."""
-        if any(start is None or self._facts.constant(start) is not None for start in starts):
+    def _first(
+        self,
+        k: int,
+        steps: Sequence[Step],
+        place: int | None,
+        starts: Sequence[ir.Value | None],
+        h: ir.Value | None,
+    ) -> tuple[Step, list[ir.Value | None]] | None:
+        """Return the step before the known ones, and its initial states, if some of its old states are zero.
+
+        Args:
+            k: The position of the old H of the first known step.
+            steps: The known steps.
+            place: The position of the old cell state among what a step reads.
+            starts: Their initial states, which are the new states of the step.
+            h: The old H; ``None`` for zeros.
+        """
+        new = [start for start in starts if start is not None]
+        if len(new) < len(starts) or any(self._facts.constant(start) is not None for start in new):
             return None
-        values = [start for start in starts if start is not None]
-        inputs = [leaf for number, leaf in enumerate(step.leaves) if number != place]
-        makers = {made for leaf in inputs if (made := leaf.producer()) is not None}
-        evaluator = _Folded(self._facts, Atoms(), makers)
-        foreseen = [_before(leaf, after) for leaf, after in zip(step.leaves, after.leaves, strict=True)]
-        foreseen = [leaf for number, leaf in enumerate(foreseen) if number != place]
-        if None not in foreseen:
+        for c in [None, *self._constants(k)] if place is not None else [None]:
+            found = self._first_with(k, steps, place, new, h, c)
+            if found is not None:
+                return found
+        return None
+
+    def _constants(self, k: int) -> list[ir.Value]:
+        """Return the constants that may be the old cell state of a step."""
+        dims = self._facts.dims(self._chain[k])
+        start = self._order.get(self._chain[k - 1].producer(), 0) if k else 0  # type: ignore[arg-type]
+        end = self._order.get(self._chain[k].producer(), 0)  # type: ignore[arg-type]
+        read = {
+            value: None
+            for node in self._nodes[start : end + 2]
+            if node.op_type in ("Mul", "Where")
+            for value in node.inputs
+        }
+        return [
+            value
+            for value in read
+            if value is not None
+            and self._facts.dims(value) == dims
+            and self._facts.constant(value) is not None
+        ]
+
+    def _first_with(
+        self,
+        k: int,
+        steps: Sequence[Step],
+        place: int | None,
+        new: Sequence[ir.Value],
+        h: ir.Value | None,
+        c: ir.Value | None,
+    ) -> tuple[Step, list[ir.Value | None]] | None:
+        pairs = itertools.zip_longest(steps[0].leaves, steps[1].leaves if len(steps) > 1 else ())
+        before = [_before(*pair) for number, pair in enumerate(pairs) if number != place]
+        inputs = [leaf for number, leaf in enumerate(steps[0].leaves) if number != place]
+        atoms = Atoms()
+        known = {value: atoms.given(value, self.shape, self.tags) for value in (h, c) if value is not None}
+        foreseen = [leaf for leaf in before if leaf is not None]
+        region: set[ir.Value] = set()
+        for value in [*foreseen, *known]:
+            region |= _region(self._order, value, self._chain[k])
+        evaluator = (
+            _Leaves(self._facts, atoms, region, known)
+            if len(foreseen) == len(before)
+            else _First(self._facts, atoms, region, known, inputs)
+        )
+        bare = [self._bare(new[0], h, region)[0]]
+        bare += [self._bare_cell(value, region) for value in new[1:]]
+        try:
             for leaf in foreseen:
-                assert leaf is not None
                 evaluator.give(leaf)
-        try:
-            forms = [evaluator.form(value) for value in values]
+            forms = [evaluator.form(value) for value in bare]
         except NotLiftableError:
             return None
-        leaves = list(evaluator.leaves)
-        if [self._facts.dims(leaf) for leaf in leaves] != [self._facts.dims(leaf) for leaf in inputs]:
+        rest = [leaf for leaf in evaluator.leaves if leaf not in foreseen]
+        x = [leaf if leaf is not None or not rest else rest.pop(0) for leaf in before]
+        if None in x or len(rest) > (place is not None and c is None):
             return None
-        known = dict(zip(inputs, evaluator.leaves.values(), strict=True))
-        zero = [constant(form) for form in forms]
-        known[self._chain[0]] = zero[0]
-        if place is not None:
-            known[step.leaves[place]] = zero[1]
-        region = self._regions[0]
-        again = _Leaves(self._facts, evaluator.atoms, region, known)
+        c = rest[0] if rest else c
+        dims = [
+            [self._facts.dims(leaf) for leaf in leaves if leaf is not None] for leaves in (x, inputs, [c])
+        ]
+        if dims[0] != dims[1] or (c is not None and dims[2][0] != self._facts.dims(new[-1])):
+            return None
+        old = [h, *([] if place is None else [c])]
+        given = dict(zip(inputs, (evaluator.known[leaf] for leaf in x if leaf is not None), strict=True))
+        states = [self._chain[k], *([] if place is None else [steps[0].leaves[place]])]
+        for value, start, form in zip(states, old, forms, strict=True):
+            zero = form.scaled(np.array(0.0), form.tags).merged()
+            given[value] = zero if start is None else evaluator.known[start]
+        again = _Leaves(self._facts, atoms, self._regions[k], given)
         try:
-            expected = [again.form(value) for value in step.new]
+            expected = [again.form(value) for value in steps[0].bare]
         except NotLiftableError:
             return None
-        same = all(is_like(evaluator.atoms, a, b) for a, b in zip(forms, expected, strict=True))
-        if again.leaves or not same:
+        if again.leaves:
             return None
+        if not all(is_like(atoms, one, other) for one, other in zip(forms, expected, strict=True)):
+            return None
+        leaves = [leaf for leaf in x if leaf is not None]
         if place is not None:
-            leaves.insert(place, leaves[0])
-        return Step(leaves, values)
+            leaves.insert(place, c or leaves[0])
+        return self._step(leaves, new, old, region), old
 
-
-def constant(form: Form) -> Form:
-    """Return zeros in the shape of a form."""
-    return form.scaled(np.array(0.0), form.tags).merged()
-
-
-class _Folded(Evaluator):
-    """An evaluator of a step whose old states are zero; it reads what the other steps read."""
-
-    def __init__(self, facts: Facts, atoms: Atoms, makers: set[ir.Node]) -> None:
-        super().__init__(facts, atoms, {})
-        self._makers = makers
-        self._sources = {(node.op_type, node.inputs[0]) for node in makers}
-        self.leaves: dict[ir.Value, Form] = {}
-
-    def _evaluate(self, value: ir.Value) -> None:
+    def _bare_cell(self, value: ir.Value, region: set[ir.Value]) -> ir.Value:
+        """Return a new cell state without the choice between it and an old one that is not known yet."""
         producer = value.producer()
-        is_leaf = producer is None or (producer.op_type, producer.inputs[0]) in self._sources
-        if is_leaf:
-            self.give(value)
-        else:
-            super()._evaluate(value)
-
-    def give(self, value: ir.Value) -> None:
-        """Take a value as given."""
-        tags, shape = row_tags(self.facts, value)
-        self.known[value] = self.leaves[value] = self.atoms.given(value, shape, tags)
+        if (
+            producer is None
+            or producer.op_type != "Where"
+            or {producer.inputs[0], producer.inputs[2]} & region
+        ):
+            return value
+        return producer.inputs[1] or value
 
 
-def _before(leaf: ir.Value, after: ir.Value) -> ir.Value | None:
-    """Return what a step would read in front of two that read these parts of one Split."""
+def _before(leaf: ir.Value, after: ir.Value | None) -> ir.Value | None:
+    """Return what a step would read before two that read these parts of one Split."""
     node = leaf.producer()
-    if node is None or node.op_type != "Split" or after.producer() is not node:
+    if node is None or after is None or node.op_type != "Split" or after.producer() is not node:
         return None
-    first, second = (list(node.outputs).index(value) for value in (leaf, after))
+    first, second = (node.outputs.index(value) for value in (leaf, after))
     place = 2 * first - second
     return node.outputs[place] if 0 <= place < len(node.outputs) else None

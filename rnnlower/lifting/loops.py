@@ -11,9 +11,7 @@ import onnx_ir as ir
 from rnnlower.graph.facts import Facts
 from rnnlower.graph.iterations import iterations
 from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.frames import Frame, Series, State, is_size, root, states_of
-
-_MOVES = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+from rnnlower.lifting.frames import VIEWS, Frame, Series, State, is_size, passed, root, states_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +95,7 @@ def _series(
 
 def _is_last(facts: Facts, index: _Index, outer: ir.Value, axis: int) -> bool:
     """Return whether an offset is the position of the last element."""
-    producer = None if index.value is None else root(index.value).producer()
-    while producer is not None and producer.op_type in _MOVES:
-        producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
+    producer = None if index.value is None else passed(index.value).producer()
     if producer is None or producer.op_type not in ("Sub", "Add") or index.offset:
         return False
     step = facts.constant(producer.inputs[1])
@@ -163,7 +159,7 @@ class _Counters:
         producer = value.producer()
         if producer is None or producer.domain:
             return None
-        if producer.op_type in _MOVES:
+        if producer.op_type in VIEWS:
             return self.index(producer.inputs[0])
         if producer.op_type in ("Add", "Sub"):
             first, second = (self.index(each) for each in producer.inputs)

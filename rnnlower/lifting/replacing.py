@@ -15,18 +15,15 @@ from rnnlower.graph.splicing import replace_value
 from rnnlower.graph.walk import Located
 from rnnlower.lifting.analysis import Found, find_cells
 from rnnlower.lifting.emission import (
-    Input,
-    Outputs,
+    Made,
     dtype_of,
     emit_cell,
     emit_result,
     emit_state,
-    inputs_of,
-    mergeable,
 )
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.frames import Frame
-from rnnlower.lifting.surroundings import Result, find_results
+from rnnlower.lifting.surroundings import Result, find_results, require_states
 from rnnlower.lowering.emitter import Emitter
 from rnnlower.recurrent.node import Semantics
 
@@ -57,6 +54,23 @@ class LiftedNode:
     reason: str | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Lifted:
+    """A node in the place of a recurrence, and the report without what the node says."""
+
+    made: Made
+    told: LiftedNode
+
+    @property
+    def report(self) -> LiftedNode:
+        """The whole report."""
+        node, cell = self.made.node, self.made.cells[0]
+        direction = node.attributes.get_string("direction", "forward")
+        return dataclasses.replace(
+            self.told, op_type=cell.op_type, direction=direction, hidden_size=cell.hidden_size
+        )
+
+
 class Lifter:
     """A rewriter of frames.
 
@@ -70,7 +84,7 @@ class Lifter:
     def __init__(self, model: ir.Model, facts: Facts, names: NameSource, semantics: Semantics) -> None:
         self._model, self._facts, self._names, self._semantics = model, facts, names, semantics
 
-    def lift(self, located: Located, frame: Frame) -> list[LiftedNode]:
+    def lift(self, located: Located, frame: Frame) -> list[Lifted]:
         """Replace a frame by nodes.
 
         Raises:
@@ -79,6 +93,8 @@ class Lifter:
         if located.opset < _FIRST_OPSET:
             raise NotLiftableError(f"opset {located.opset} has no recurrent operators that runtimes know")
         found = find_cells(self._facts, frame, self._semantics)
+        for each in found:
+            require_states(self._facts, each, self._semantics)
         results = find_results(self._facts, frame, found)
         dtype = dtype_of(self._facts, found[0])
         if dtype == ir.DataType.BFLOAT16 and located.opset < _FIRST_WITH_BFLOAT16:
@@ -106,38 +122,27 @@ class Lifter:
 
     def _emit(
         self, e: Emitter, located: Located, frame: Frame, found: Sequence[Found], results: Sequence[Result]
-    ) -> tuple[list[LiftedNode], list[tuple[ir.Value, ir.Value]]]:
-        outputs: list[Outputs] = []
-        inputs: dict[int, list[Input]] = {}
-        ready: dict[tuple[ir.Value, int], ir.Value] = {}
-        made: list[LiftedNode] = []
-        number = 0
-        while number < len(found):
-            group = [number]
-            inputs[number] = inputs_of(e, self._facts, found[number], outputs, ready)
-            after = number + 1
-            if after < len(found) and not any(s.cell == number for s in found[after].sources.values()):
-                inputs[after] = inputs_of(e, self._facts, found[after], outputs, ready)
-                if mergeable(found[number], found[after], inputs, (number, after)):
-                    group.append(after)
-            cells = [found[each] for each in group]
-            name = located.name.removesuffix("/Scan").removesuffix("/Loop")
-            outputs += emit_cell(e, self._facts, cells, [inputs[each] for each in group], name)
-            direction = "bidirectional" if len(group) == 2 else "reverse" if cells[0].reverse else "forward"
-            cell = cells[0].cell
-            made.append(
-                LiftedNode(located.name, located.path, frame.form, cell.op_type, direction, cell.hidden_size)
-            )
-            number += len(group)
-        replaced = []
+    ) -> tuple[list[Lifted], list[tuple[ir.Value, ir.Value]]]:
+        name = located.name.removesuffix("/Scan").removesuffix("/Loop")
+        made: list[Made] = []
+        ready: dict[object, ir.Value] = {}
+        for each in found:
+            made.append(emit_cell(e, self._facts, each, made, ready, name))
+        replaced: dict[ir.Value, list[ir.Value]] = {}
+        axes: dict[ir.Value, int] = {}
         for result in results:
-            each = found[result.cell]
-            new = emit_result(
-                e, result, outputs[result.cell].Y, each.cell.hidden_size, is_reverse=each.reverse
-            )
-            replaced.append((result.value, new))
-        for each, output in zip(found, outputs, strict=True):
+            Y, each = made[result.cell].Y, found[result.cell]
+            part = emit_result(e, result, Y, each.cell.hidden_size, is_reverse=each.reverse)
+            replaced.setdefault(result.value, []).append(part)
+            axes[result.value] = result.tags.index("D") if "D" in result.tags else 0
+        for each, output in zip(found, made, strict=True):
             for state, last in zip(each.states, output.last, strict=True):
                 if state.end is not None and (state.end.uses() or state.end.is_graph_output()):
-                    replaced.append((state.end, emit_state(e, each, last)))
-        return made, replaced
+                    replaced.setdefault(state.end, []).append(emit_state(e, each, last))
+        # Of a value with an axis of directions there are two parts.
+        directions = max(len(parts) for parts in replaced.values()) if replaced else 1
+        if any(len(parts) < directions and old in axes for old, parts in replaced.items()):
+            raise NotLiftableError("one direction is read in another layout than the other one")
+        new = [(old, e.concat(parts, axes.get(old, 0))) for old, parts in replaced.items()]
+        told = LiftedNode(located.name, located.path, frame.form)
+        return [Lifted(one, told) for one in made], new

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -14,17 +15,38 @@ from rnnlower.graph.names import NameSource, Scope
 from rnnlower.graph.restoring import undone_on_failure
 from rnnlower.graph.splicing import replace_value
 from rnnlower.graph.walk import Located, sources
-from rnnlower.lifting.analysis import Found, Source, row_tags
-from rnnlower.lifting.emission import Outputs, dtype_of, emit_cell, emit_state, inputs_of
+from rnnlower.lifting.analysis import Found, order_of, row_tags
+from rnnlower.lifting.emission import Made, emit_cell, emit_result, emit_state
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms
-from rnnlower.lifting.frames import Series, State
+from rnnlower.lifting.frames import VIEWS, Series, State, passed
+from rnnlower.lifting.hoisting import part_of
 from rnnlower.lifting.lines import Line
-from rnnlower.lifting.replacing import LiftedNode
+from rnnlower.lifting.masks import Lengths, lengths_of
+from rnnlower.lifting.replacing import Lifted, LiftedNode
+from rnnlower.lifting.surroundings import Result, require_mask, require_states
 from rnnlower.lowering.emitter import Emitter
+from rnnlower.recurrent.node import Semantics
 
-_VIEWS = ("Identity", "Reshape", "Squeeze")
+
+@dataclasses.dataclass(frozen=True)
+class _Origin:
+    """A part of a value along one axis.
+
+    Attributes:
+        whole: The value.
+        axis: The axis.
+        start: Where the part starts.
+        size: How long it is.
+        is_kept: Whether the part has the axis.
+    """
+
+    whole: ir.Value
+    axis: int
+    start: int
+    size: int
+    is_kept: bool
 
 
 class Straightener:
@@ -34,12 +56,13 @@ class Straightener:
         model: The model.
         facts: The facts about it.
         names: Source of fresh names.
+        semantics: Which one to follow where onnxruntime and the ONNX spec differ.
     """
 
-    def __init__(self, model: ir.Model, facts: Facts, names: NameSource) -> None:
-        self._model, self._facts, self._names = model, facts, names
+    def __init__(self, model: ir.Model, facts: Facts, names: NameSource, semantics: Semantics) -> None:
+        self._model, self._facts, self._names, self._semantics = model, facts, names, semantics
 
-    def lift(self, located: Located, graph: ir.Graph, line: Line) -> LiftedNode:
+    def lift(self, located: Located, graph: ir.Graph, line: Line) -> Lifted:
         """Replace a line by a node.
 
         Raises:
@@ -48,68 +71,93 @@ class Straightener:
         with undone_on_failure(self._model):
             return self._lift(located, graph, line)
 
-    def _lift(self, located: Located, graph: ir.Graph, line: Line) -> LiftedNode:
+    def _lift(self, located: Located, graph: ir.Graph, line: Line) -> Lifted:
         facts, steps = self._facts, line.steps
         last = steps[-1].new
         dtype = facts.type(last[0])
         assert isinstance(dtype, ir.TensorType)
         pool = InitializerPool(self._model, self._names)
         e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype.dtype, pool)
-        given = {
-            place: self._series(e, graph, [step.leaves[place] for step in steps]) for place in line.cell.W
-        }
-        own = {value for step in steps for value in step.new}
-        for series, _ in given.values():
+        own = {value for step in steps for value in (*step.new, *step.bare)}
+        parts = []
+        for place, W in line.cell.W.items():
+            series, tags = self._series(e, graph, [step.leaves[place] for step in steps])
             if sources(series.outer) & own:
                 raise NotLiftableError("what its steps read depends on their results")
-        directions = {series.reverse for series, _ in given.values()}
-        if len(directions) != 1:
-            raise NotLiftableError("a step reads one input forward and another one backward")
-        zero = self._zeros(e, line)
+            parts.append(part_of(facts, series, tags, W, None))
+        zero = e.constant(np.zeros((1, line.cell.hidden_size), e.dtype.numpy()))
         states = [
-            State(value, value, zero if start is None else start, None)
+            State(value, value, zero if start is None else start, value)
             for start, value in zip(line.starts, last, strict=True)
         ]
-        inputs = {
-            place: Source(series, None, tags, line.cell.W[place].shape[1])
-            for place, (series, tags) in given.items()
-        }
-        (reverse,) = directions
         evaluator = Evaluator(facts, Atoms(), {})
-        found = Found(line.cell, inputs, states, line.tags, line.shape, last[0], evaluator, reverse, None)
-        dtype_of(facts, found)
-        parts = inputs_of(e, facts, found, [], {})
+        reverse = order_of(parts)
+        found = Found(
+            line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, len(steps)
+        )
+        masks = [step.mask for step in steps]
+        if any(mask is not None for mask in masks):
+            found = dataclasses.replace(found, lengths=self._lengths(e, graph, masks, found))
         name = _common_name([step.new[0] for step in steps]) or located.name
-        (outputs,) = emit_cell(e, facts, [found], [parts], name)
-        anchor = next(node for node in e.nodes if node.op_type == line.cell.op_type)
+        made = emit_cell(e, facts, found, [], {}, name)
         graph.extend(e.nodes)
         e.nodes.clear()
-        self._replace(e, graph, anchor, line, found, outputs)
+        self._replace(e, graph, made.node, line, found, made)
         graph.extend(e.nodes)
         remove_orphans(pool.values())
         remove_orphans(out for node in e.everything if node.graph is not None for out in node.outputs)
         graph.sort()
-        direction = "reverse" if reverse else "forward"
-        return LiftedNode(
-            located.name, located.path, "line", line.cell.op_type, direction, line.cell.hidden_size
-        )
+        return Lifted(made, LiftedNode(located.name, located.path, "line"))
 
-    def _zeros(self, e: Emitter, line: Line) -> ir.Value:
-        return e.constant(np.zeros((1, line.cell.hidden_size), e.dtype.numpy()))
+    def _lengths(
+        self, e: Emitter, graph: ir.Graph, masks: Sequence[ir.Value | None], found: Found
+    ) -> Lengths:
+        """Return the lengths of the rows from the conditions of the steps."""
+        constants = [
+            np.ones((1, 1), np.bool_) if mask is None else self._facts.constant(mask) for mask in masks
+        ]
+        time = "R" if found.reverse else "T"
+        rows = ("B" if "B" in found.tags else "", "")
+        if all(constant is not None and constant.ndim == 2 for constant in constants):
+            stacked = e.constant(np.stack(np.broadcast_arrays(*constants)))  # type: ignore[arg-type]
+            return lengths_of(self._facts, stacked, (time, *rows), len(masks))
+        given = [mask for mask in masks if mask is not None]
+        if len(given) < len(masks):
+            raise NotLiftableError("the rows that keep their state are not those that have ended")
+        series, tags = self._series(e, graph, given)
+        time = "T" if series.reverse == found.reverse else "R"
+        return lengths_of(
+            self._facts, series.outer, (*tags[: series.axis], time, *tags[series.axis :]), len(masks)
+        )
 
     def _series(
         self, e: Emitter, graph: ir.Graph, leaves: Sequence[ir.Value]
     ) -> tuple[Series, tuple[str, ...]]:
         """Return the series whose elements are these values; it is put together if there is none."""
         tags, _ = row_tags(self._facts, leaves[0])
-        for turned in (False, True):
-            ordered = list(reversed(leaves)) if turned else list(leaves)
-            found = self._split(e, graph, ordered) or self._parts(ordered)
-            if found is not None:
-                outer, axis, is_kept = found
-                if is_kept:
-                    tags = (*tags[:axis], *tags[axis + 1 :])
-                return Series(leaves[0], outer, axis, turned), tags
+        origins = [self._origin(leaf) for leaf in leaves]
+        (first, *_), places = origins, [None if each is None else each.start for each in origins]
+        count = len(leaves)
+        for reverse in (False, True):
+            if first is None:
+                break
+            start = places[-1 if reverse else 0] or 0
+            ends = [start + first.size * number for number in range(count)]
+            like = {dataclasses.replace(each, start=0) for each in origins if each is not None}
+            if len(like) > 1 or places != (ends[::-1] if reverse else ends):
+                continue
+            whole, axis, dims = first.whole, first.axis, self._facts.dims(first.whole)
+            assert dims is not None
+            if (start, first.size * count) != (0, dims[axis]):
+                whole = e.slice(whole, [start], [start + first.size * count], [axis])
+            if first.size > 1:
+                if axis or len(dims) != 2 or not isinstance(dims[1], int):
+                    break
+                whole = e.op("Reshape", whole, e.integers(count, first.size, dims[1]), since=5)
+            elif first.is_kept:
+                tags = (*tags[:axis], *tags[axis + 1 :])
+            self._add(e, graph)
+            return Series(leaves[0], whole, axis, reverse), tags
         joined = e.concat([e.unsqueeze(leaf, 0, []) for leaf in leaves], 0)
         self._add(e, graph)
         return Series(leaves[0], joined, 0, False), tags
@@ -119,138 +167,134 @@ class Straightener:
         graph.extend(e.nodes)
         e.nodes.clear()
 
-    def _split(
-        self, e: Emitter, graph: ir.Graph, leaves: Sequence[ir.Value]
-    ) -> tuple[ir.Value, int, bool] | None:
-        """Return the series that a Split cuts into these values."""
-        node = leaves[0].producer()
-        if node is None or node.op_type != "Split" or list(node.outputs) != list(leaves):
+    def _origin(self, leaf: ir.Value) -> _Origin | None:
+        """Return of which value one is a part, if an operator takes it from there."""
+        part = passed(leaf)
+        node, facts = part.producer(), self._facts
+        whole = None if node is None or not node.inputs else node.inputs[0]
+        sizes, dims = facts.dims(whole), facts.dims(part)
+        if node is None or node.domain or whole is None or sizes is None or dims is None:
             return None
-        whole, dims = node.inputs[0], self._facts.dims(leaves[0])
-        if whole is None or dims is None:
-            return None
-        axis = node.attributes.get_int("axis", 0) % len(dims)
-        if dims[axis] == 1:
-            return whole, axis, True
-        if axis or len(dims) != 2 or not isinstance(dims[1], int):
-            return None
-        series = e.op("Reshape", whole, e.integers(len(leaves), -1, dims[1]), since=5)
-        self._add(e, graph)
-        return series, 0, False
-
-    def _parts(self, leaves: Sequence[ir.Value]) -> tuple[ir.Value, int, bool] | None:
-        """Return the series of which Gather or Slice nodes take one element after another."""
-        wholes, axes, kinds = set(), set(), set()
-        for number, leaf in enumerate(leaves):
-            part, is_view = leaf, False
-            producer = part.producer()
-            while producer is not None and producer.op_type in _VIEWS and producer.inputs[0] is not None:
-                part, is_view = producer.inputs[0], True
-                producer = part.producer()
-            place = None if producer is None else self._place(producer, part)
-            dims, shape = self._facts.dims(part), self._facts.dims(leaf)
-            if place is None or place[1] != number or dims is None or shape is None:
-                return None
-            whole, _, axis, is_kept = place
-            if is_view:
-                if not is_kept or (*dims[:axis], *dims[axis + 1 :]) != shape:
-                    return None
-                is_kept = False
-            wholes.add(whole)
-            axes.add(axis)
-            kinds.add(is_kept)
-        (whole, *others), (axis, *_), (is_kept, *_) = wholes, axes, kinds
-        sizes = self._facts.dims(whole)
-        if others or len(axes) > 1 or len(kinds) > 1 or sizes is None or sizes[axis] != len(leaves):
-            return None
-        return whole, axis, is_kept
-
-    def _place(self, node: ir.Node, part: ir.Value) -> tuple[ir.Value, int, int, bool] | None:
-        """Return of which value a node takes one element, its position, the axis, and whether that stays."""
-        whole, facts = node.inputs[0], self._facts
-        sizes = facts.dims(whole)
-        if whole is None or sizes is None or node.domain:
-            return None
+        found: _Origin | None = None
         if node.op_type == "Gather":
-            axis, place = node.attributes.get_int("axis", 0) % len(sizes), facts.constant(node.inputs[1])
-            if place is None or place.size != 1 or place.ndim > 1:
-                return None
-            number = int(place.reshape(-1)[0])
-            return whole, number + (len_of(sizes[axis]) if number < 0 else 0), axis, place.ndim == 1
-        if node.op_type == "Split":
+            axis, index = node.attributes.get_int("axis", 0) % len(sizes), facts.constant(node.inputs[1])
+            if index is not None and index.size == 1 and index.ndim < 2:
+                found = _Origin(
+                    whole, axis, _from_start(int(index.reshape(-1)[0]), sizes[axis]), 1, index.ndim == 1
+                )
+        elif node.op_type == "Split":
             axis = node.attributes.get_int("axis", 0) % len(sizes)
-            shape = facts.dims(part)
-            is_one = shape is not None and shape[axis] == 1
-            return (whole, list(node.outputs).index(part), axis, True) if is_one else None
-        if node.op_type == "Slice" and len(node.inputs) >= 4:
+            parts = [(facts.dims(out) or (None,) * len(sizes))[axis] for out in node.outputs]
+            place = node.outputs.index(part)
+            if all(isinstance(size, int) for size in parts):
+                start, size = sum(parts[:place]), parts[place]  # type: ignore[arg-type]
+                outer = self._origin(whole) if passed(whole) is whole else None
+                found = _Origin(whole, axis, start, size, True)  # type: ignore[arg-type]
+                if outer is not None and outer.axis == axis and outer.is_kept:
+                    found = dataclasses.replace(outer, start=outer.start + start, size=found.size)
+        elif node.op_type == "Slice" and len(node.inputs) >= 4:
             given = [facts.constant(value) for value in node.inputs[1:]]
-            if any(each is None or each.size != 1 for each in given):
-                return None
-            start, end, axis, *step = (int(each.reshape(-1)[0]) for each in given if each is not None)
-            axis %= len(sizes)
-            size = len_of(sizes[axis])
-            first, after = (place + size if place < 0 else min(place, size) for place in (start, end))
-            return (whole, first, axis, True) if after == first + 1 and step in ([], [1]) else None
-        return None
+            if all(each is not None and each.size == 1 for each in given):
+                start, _, axis, *step = (int(each.reshape(-1)[0]) for each in given if each is not None)
+                axis %= len(sizes)
+                start, size = _from_start(start, sizes[axis]), dims[axis]
+                if step in ([], [1]) and isinstance(size, int):
+                    found = _Origin(whole, axis, start, size, True)
+        if found is None or facts.dims(leaf) == dims:
+            return found
+        is_squeezed = found.is_kept and (*dims[: found.axis], *dims[found.axis + 1 :]) == facts.dims(leaf)
+        return dataclasses.replace(found, is_kept=False) if is_squeezed and found.size == 1 else None
 
     def _replace(
-        self, e: Emitter, graph: ir.Graph, anchor: ir.Node, line: Line, found: Found, outputs: Outputs
+        self, e: Emitter, graph: ir.Graph, anchor: ir.Node, line: Line, found: Found, made: Made
     ) -> None:
         """Let the readers of the steps' results read the node's."""
-        steps = line.steps
-        for value, last in zip(steps[-1].new, outputs.last, strict=True):
+        steps, hidden = line.steps, [step.new[0] for step in line.steps]
+        for result in list(self._joined(line, found)):
+            if found.lengths is not None:
+                require_mask(self._facts, result, found)
+            size = found.cell.hidden_size
+            replace_value(
+                graph, anchor, result.value, emit_result(e, result, made.Y, size, is_reverse=found.reverse)
+            )
+            self._add(e, graph)
+            remove_orphans([result.value])
+        require_states(self._facts, found, self._semantics)
+        for value, last in zip(steps[-1].new, made.last, strict=True):
             if value.uses() or value.is_graph_output():
                 replace_value(graph, anchor, value, emit_state(e, found, last))
                 self._add(e, graph)
-        self._replace_joined(e, graph, anchor, line, found, outputs)
         for number in range(len(steps) - 1, -1, -1):
-            h, *others = steps[number].new
+            h = hidden[number]
             if number + 1 < len(steps):
-                remove_orphans(steps[number + 1].new)
+                remove_orphans((*steps[number + 1].new, *steps[number + 1].bare))
             if number + 1 < len(steps) and (h.uses() or h.is_graph_output()):
+                if found.lengths is not None:
+                    raise NotLiftableError(f"{h.name!r} is read behind the ends of rows")
                 time = len(steps) - 1 - number if found.reverse else number
-                element = e.op("Gather", outputs.Y, e.constant(np.array(time, np.int64)), axis=0)
+                element = e.op("Gather", made.Y, e.constant(np.array(time, np.int64)), axis=0)
                 replace_value(graph, anchor, h, emit_state(e, found, element))
                 self._add(e, graph)
-            remove_orphans([h, *others])
-        for value in (value for step in steps for value in step.new):
+            remove_orphans((*steps[number].new, *steps[number].bare))
+        for value in (value for step in steps for value in (*step.new, *step.bare)):
             producer = value.producer()
             if producer is not None and producer.graph is not None:
                 raise NotLiftableError(f"{value.name!r} is read, which no cell returns")
 
-    def _replace_joined(
-        self, e: Emitter, graph: ir.Graph, anchor: ir.Node, line: Line, found: Found, outputs: Outputs
-    ) -> None:
-        """Replace a Concat of all states of rank 2 along their rows by all of Y."""
-        states = [step.new[0] for step in line.steps]
-        # The last state has been replaced.
-        head = states[:-1]
-        if len(found.tags) != 2:
-            return
-        wanted = list(reversed(head)) if found.reverse else head
-        for node in {user for user, _ in head[0].uses()}:
-            values = list(node.inputs[1:] if found.reverse else node.inputs[:-1])
-            rest = node.inputs[0] if found.reverse else node.inputs[-1]
-            if node.op_type != "Concat" or values != wanted or node.attributes.get_int("axis", 1) != 0:
-                continue
-            made = None if rest is None else rest.producer()
-            if made is None or made not in e.everything:
-                continue
-            flat = e.op("Reshape", outputs.Y, e.integers(-1, found.cell.hidden_size), since=5)
-            replace_value(graph, anchor, node.outputs[0], flat)
-            self._add(e, graph)
-            remove_orphans(node.outputs)
+    def _joined(self, line: Line, found: Found) -> Iterator[Result]:
+        """Yield the values that hold H of all steps."""
+        hidden = [step.new[0] for step in line.steps]
+        atoms = Atoms()
+        given = atoms.given("H", line.shape, line.tags)
+        evaluator = Evaluator(self._facts, atoms, dict.fromkeys(hidden, given))
+        pending, seen = [hidden[0]], set[ir.Value]()
+        while pending:
+            for node, _ in pending.pop().uses():
+                (out, *_) = node.outputs
+                if node.op_type in VIEWS or (node.op_type == "Concat" and out not in seen):
+                    seen.add(out)
+                    pending.append(out)
+                parts = _parts_of(node) if node.op_type == "Concat" else []
+                if [passed(part) for part in parts] not in (hidden, hidden[::-1]):
+                    continue
+                forms = [evaluator.form(part) for part in parts]
+                axis = node.attributes.get_int("axis", 0) % len(forms[0].tags)
+                if any(form.tags != forms[0].tags or form.shape != forms[0].shape for form in forms):
+                    continue
+                tags, dims = list(forms[0].tags), self._facts.dims(parts[0]) or ()
+                features = max(
+                    at for at, tag in enumerate(tags) if not tag and forms[0].shape[at] == line.shape[-1]
+                )
+                is_first = all(dim == 1 for dim in dims[:axis])
+                if axis == features or (tags[axis] and not is_first):
+                    continue
+                tags[axis] = "T" + tags[axis]
+                reverse = passed(parts[0]) is not hidden[0]
+                yield Result(out, 0, tuple(tags), forms[0].shape, reverse)
 
 
-def len_of(size: int | ir.SymbolicDim | None) -> int:
-    """Return a size that must be known.
+def _parts_of(node: ir.Node) -> list[ir.Value]:
+    """Return the values that a Concat joins, also by others in between."""
+    found: list[ir.Value] = []
+    for value in node.inputs:
+        assert value is not None
+        inner = value.producer()
+        is_same = inner is not None and inner.op_type == "Concat" and inner.attributes == node.attributes
+        found += _parts_of(inner) if inner is not None and is_same else [value]
+    return found
+
+
+def _from_start(place: int, size: int | ir.SymbolicDim | None) -> int:
+    """Return a position counted from the start.
 
     Raises:
-        NotLiftableError: It is not.
+        NotLiftableError: It is counted from an end that is not known.
     """
+    if place >= 0:
+        return place
     if not isinstance(size, int):
         raise NotLiftableError("the length of what its steps read is not known")
-    return size
+    return max(place + size, 0)
 
 
 def _common_name(values: Sequence[ir.Value]) -> str:

@@ -1,9 +1,9 @@
-"""The surroundings of a frame: where the steps' results are read, and how long the rows are."""
+"""The surroundings of a frame: where the steps' results are read."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,9 +13,11 @@ from rnnlower.lifting.analysis import Found, is_hidden
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Form
-from rnnlower.lifting.frames import Frame, Series, root
+from rnnlower.lifting.frames import Frame, Series, passed, root
+from rnnlower.lifting.masks import Lengths, lengths_of
+from rnnlower.recurrent.node import Semantics
 
-_VIEWS = ("Identity", "Reshape", "Slice")
+_VIEWS = ("Identity", "Reshape", "ReverseSequence", "Slice")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,20 +50,13 @@ def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Res
     for series in frame.made:
         if not _is_read(series.outer):
             continue
-        value = root(series.inner)
-        number = next(
-            (n for n, each in enumerate(found) if value in (each.hidden, root(each.states[0].after))), None
-        )
-        if number is not None:
-            pending.setdefault(number, []).append((series, found[number].hidden_form))
-            continue
-        number, form = _form_of(series, found)
-        pending.setdefault(number, []).append((series, form))
+        for number, form in _forms_of(series, found):
+            pending.setdefault(number, []).append((series, form))
     for number, parts in pending.items():
         results += _finished(facts, number, found[number], parts)
     for result in results:
-        if found[result.cell].mask is not None:
-            _require_mask(facts, result.value, found[result.cell])
+        if found[result.cell].lengths is not None:
+            require_mask(facts, result, found[result.cell])
     return results
 
 
@@ -69,14 +64,24 @@ def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def _form_of(series: Series, found: Sequence[Found]) -> tuple[int, Form]:
-    reasons = []
-    for number, each in enumerate(found):
+def _forms_of(series: Series, found: Sequence[Found]) -> Iterator[tuple[int, Form]]:
+    """Yield what a series is of the first cell that it follows from, and of that cell's other direction."""
+    value, reasons = root(series.inner), []
+    wanted = [
+        number for number, each in enumerate(found) if value in (each.hidden, root(each.states[0].after))
+    ]
+    first: Found | None = None
+    for number in wanted or range(len(found)):
+        each = found[number]
+        if first is not None and each.states[0] is not first.states[0]:
+            continue
         try:
-            return number, each.evaluator.form(series.inner)
+            yield number, each.hidden_form if wanted else each.evaluator.form(series.inner)
+            first = each
         except NotLiftableError as error:
             reasons.append(str(error))
-    raise NotLiftableError(f"{series.outer.name!r} is read, which no cell returns: {reasons[0]}")
+    if first is None:
+        raise NotLiftableError(f"{series.outer.name!r} is read, which no cell returns: {reasons[0]}")
 
 
 def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Series, Form]]) -> list[Result]:
@@ -88,7 +93,7 @@ def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Serie
         axis = series.axis
         tags = (*form.tags[:axis], "T", *form.tags[axis:])
         known[series.outer] = form.moved(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
-    evaluator = Evaluator(facts, found.evaluator.atoms, known)
+    evaluator = Evaluator(facts, found.evaluator.atoms, known, direction=found.direction, steps=found.steps)
     pending = [series.outer for series, _ in parts]
     seen: set[ir.Value] = set()
     results = []
@@ -131,65 +136,63 @@ def _view_of(evaluator: Evaluator, found: Found, value: ir.Value) -> ir.Value | 
     return readers[0].outputs[0] if is_hidden(found, form) else None
 
 
-def _require_mask(facts: Facts, value: ir.Value, found: Found) -> None:
+def require_mask(facts: Facts, result: Result, found: Found) -> None:
     """Refuse readers of H that see it behind the end of a row, where an operator returns zeros."""
-    assert found.mask is not None
+    value = result.value
+    is_turned = result.reverse != found.reverse
+    tags = tuple("R" + tag[1:] if is_turned and tag.startswith("T") else tag for tag in result.tags)
     for node, _ in value.uses():
         rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
-        is_chosen = node.inputs[1] is value and _is_equal(facts, node.inputs[0], found.mask.outer)
-        if rest is None or rest.any() or not is_chosen:
-            raise NotLiftableError(f"{value.name!r} is read behind the ends of rows")
-    if value.is_graph_output():
-        raise NotLiftableError(f"{value.name!r} is read behind the ends of rows")
+        if rest is None or rest.any() or node.inputs[1] is not value:
+            break
+        condition = node.inputs[0]
+        assert condition is not None
+        lengths = lengths_of(facts, condition, tags, found.steps, found.direction)
+        if not is_equal(facts, lengths, found.lengths):
+            break
+    else:
+        if not value.is_graph_output():
+            return
+    raise NotLiftableError(f"{value.name!r} is read behind the ends of rows")
 
 
-def _is_equal(facts: Facts, first: ir.Value | None, second: ir.Value) -> bool:
-    one, other = facts.constant(first), facts.constant(second)
+def is_equal(facts: Facts, first: Lengths | None, second: Lengths | None) -> bool:
+    """Return whether lengths are the same."""
+    one, other = (each if isinstance(each, np.ndarray) else facts.constant(each) for each in (first, second))
     return first is second or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def lengths_of(facts: Facts, mask: Series) -> ir.Value | np.ndarray:
-    """Return the lengths of the rows from the series that says which rows have not ended.
+def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
+    """Refuse last states of rows without steps, for which onnxruntime's operators return zeros.
 
     Raises:
-        NotLiftableError: The series may be something else.
+        NotLiftableError: A row may have no steps, and a state other than zero that is read.
     """
-    constant = facts.constant(mask.outer)
-    if constant is not None:
-        steps = np.moveaxis(constant.astype(bool), mask.axis, 0).reshape(constant.shape[mask.axis], -1)
-        lengths: np.ndarray = steps.sum(axis=0)
-        if (steps == (np.arange(len(steps))[:, np.newaxis] < lengths)).all():
-            return lengths.astype(np.int32)
-    value: ir.Value | None = mask.outer
-    while value is not None and (producer := value.producer()) is not None:
-        if producer.op_type == "Less":
-            numbers, given = producer.inputs
-            type_, shape = facts.type(given), facts.shape(given)
-            if type_ is None or type_.dtype != ir.DataType.INT32 or shape is None or len(shape) != 1:
-                break
-            if given is not None and _counts(facts, numbers) and mask.axis == 0:
-                return given
-            break
-        if producer.op_type not in ("Identity", "Unsqueeze"):
-            break
-        value = producer.inputs[0]
-    raise NotLiftableError("the rows that keep their state are not those that have ended")
+    if found.lengths is None or semantics == "spec":
+        return
+    if isinstance(found.lengths, np.ndarray) and found.lengths.all():
+        return
+    for state in found.states:
+        start = facts.constant(state.start)
+        if (start is not None and not start.any()) or state.end is None:
+            continue
+        for node, _ in state.end.uses():
+            rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
+            is_zeroed = rest is not None and not rest.any() and node.inputs[1] is state.end
+            if not is_zeroed or not _is_nonempty(facts, node.inputs[0], found.lengths):
+                raise NotLiftableError(f"{state.end.name!r} is read for rows that may have no steps")
+        if state.end.is_graph_output():
+            raise NotLiftableError(f"{state.end.name!r} is read for rows that may have no steps")
 
 
-def _counts(facts: Facts, value: ir.Value | None) -> bool:
-    """Return whether a value is 0, 1, 2, ... along its first axis."""
-    constant = facts.constant(value)
-    if constant is not None:
-        return (
-            constant.ndim == 2
-            and constant.shape[1] == 1
-            and (constant[:, 0] == np.arange(len(constant))).all()
-        )
-    while value is not None and (producer := value.producer()) is not None:
-        if producer.op_type == "Range":
-            start, step = facts.constant(producer.inputs[0]), facts.constant(producer.inputs[2])
-            return start is not None and step is not None and not start.any() and bool((step == 1).all())
-        if producer.op_type not in ("Cast", "Identity", "Unsqueeze"):
-            return False
-        value = producer.inputs[0]
-    return False
+def _is_nonempty(facts: Facts, condition: ir.Value | None, lengths: Lengths) -> bool:
+    """Return whether a condition is that the lengths are larger than 0."""
+    constant = facts.constant(condition)
+    if isinstance(lengths, np.ndarray):
+        return constant is not None and np.array_equal(constant.reshape(-1) != 0, lengths > 0)
+    producer = None if condition is None else passed(condition).producer()
+    if producer is None or producer.op_type not in ("Less", "Greater"):
+        return False
+    zero, of = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
+    nothing = facts.constant(zero)
+    return nothing is not None and not nothing.any() and of is lengths

@@ -9,35 +9,22 @@ import onnx
 import pytest
 from support import judge
 from support.configs import Config
-from support.lifting import random_liftable
+from support.lifting import judge_lift, random_liftable
 
 import rnnlower
 
-LEAST = {"scan": 0.9, "loop": 0.85, "unroll": 0.2}
-"""The share that must come back. Both directions in one product, and masks in straight lines, do not yet."""
+LEAST = {"scan": 0.97, "loop": 0.97, "unroll": 0.92}
+"""The share that must come back of a few; `tests/lift_sweep.py` counts thousands."""
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("strategy", LEAST)
 def test_random_nodes_come_back(strategy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    outcomes: collections.Counter[str] = collections.Counter()
-    for _ in range(40):
-        config = random_liftable(rng)
-        inputs = config.make_inputs(rng)
-        try:
-            lowered = judge.lower(config, strategy, inputs)
-        except rnnlower.UnsupportedModelError:
-            continue
-        lifted, report = rnnlower.lift.with_report(lowered)
-        onnx.checker.check_model(lifted, full_check=True)
-        expected = judge.run(lowered, inputs)
-        assert not judge.differences(expected, judge.run(lifted, inputs), "float32"), config
-        assert judge.interface(lifted) == judge.interface(lowered)
-        is_back = judge.recurrent_left(lifted) == [config.op_type]
-        assert is_back or report.nodes == [] or report.nodes[0].op_type or report.nodes[0].reason
-        outcomes["back" if is_back else "stays"] += 1
-    assert outcomes["back"] >= LEAST[strategy] * outcomes.total()
+    outcomes = collections.Counter(judge_lift(random_liftable(rng), strategy, rng) for _ in range(40))
+    left = {outcome: count for outcome, count in outcomes.items() if outcome[0] not in ("back", "refused")}
+    assert not [outcome for outcome in left if not outcome[0].startswith("stays: ")], left
+    assert outcomes["back", ""] >= LEAST[strategy] * (40 - outcomes["refused", ""]), left
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])

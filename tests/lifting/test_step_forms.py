@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rnnlower.lifting.errors import NotLiftableError
-from rnnlower.lifting.evaluation import reshaped
 from rnnlower.lifting.forms import Atoms, Form, Function, added, constant_form, joined, multiplied
+from rnnlower.lifting.moving import reshaped
 
 RNG = np.random.default_rng(0)
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+import collections
+import traceback
 
+import numpy as np
+import onnx
+
+import rnnlower
+from support import judge
 from support.config_choices import Choose, draw_config
 from support.configs import Config
 
@@ -46,3 +52,27 @@ def liftable(choose: Choose) -> Config:
 def random_liftable(rng: np.random.Generator) -> Config:
     """Return a random model for a sweep."""
     return liftable(lambda options: options[int(rng.integers(len(options)))])
+
+
+def judge_lift(config: Config, strategy: str, rng: np.random.Generator) -> tuple[str, str]:
+    """Return ``back``, ``stays: ...``, ``refused``, ``wrong``, ``invalid`` or ``crash``, and its details."""
+    inputs = config.make_inputs(rng)
+    try:
+        lowered = judge.lower(config, strategy, inputs)
+    except rnnlower.UnsupportedModelError:
+        return "refused", ""
+    try:
+        lifted, report = rnnlower.lift.with_report(lowered)
+        onnx.checker.check_model(lifted, full_check=True)
+        wrong = judge.differences(judge.run(lowered, inputs), judge.run(lifted, inputs), config.dtype)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return "invalid", str(error)
+    except Exception:
+        return "crash", traceback.format_exc(limit=-4)
+    if wrong or judge.interface(lifted) != judge.interface(lowered):
+        return "wrong", "; ".join(wrong) or "the interface"
+    nodes = [(node.op_type, node.direction, node.hidden_size) for node in rnnlower.inspect(lifted)]
+    if nodes == [(config.op_type, config.direction or "forward", config.hidden_size)]:
+        return "back", ""
+    reasons = collections.Counter(str(node.reason) for node in report.nodes if node.reason)
+    return f"stays: {'; '.join(reasons) or [op for op, *_ in nodes] or 'nothing found'}", str(nodes)

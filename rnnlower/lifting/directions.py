@@ -1,0 +1,137 @@
+"""Two lifted nodes of opposite directions that read the same sequence become one bidirectional node."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.cleanup import remove_orphans
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.initializers import InitializerPool
+from rnnlower.graph.names import NameSource, Scope
+from rnnlower.graph.walk import sources
+from rnnlower.lifting.emission import Made, emit_node
+from rnnlower.lifting.replacing import Lifted
+from rnnlower.lowering.emitter import Emitter
+
+_LENGTHS, _INITIAL = 4, (5, 6)
+"""The positions of the inputs."""
+
+
+def join_directions(
+    model: ir.Model, facts: Facts, names: NameSource, opset: int, lifted: Sequence[Lifted]
+) -> list[Lifted]:
+    """Join the pairs among lifted nodes that are two directions of one; return all nodes that there are."""
+    left = list(lifted)
+    for one, other in itertools.permutations(lifted, 2):
+        if one in left and other in left and _are_directions(facts, one.made, other.made):
+            starts = _starts(facts, one.made.node, other.made.node)
+            if starts is not None:
+                made = _joined(model, facts, names, opset, (one.made, other.made), starts)
+                left[left.index(one)] = Lifted(made, one.told)
+                left.remove(other)
+    return left
+
+
+def _are_directions(facts: Facts, one: Made, other: Made) -> bool:
+    first, second = one.node, other.node
+    cells = [dataclasses.replace(cell, activations=()) for cell in (*one.cells, *other.cells)]
+    told = [(c.op_type, c.hidden_size, c.clip, c.input_forget, c.linear_before_reset) for c in cells]
+    directions = [node.attributes.get_string("direction", "forward") for node in (first, second)]
+    return (
+        directions == ["forward", "reverse"]
+        and told[0] == told[1]
+        and first.graph is second.graph
+        and _is_alike(facts, first.inputs[0], second.inputs[0])
+        and _is_alike(facts, _input(first, _LENGTHS), _input(second, _LENGTHS))
+        and not any({*node.outputs} & _read(of) for node, of in ((first, second), (second, first)))
+    )
+
+
+def _read(node: ir.Node) -> set[ir.Value]:
+    return {value for given in node.inputs if given is not None for value in sources(given)}
+
+
+def _input(node: ir.Node, place: int) -> ir.Value | None:
+    return node.inputs[place] if place < len(node.inputs) else None
+
+
+def _is_alike(facts: Facts, first: ir.Value | None, second: ir.Value | None) -> bool:
+    """Return whether two values are the same, or made in the same way of the same values."""
+    if first is second:
+        return True
+    a, b = facts.constant(first), facts.constant(second)
+    if a is not None and b is not None:
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    if first is None or second is None:
+        return False
+    node, like = first.producer(), second.producer()
+    return (
+        node is not None
+        and like is not None
+        and (node.domain, node.op_type, len(node.inputs)) == (like.domain, like.op_type, len(like.inputs))
+        and node.outputs.index(first) == like.outputs.index(second)
+        and dict(node.attributes) == dict(like.attributes)
+        and all(_is_alike(facts, one, other) for one, other in zip(node.inputs, like.inputs, strict=True))
+    )
+
+
+Starts = list[tuple[ir.Value | tuple[int, ...] | None, ...]]
+"""For each state the initial value by direction; a shape stands for zeros."""
+
+
+def _starts(facts: Facts, first: ir.Node, second: ir.Node) -> Starts | None:
+    """Return the initial states, or ``None`` if zeros among them have no known shape."""
+    found: Starts = []
+    for place in _INITIAL[: len(first.outputs) - 1]:
+        pair = [_input(node, place) for node in (first, second)]
+        shape = next((facts.shape(value) for value in pair if value is not None), None)
+        if None in pair and pair != [None, None]:
+            if shape is None:
+                return None
+            pair = [shape if value is None else value for value in pair]  # type: ignore[misc]
+        found.append(tuple(pair))
+    return found
+
+
+def _joined(
+    model: ir.Model,
+    facts: Facts,
+    names: NameSource,
+    opset: int,
+    pair: tuple[Made, Made],
+    starts: Starts,
+) -> Made:
+    """Replace two nodes by one."""
+    nodes = [made.node for made in pair]
+    graph, name = nodes[0].graph, nodes[0].name or nodes[0].op_type
+    assert graph is not None
+    dtype = facts.type(nodes[0].inputs[0])
+    assert isinstance(dtype, ir.TensorType)
+    e = Emitter(opset, Scope(names, f"{name}/"), dtype.dtype, InitializerPool(model, names))
+    cells = [cell for made in pair for cell in made.cells]
+    given: list[ir.Value | None] = [nodes[0].inputs[0], _input(nodes[0], _LENGTHS)]
+    for values in starts:
+        parts = [
+            e.constant(np.zeros(value, e.dtype.numpy())) if isinstance(value, tuple) else value
+            for value in values
+        ]
+        given.append(e.concat(parts, 0) if None not in parts else None)  # type: ignore[arg-type]
+    node = emit_node(e, cells, "bidirectional", given, name)
+    Y = e.split(node.outputs[0], [1, 1], 1)
+    halves = [Y, *(e.split(value, [1, 1], 0) for value in node.outputs[1:])]
+    graph.extend(e.nodes)
+    for place, half in enumerate(halves):
+        for direction, value in enumerate(half):
+            old = nodes[direction].outputs[place]
+            old.replace_all_uses_with(value)
+            facts.replaced(old, value)
+    remove_orphans(out for old in nodes for out in old.outputs)
+    for half in halves:
+        remove_orphans(half)
+    graph.sort()
+    return Made(node, cells, Y[0], [half[0] for half in halves[1:]])

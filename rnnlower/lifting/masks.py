@@ -1,0 +1,126 @@
+"""Masks: conditions, by time step and row, that say which rows have not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.graph.facts import Facts
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.evaluation import Evaluator
+from rnnlower.lifting.forms import Atoms
+from rnnlower.lifting.frames import LAYOUT, passed
+
+Lengths = ir.Value | np.ndarray
+
+
+def lengths_of(
+    facts: Facts, mask: ir.Value, tags: Sequence[str], steps: int | None, direction: int | None = None
+) -> Lengths:
+    """Return the lengths of the rows for which a mask is true.
+
+    Args:
+        facts: The facts about the model.
+        mask: The mask.
+        tags: Its axes: ``T`` for time, ``R`` for time from the end, ``B`` for rows, ``TB`` for both.
+        steps: The number of steps, if it is known.
+        direction: The part of an axis with the tag ``D``.
+
+    Raises:
+        NotLiftableError: It may be true for other steps than the first ones.
+    """
+    constant = facts.constant(mask)
+    lengths = (
+        _lengths_at_run_time(facts, mask, tags, direction)
+        if constant is None
+        else _constant_lengths(constant.astype(bool), tags, steps, direction)
+    )
+    if lengths is None:
+        raise NotLiftableError("the rows that keep their state are not those that have ended")
+    return lengths
+
+
+def _constant_lengths(
+    mask: np.ndarray, tags: Sequence[str], steps: int | None, direction: int | None
+) -> np.ndarray | None:
+    if "D" in tags and mask.shape[tags.index("D")] > 1:
+        mask = np.take(mask, [direction or 0], tags.index("D"))
+    if "TB" in tags:
+        by_time = None if steps is None or mask.size % steps else mask.reshape(steps, -1)
+    else:
+        time = tags.index("R" if "R" in tags else "T")
+        by_time = np.moveaxis(mask, time, 0).reshape(mask.shape[time], -1)
+    rows = max(mask.shape[axis] for axis, tag in enumerate(tags) if tag in ("", "B", "D"))
+    if by_time is None or ("TB" not in tags and by_time.shape[1] != rows):
+        return None
+    if "R" in tags:
+        by_time = by_time[::-1]
+    lengths: np.ndarray = by_time.sum(axis=0)
+    is_prefix = (by_time == (np.arange(len(by_time))[:, np.newaxis] < lengths)).all()
+    return lengths.astype(np.int32) if is_prefix else None
+
+
+def _lengths_at_run_time(
+    facts: Facts, mask: ir.Value, tags: Sequence[str], direction: int | None
+) -> ir.Value | None:
+    found = _comparison(facts, mask)
+    if found is None:
+        return None
+    compared, lengths = found
+    dims = facts.dims(compared)
+    if dims is None or len(dims) != 2:
+        return None
+    atoms = Atoms()
+    given = atoms.given(compared, (1, 1), ("T", "" if dims[1] == 1 else "B"))
+    try:
+        form = Evaluator(facts, atoms, {compared: given}, direction=direction).form(mask)
+    except NotLiftableError:
+        return None
+    if "D" in tags and form.shape[tags.index("D")] > 1:
+        at = (*(slice(None) for _ in range(tags.index("D"))), slice(direction, (direction or 0) + 1))
+        form = form.moved(lambda array: array[at], form.tags)
+    wanted = tuple("" if tag == "D" or (tag == "B" and dims[1] == 1) else tag for tag in tags)
+    if dims[1] == 1:
+        wanted = tuple({"TB": "T", "RB": "R"}.get(tag, tag) for tag in wanted)
+    is_same = (
+        form.shape == given.shape[:1] * len(wanted) and (form.merged().ids == given.ids.reshape(-1)[0]).all()
+    )
+    return lengths if is_same and form.tags == wanted else None
+
+
+def _comparison(facts: Facts, mask: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """Return ``t < length`` behind a mask, ``[T, B]``, and the lengths."""
+    pending, seen = [mask], set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        producer = value.producer()
+        if value in seen or producer is None or producer.domain:
+            continue
+        seen.add(value)
+        if producer.op_type in ("Less", "Greater"):
+            numbers, lengths = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
+            type_, shape = facts.type(lengths), facts.shape(lengths)
+            if type_ is None or type_.dtype != ir.DataType.INT32 or shape is None or len(shape) != 1:
+                return None
+            assert lengths is not None
+            return (value, lengths) if _counts(facts, numbers) else None
+        if producer.op_type not in (*LAYOUT, "ReverseSequence"):
+            return None
+        pending += [each for each in producer.inputs[: None if producer.op_type == "Concat" else 1] if each]
+    return None
+
+
+def _counts(facts: Facts, value: ir.Value | None) -> bool:
+    """Return whether a value is 0, 1, 2, ... along the first of its two axes."""
+    dims, constant = facts.dims(value), facts.constant(value)
+    if dims is None or len(dims) != 2 or dims[1] != 1:
+        return False
+    if constant is not None:
+        return bool((constant[:, 0] == np.arange(len(constant))).all())
+    producer = passed(value).producer() if value is not None else None
+    if producer is None or producer.op_type != "Range":
+        return False
+    start, step = facts.constant(producer.inputs[0]), facts.constant(producer.inputs[2])
+    return start is not None and step is not None and not start.any() and bool((step == 1).all())

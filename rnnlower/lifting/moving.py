@@ -1,0 +1,216 @@
+"""The rules of operators that move the elements of forms."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import Form, common_tags, joined
+from rnnlower.lifting.frames import is_full
+
+if TYPE_CHECKING:
+    from rnnlower.lifting.evaluation import Evaluator
+
+_TURNED = {"T": "R", "R": "T"}
+"""The tag of an axis of time in the other direction."""
+
+Dim = int | ir.SymbolicDim | None
+Rule = Callable[["Evaluator", ir.Node], Sequence[Form]]
+
+
+def _transpose(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form = e.form(node.inputs[0])
+    perm = node.attributes.get_ints("perm", tuple(reversed(range(len(form.shape)))))
+    return [form.moved(lambda array: array.transpose(perm), [form.tags[axis] for axis in perm])]
+
+
+def _axes(e: Evaluator, node: ir.Node) -> list[int] | None:
+    if "axes" in node.attributes:
+        return list(node.attributes.get_ints("axes", ()))
+    axes = e.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    return None if axes is None else [int(axis) for axis in axes.reshape(-1)]
+
+
+def _squeeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form, axes = e.form(node.inputs[0]), _axes(e, node)
+    if axes is None:
+        sizes = e.dims(node.inputs[0])  # type: ignore[arg-type]
+        tagged = [] if sizes is None else [dim for dim, tag in zip(sizes, form.tags, strict=True) if tag]
+        if any(form.tags) and not (tagged and all(isinstance(dim, int) and dim > 1 for dim in tagged)):
+            raise NotLiftableError("a Squeeze takes the axes that have size 1, which are not known")
+        axes = [axis for axis, size in enumerate(form.shape) if size == 1 and not form.tags[axis]]
+    axes = [axis % len(form.shape) for axis in axes]
+    if any(form.tags[axis] for axis in axes):
+        raise NotLiftableError("a step takes away the axis of the batch")
+    tags = [tag for axis, tag in enumerate(form.tags) if axis not in axes]
+    return [form.moved(lambda array: np.squeeze(array, tuple(axes)), tags)]
+
+
+def _unsqueeze(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form, axes = e.form(node.inputs[0]), _axes(e, node)
+    if axes is None:
+        raise NotLiftableError("the axes of an Unsqueeze are not constant")
+    rank = len(form.shape) + len(axes)
+    new = {axis % rank for axis in axes}
+    old = iter(form.tags)
+    tags = ["" if axis in new else next(old) for axis in range(rank)]
+    return [form.moved(lambda array: np.expand_dims(array, tuple(new)), tags)]
+
+
+def _reshape(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form = e.form(node.inputs[0])
+    before, after = e.dims(node.inputs[0]), e.dims(node.outputs[0])  # type: ignore[arg-type]
+    if before is None or after is None:
+        raise NotLiftableError("the shape that a Reshape gives is not known")
+    return [reshaped(form, before, after)]
+
+
+def reshaped(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> Form:
+    """Return the form in another shape; rows and time steps must not mix with elements."""
+    tagged = [axis for axis, tag in enumerate(form.tags) if tag]
+    size = form.constant.size
+    front = form.shape[: tagged[-1]] if tagged else ()
+    if math.prod(front) == 1:
+        for cut in range(len(after), -1, -1):
+            tail = after[cut:]
+            if not all(isinstance(dim, int) for dim in tail) or math.prod(tail) != size:  # type: ignore[arg-type]
+                continue
+            tags = _retagged([(form.tags[axis], before[axis]) for axis in tagged], after[:cut])
+            if tags is not None:
+                return form.reshaped([*(1 for _ in tags), *tail], [*tags, *("" for _ in tail)])  # type: ignore[list-item]
+    raise NotLiftableError("a Reshape mixes rows or time steps with elements")
+
+
+def _retagged(tags: Sequence[tuple[str, Dim]], lead: Sequence[Dim]) -> list[str] | None:
+    """Return the tags of the first axes of a shape, or ``None`` if these axes are others."""
+    places = list(range(len(lead)))
+    if len(lead) != len(tags):
+        places = [axis for axis in places if lead[axis] != 1]
+    names = [tag for tag, _ in tags]
+    found = [""] * len(lead)
+    if len(places) == len(tags):
+        for place, (tag, dim) in zip(places, tags, strict=True):
+            if isinstance(dim, int) and isinstance(lead[place], int) and dim != lead[place]:
+                return None
+            found[place] = tag
+        return found
+    if names == ["T", "B"] and len(places) == 1:
+        found[places[0]] = "TB"
+        return found
+    if names == ["TB"] and len(places) == 2:
+        found[places[0]], found[places[1]] = "T", "B"
+        return found
+    return None
+
+
+def _concat(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    forms = [e.form(value) for value in node.inputs]
+    tags = common_tags(*forms)
+    axis = node.attributes.get_int("axis", 0) % len(tags)
+    if tags[axis]:
+        raise NotLiftableError("a step joins rows")
+    return [joined(forms, axis, tags)]
+
+
+def _cut(form: Form, axis: int, part: slice | np.ndarray) -> Form:
+    if form.tags[axis]:
+        raise NotLiftableError("a step takes some of the rows")
+    index = (*(slice(None) for _ in range(axis)), part)
+    return form.moved(lambda array: array[index], form.tags)
+
+
+def _split(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form = e.form(node.inputs[0])
+    axis = node.attributes.get_int("axis", 0) % len(form.shape)
+    sizes = e.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    given = list(node.attributes.get_ints("split", ())) if sizes is None else [int(size) for size in sizes]
+    if not given:
+        part = -(-form.shape[axis] // len(node.outputs))
+        given = [part] * len(node.outputs)
+    ends = np.cumsum(given).tolist()
+    return [_cut(form, axis, slice(end - size, end)) for end, size in zip(ends, given, strict=True)]
+
+
+def _slice(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form = e.form(node.inputs[0])
+    if "starts" in node.attributes:
+        starts, ends = (node.attributes.get_ints(name, ()) for name in ("starts", "ends"))
+        axes, steps = node.attributes.get_ints("axes", tuple(range(len(starts)))), (1,) * len(starts)
+    else:
+        given = [e.constant(value) for value in node.inputs[1:]]
+        if any(one is None and value is not None for one, value in zip(given, node.inputs[1:], strict=True)):
+            raise NotLiftableError("a step takes a part whose position is not constant")
+        numbers = [None if one is None else tuple(int(each) for each in one.reshape(-1)) for one in given]
+        numbers += [None] * (4 - len(numbers))
+        assert numbers[0] is not None and numbers[1] is not None  # noqa: PT018
+        starts, ends = numbers[0], numbers[1]
+        axes, steps = numbers[2] or tuple(range(len(starts))), numbers[3] or (1,) * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis %= len(form.shape)
+        if form.tags[axis] and start == 0 and step == 1 and end >= np.iinfo(np.int32).max:
+            continue
+        if form.tags[axis] in _TURNED and start == -1 and step == -1 and end <= np.iinfo(np.int32).min:
+            tags = [_TURNED[tag] if each == axis else tag for each, tag in enumerate(form.tags)]
+            form = dataclasses.replace(form, tags=tuple(tags))
+            continue
+        low = None if step < 0 and end < -form.shape[axis] else end
+        form = _cut(form, axis, slice(start, low, step))
+    return [form]
+
+
+def _gather(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form, places = e.form(node.inputs[0]), e.constant(node.inputs[1])
+    axis = node.attributes.get_int("axis", 0) % len(form.shape)
+    if places is None or form.tags[axis]:
+        raise NotLiftableError("a step takes elements whose position is not constant")
+    tags = (*form.tags[:axis], *("" for _ in places.shape), *form.tags[axis + 1 :])
+    return [form.moved(lambda array: np.take(array, places, axis), tags)]
+
+
+def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    """Reverse all steps of all rows, or of one of two directions."""
+    form, dims = e.form(node.inputs[0]), e.dims(node.inputs[0])  # type: ignore[arg-type]
+    time, batch = (node.attributes.get_int(f"{name}_axis", at) for name, at in (("time", 0), ("batch", 1)))
+    lengths, tag = node.inputs[1], form.tags[time]
+    assert lengths is not None
+    if tag not in _TURNED or dims is None:
+        raise NotLiftableError("a ReverseSequence takes another axis than that of time")
+    tags = tuple(_TURNED[tag] if axis == time else each for axis, each in enumerate(form.tags))
+    if is_full(e.facts, lengths, node.inputs[0], time):
+        return [dataclasses.replace(form, tags=tags)]
+    given = e.constant(lengths)
+    if e.direction is None or given is None or given.shape != (2,) or dims[batch] != 2:
+        raise NotLiftableError("a ReverseSequence reverses a part of the steps")
+    if given[e.direction] > 1:
+        steps = dims[time] if isinstance(dims[time], int) else e.steps
+        if given[e.direction] != steps:
+            raise NotLiftableError("a ReverseSequence reverses a part of the steps")
+        form = dataclasses.replace(form, tags=tags)
+    if form.tags[batch] == "D":
+        return [form]
+    # Nothing is known of the other direction.
+    at = (*(slice(None) for _ in range(batch)), slice(e.direction, e.direction + 1))
+    part = form.moved(lambda array: array[at], form.tags)
+    parts = [part if each == e.direction else e.atoms.given(node, part.shape, part.tags) for each in range(2)]
+    return [joined(parts, batch, form.tags)]
+
+
+MOVING: Mapping[str, Rule] = {
+    "Concat": _concat,
+    "Flatten": _reshape,
+    "Gather": _gather,
+    "Reshape": _reshape,
+    "ReverseSequence": _reverse_sequence,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
+"""The rule for each operator that moves elements."""

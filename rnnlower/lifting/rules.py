@@ -1,0 +1,198 @@
+"""The rules of operators that compute with forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lifting.errors import NotLiftableError
+from rnnlower.lifting.forms import Form, Function, added, common_tags, multiplied
+from rnnlower.recurrent.operators import FLOAT_TYPES, SPEC_PARAMETERS
+
+if TYPE_CHECKING:
+    from rnnlower.lifting.evaluation import Evaluator
+    from rnnlower.lifting.moving import Rule
+
+
+def _identity(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    return [e.form(node.inputs[0])]
+
+
+def _cast(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    type_ = e.facts.type(node.inputs[0])
+    if (
+        type_ is None
+        or type_.dtype not in FLOAT_TYPES
+        or type_.dtype.value != node.attributes.get_int("to", 0)
+    ):
+        raise NotLiftableError("a step casts to another type")
+    return [e.form(node.inputs[0])]
+
+
+def _sum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    total, *rest = (e.form(value) for value in node.inputs)
+    for each in rest:
+        total = added(total, each, common_tags(total, each))
+    return [total]
+
+
+def _negative(form: Form) -> Form:
+    return form.scaled(np.array(-1.0), form.tags)
+
+
+def _sub(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    first, second = (e.form(value) for value in node.inputs)
+    return [added(first, _negative(second), common_tags(first, second))]
+
+
+def _neg(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    return [_negative(e.form(node.inputs[0]))]
+
+
+def _mul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    first, second = (e.form(value) for value in node.inputs)
+    return [e.atoms.product(first, second, common_tags(first, second))]
+
+
+def _div(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    first, second = (e.form(value) for value in node.inputs)
+    if not second.is_constant or not second.constant.all():
+        raise NotLiftableError("a step divides by a value that is not constant")
+    return [first.scaled(1 / second.constant, common_tags(first, second))]
+
+
+def _gemm(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    form, weights = e.form(node.inputs[0]), e.constant(node.inputs[1])
+    if weights is None or node.attributes.get_int("transA", 0) == 1:
+        raise NotLiftableError("the weights of a step are not constant")
+    matrix = weights.astype(np.float64) * node.attributes.get_float("alpha", 1.0)
+    is_transposed = node.attributes.get_int("transB", 0) == 1
+    made = multiplied(form, matrix.T if is_transposed else matrix)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        bias = e.form(node.inputs[2])
+        bias = bias.scaled(np.array(node.attributes.get_float("beta", 1.0)), bias.tags)
+        made = added(made, bias, common_tags(made, bias))
+    return [made]
+
+
+def _matmul(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    left, right = (e.constant(value) for value in node.inputs)
+    if right is not None and right.ndim >= 2 and math.prod(right.shape[:-2]) == 1:
+        form = e.form(node.inputs[0])
+        front = max(right.ndim - max(len(form.shape), 2), 0)
+        made = multiplied(form, right.reshape(right.shape[-2:]).astype(np.float64))
+        return [made.broadcast((*(1 for _ in range(front)), *made.shape))]
+    if left is not None and left.ndim == 2:
+        column = e.form(node.inputs[1])
+        if len(column.shape) == 2 and column.shape[1] == 1 and not column.tags[0]:
+            row = column.moved(np.transpose, column.tags[::-1])
+            made = multiplied(row, left.T.astype(np.float64))
+            return [made.moved(np.transpose, made.tags[::-1])]
+    raise NotLiftableError("the weights of a step are not constant")
+
+
+def _function(name: str) -> Rule:
+    def rule(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+        known = SPEC_PARAMETERS.get(name)
+        alpha, beta = (None, None) if known is None else (known.alpha, known.beta)
+        alpha = alpha if alpha is None else node.attributes.get_float("alpha", alpha)
+        beta = beta if beta is None else node.attributes.get_float("beta", beta)
+        return [e.atoms.function(Function(name, alpha, beta), e.form(node.inputs[0]))]
+
+    return rule
+
+
+def _clip(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    bounds = [node.attributes.get_float(name, None) for name in ("min", "max")]
+    for index, value in enumerate(node.inputs[1:3]):
+        if value is not None:
+            constant = e.constant(value)
+            if constant is None:
+                raise NotLiftableError("a step clips to bounds that are not constant")
+            bounds[index] = float(constant.reshape(-1)[0])
+    low, high = bounds
+    return [
+        _clipped(
+            e, e.form(node.inputs[0]), -math.inf if low is None else low, math.inf if high is None else high
+        )
+    ]
+
+
+def _clipped(e: Evaluator, form: Form, low: float, high: float) -> Form:
+    """Return a form between bounds; a clip of a clip is one."""
+    form = form.merged()
+    if len(form.ids) == 1 and not form.constant.any() and (form.coefs == 1).all():
+        blocks = {e.atoms.block(int(atom)) for atom in form.ids.flat}
+        (block, *others) = blocks
+        of = block.function
+        if not others and of is not None and of.name == "Clip" and block.form is not None:
+            assert of.alpha is not None and of.beta is not None  # noqa: PT018
+            low, high = max(low, min(of.alpha, high)), min(high, max(of.beta, low))
+            places = (form.ids - block.start).reshape(-1)
+            inner = block.form.moved(lambda array: array[places], ("",))
+            shape = form.shape
+            form = inner.moved(lambda array: array.reshape(shape), form.tags)
+    return e.atoms.function(Function("Clip", low, high), form)
+
+
+def _bound(is_low: bool) -> Rule:
+    def rule(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+        forms = sorted((e.form(value) for value in node.inputs), key=lambda form: form.is_constant)
+        if len(forms) != 2 or not forms[1].is_constant or np.unique(forms[1].constant).size != 1:
+            raise NotLiftableError(f"{node.op_type} of two values that change is not part of a cell")
+        bound = float(forms[1].constant.flat[0])
+        return [_clipped(e, forms[0], bound, math.inf) if is_low else _clipped(e, forms[0], -math.inf, bound)]
+
+    return rule
+
+
+def _log(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    """Evaluate ``log(1 + exp(x))``, which is Softplus."""
+    form = e.form(node.inputs[0]).merged()
+    if len(form.ids) == 1 and (form.constant == 1).all() and (form.coefs == 1).all():
+        atoms = [int(atom) for atom in form.ids.flat]
+        if all(e.atoms.block(atom).function == Function("Exp") for atom in atoms):
+            shape, tags = form.shape, form.tags
+            argument = e.atoms.argument(atoms).moved(lambda array: array.reshape(shape), tags)
+            return [e.atoms.function(Function("Softplus"), argument)]
+    raise NotLiftableError("Log is not part of a cell")
+
+
+def _where(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    """Evaluate ``x > alpha ? x : 0``, which is ThresholdedRelu."""
+    condition, kept, other = node.inputs
+    test = None if condition is None else condition.producer()
+    if test is not None and test.op_type == "Greater" and test.inputs[0] is kept:
+        threshold, rest = e.constant(test.inputs[1]), e.constant(other)
+        if threshold is not None and threshold.size == 1 and rest is not None and not rest.any():
+            function = Function("ThresholdedRelu", float(threshold.reshape(-1)[0]))
+            return [e.atoms.function(function, e.form(kept))]
+    raise NotLiftableError("Where is not part of a cell")
+
+
+_FUNCTIONS = ("Elu", "Exp", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
+
+RULES: Mapping[str, Rule] = {
+    "Add": _sum,
+    "Cast": _cast,
+    "Clip": _clip,
+    "Div": _div,
+    "Gemm": _gemm,
+    "Identity": _identity,
+    "Log": _log,
+    "MatMul": _matmul,
+    "Max": _bound(True),
+    "Min": _bound(False),
+    "Mul": _mul,
+    "Neg": _neg,
+    "Sub": _sub,
+    "Sum": _sum,
+    "ThresholdedRelu": _function("ThresholdedRelu"),
+    "Where": _where,
+    **{name: _function(name) for name in _FUNCTIONS},
+}
+"""The rule for each operator that computes."""
