@@ -95,6 +95,12 @@ class NodeFacts:
             return None
         return tuple(dim if isinstance(dim, int) else None for dim in dims)
 
+    def sizes(self, value: ir.Value | None) -> Array | None:
+        """Return the content of a value as sizes: numbers, symbols, and ``None`` for an unknown size."""
+        if value is not None:
+            self._know(value)
+        return self._sizes_in(value)
+
     def type(self, value: ir.Value | None) -> ir.TypeProtocol | None:
         """Return the type of a value: the declared one, or else the inferred one."""
         if value is None or value.type is not None:
@@ -158,7 +164,11 @@ class NodeFacts:
         if (
             made := compute_sizes(node, sizes, first, self._imports[""])
         ) is not None and made.size <= MOST_SIZES:
-            self._sizes[node.outputs[0]] = made
+            out = node.outputs[0]
+            self._sizes[out] = made
+            type_ = self.type(out)
+            if isinstance(type_, ir.TensorType) and all(isinstance(size, int) for size in made.flat):
+                self._contents[out] = made.astype(type_.dtype.numpy())
 
     def _sizes_for_inference(self, value: ir.Value | None) -> Array | None:
         content = None if value is None else self._content(value)

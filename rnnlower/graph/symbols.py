@@ -76,6 +76,11 @@ def _move(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | 
 
 def shape_of_sizes(node: ir.Node, inputs: Sequence[Array | None], dims: Dims | None) -> Dims | None:
     """Return the shape of a node's output that sizes in its inputs determine."""
+    if node.op_type == "Slice" and not node.domain and len(inputs) > 2:
+        return _sliced(inputs[1:], dims)
+    if node.op_type == "Range" and not node.domain and all(each is not None for each in inputs):
+        start, limit, step = (each.reshape(-1)[0] for each in inputs if each is not None)
+        return (limit,) if (start, step) == (0, 1) and not isinstance(limit, int) else None
     place = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}.get("" if node.domain else node.op_type)
     sizes = None if place is None or place >= len(inputs) else inputs[place]
     if sizes is None or sizes.ndim != 1:
@@ -90,6 +95,27 @@ def shape_of_sizes(node: ir.Node, inputs: Sequence[Array | None], dims: Dims | N
         pairs = zip(*([1] * (rank - len(each)) + list(each) for each in (dims, wanted)), strict=True)
         return tuple(_broadcast(*pair) for pair in pairs)
     return tuple(wanted)
+
+
+def _sliced(given: Sequence[Array | None], dims: Dims | None) -> Dims | None:
+    """Return the shape of a Slice; onnx leaves symbols at opset 10, whatever is cut off."""
+    numbers = [None if each is None else each.reshape(-1).tolist() for each in given]
+    starts, ends, axes, steps = numbers + [None] * (4 - len(numbers))
+    if dims is None or starts is None or ends is None or (len(given) > 2 and axes is None):
+        return None
+    found: list[Any] = list(dims)
+    for number, axis in enumerate(range(len(starts)) if axes is None else axes):
+        start, end, step = starts[number], ends[number], 1 if steps is None else steps[number]
+        size = dims[axis] if isinstance(axis, int) else None
+        if not all(isinstance(each, int) for each in (axis, start, end, step)) or not step:
+            return None
+        is_whole = (start, step) == (0, 1) and end >= np.iinfo(np.int32).max
+        is_turned = (start, step) == (-1, -1) and end <= np.iinfo(np.int32).min
+        if isinstance(size, int):
+            found[axis] = len(range(*slice(start, end, step).indices(size)))
+        elif not is_whole and not is_turned:
+            found[axis] = None
+    return tuple(found)
 
 
 def _reshaped(wanted: list[Any], dims: Dims | None, *, zero_copies: bool) -> Dims:

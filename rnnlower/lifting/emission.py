@@ -13,6 +13,7 @@ from rnnlower.lifting.analysis import Found
 from rnnlower.lifting.cells import Cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Floats
+from rnnlower.lifting.frames import is_zero
 from rnnlower.lifting.hoisting import Part
 from rnnlower.lifting.surroundings import Result
 from rnnlower.lowering.emitter import Emitter
@@ -46,7 +47,7 @@ def emit_input(
             key: object = part.value
             ready[key] = made[part.value].Y
         else:
-            key = part.value, part.axis, part.direction if "D" in part.tags else None
+            key = part.value, part.axis, part.direction if "D" in part.tags else None, part.window
             if key not in ready:
                 ready[key] = as_series(e, *_one_direction(e, part))
         W, bias = joined.get(key, (0.0, 0.0))
@@ -60,6 +61,8 @@ def _one_direction(e: Emitter, part: Part) -> tuple[ir.Value, int, tuple[str, ..
     """Emit the part of one direction; return it, its axis of time and the axes of its elements."""
     value, axis, tags = part.value, part.axis, part.tags
     assert isinstance(value, ir.Value)
+    if part.window is not None:
+        value = e.slice(value, [part.window[0]], [part.window[1]], [axis])
     if "D" not in tags:
         return value, axis, tags
     place = tags.index("D")
@@ -144,8 +147,7 @@ def emit_node(
 
 def _initial(e: Emitter, facts: Facts, found: Found, start: ir.Value) -> ir.Value | None:
     """Emit initial_h or initial_c, unless it is zero."""
-    constant = facts.constant(start)
-    if constant is not None and not constant.any():
+    if is_zero(facts, start):
         return None
     if found.direction is not None:
         return e.slice(start, [found.direction], [found.direction + 1], [0])
@@ -175,8 +177,13 @@ def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
     return made
 
 
-def emit_result(e: Emitter, result: Result, Y: ir.Value, size: int, *, is_reverse: bool) -> ir.Value:
-    """Emit Y in the shape of a value that it replaces."""
+def emit_result(
+    e: Emitter, result: Result, Y: ir.Value, size: int, *, is_reverse: bool, rows: int = 1
+) -> ir.Value:
+    """Emit Y in the shape of a value that it replaces; `rows` is the batch where steps are added."""
+    if result.padding:
+        zeros = np.zeros((result.padding, rows, size), e.dtype.numpy())
+        Y = e.concat([Y, e.constant(zeros)], 0)
     if result.reverse != is_reverse:
         Y = e.flip(Y, 0)
     return _laid_out(e, Y, ("T", "B"), result.tags, result.shape, size)

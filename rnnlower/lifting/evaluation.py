@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -40,6 +41,12 @@ class Evaluator:
     ) -> None:
         self.facts, self.atoms, self.direction, self.steps = facts, atoms, direction, steps
         self.known = dict(known)
+        self._rows = {
+            dims[axis]
+            for value, form in known.items()
+            for axis, tag in enumerate(form.tags)
+            if tag == "B" and (dims := facts.dims(value)) is not None
+        }
         self._part = direction if is_step else None
         self._aliases = aliases or {}
 
@@ -54,13 +61,38 @@ class Evaluator:
         if value not in self.known:
             constant = self.constant(value)
             if constant is not None:
-                self.known[value] = constant_form(constant)
+                self.known[value] = self._by_row(constant)
             else:
                 self._evaluate(value)
         form = self.known[value]
         if self._part is not None and "D" in form.tags and (form.tags[0] != "D" or len(form.tags) != 3):
             raise NotLiftableError("a step moves the axis of its directions")
         return form
+
+    def _by_row(self, array: np.ndarray) -> Form:
+        """Return the form of a constant; what is the same for all rows has one, with their tag."""
+        tags = [""] * array.ndim
+        for axis, size in enumerate(array.shape[:-1]):
+            row = array.take([0], axis) if size > 1 and size in self._rows else array
+            if row is not array and (array == row).all():
+                array, tags[axis] = row, "B"
+        return dataclasses.replace(constant_form(array), tags=tuple(tags))
+
+    def filled(self, value: ir.Value, number: np.ndarray) -> Form:
+        """Return the form of a tensor of one number.
+
+        Raises:
+            NotLiftableError: It has other rows than those of a step.
+        """
+        dims = self.dims(value)
+        if dims is None or any(not isinstance(dim, int) and dim not in self._rows for dim in dims):
+            raise NotLiftableError("a step reads a tensor whose shape is not known")
+        tags = tuple(
+            "B" if dim in self._rows and dim != 1 and axis < len(dims) - 1 else ""
+            for axis, dim in enumerate(dims)
+        )
+        shape = tuple(1 if tag else int(dim) for dim, tag in zip(dims, tags, strict=True))  # type: ignore[arg-type]
+        return dataclasses.replace(constant_form(np.full(shape, number)), tags=tags)
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
         """Return the content of a value that never changes, for one direction if it has two."""

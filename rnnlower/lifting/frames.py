@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from rnnlower.graph.constants import constant_of
 from rnnlower.graph.facts import Facts
 from rnnlower.lifting.errors import NotLiftableError
 
@@ -25,6 +26,7 @@ class Series:
         axis: The axis of time.
         reverse: Whether the last element comes first.
         is_kept: Whether an element keeps the axis of time, with the size 1.
+        window: Where the elements that are read start and end, unless all are read.
     """
 
     inner: ir.Value
@@ -32,6 +34,7 @@ class Series:
     axis: int
     reverse: bool
     is_kept: bool = False
+    window: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,37 +205,55 @@ def _has_steps(facts: Facts, condition: ir.Value | None, node: ir.Node) -> bool:
 
 def is_full(facts: Facts, lengths: ir.Value, of: ir.Value | None, axis: int) -> bool:
     """Return whether lengths, one for each row, are all the size of an axis."""
-    producer = passed(lengths).producer()
-    while producer is not None and producer.op_type in ("Expand", "Tile") and facts.constant(lengths) is None:
-        assert producer.inputs[0] is not None
+    while (producer := passed(lengths).producer()) is not None and producer.op_type in ("Expand", "Tile"):
+        if facts.constant(lengths) is not None or producer.inputs[0] is None:
+            break
         lengths = producer.inputs[0]
-        producer = passed(lengths).producer()
-    dims, constant = facts.dims(of), facts.constant(lengths)
-    if constant is not None and dims is not None:
-        return bool((constant == dims[axis]).all())
-    return is_size(facts, lengths, of, axis)
+    dims, sizes = facts.dims(of), facts.sizes(passed(lengths))
+    return dims is not None and sizes is not None and all(size == dims[axis] for size in sizes.flat)
 
 
-def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int) -> bool:
-    """Return whether a value is the size of an axis."""
-    dims = facts.dims(of)
-    if value is None or dims is None:
+def is_size(facts: Facts, value: ir.Value | None, of: ir.Value | None, axis: int, less: int = 0) -> bool:
+    """Return whether a value is the size of an axis, or less than that by a number."""
+    dims, sizes = facts.dims(of), None if value is None else facts.sizes(passed(value))
+    if dims is None or sizes is None or sizes.size != 1:
         return False
-    constant = facts.constant(value)
-    if constant is not None:
-        return constant.size == 1 and dims[axis] == int(constant.reshape(-1)[0])
-    producer = passed(value).producer()
-    if producer is None or producer.op_type not in ("Slice", "Gather"):
+    (size,), whole = sizes.flat, dims[axis]
+    return size is not None and whole is not None and size == (whole - less if less else whole)
+
+
+def is_first(lengths: ir.Value, place: int) -> bool:
+    """Return whether one of some joined lengths is the size of the first step, which may not exist."""
+    joined = lengths.producer()
+    if joined is None or joined.op_type != "Concat":
         return False
-    shape = producer.inputs[0]
-    source = None if shape is None else shape.producer()
-    place = facts.constant(producer.inputs[1]) if len(producer.inputs) > 1 else None
-    if place is None and producer.op_type == "Slice":
-        starts = producer.attributes.get_ints("starts", ())
-        number = starts[0] if len(starts) == 1 else None
-    else:
-        number = None if place is None or place.size != 1 else int(place.reshape(-1)[0])
-    if source is None or source.op_type != "Shape" or number is None:
-        return False
-    sizes = facts.dims(source.inputs[0])
-    return sizes is not None and -len(sizes) <= number < len(sizes) and sizes[number] == dims[axis]
+    value = joined.inputs[place]
+    while value is not None and (producer := value.producer()) is not None:
+        if producer.op_type == "Shape":
+            first = None if producer.inputs[0] is None else producer.inputs[0].producer()
+            given = [
+                None if each is None else constant_of(each) for each in (first.inputs[1:4] if first else [])
+            ]
+            numbers = [None if each is None else each.numpy().reshape(-1).tolist() for each in given]
+            return first is not None and first.op_type == "Slice" and numbers == [[0], [1], [0]]
+        if producer.op_type not in ("Slice", *VIEWS):
+            return False
+        value = producer.inputs[0]
+    return False
+
+
+def is_zero(facts: Facts, value: ir.Value | None) -> bool:
+    """Return whether a value consists of zeros."""
+    while value is not None:
+        constant, producer = facts.constant(value), value.producer()
+        if constant is not None:
+            return not constant.any()
+        if producer is None or producer.domain:
+            return False
+        if producer.op_type == "ConstantOfShape":
+            fill = producer.attributes.get("value")
+            return fill is None or not fill.as_tensor().numpy().any()
+        if producer.op_type not in (*LAYOUT, "Expand", "ReduceSum", "Tile") or producer.op_type == "Concat":
+            return False
+        value = producer.inputs[0]
+    return False

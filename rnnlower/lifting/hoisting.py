@@ -29,6 +29,7 @@ class Part:
         bias: What the part adds to the bias.
         reverse: Whether the last time step comes first.
         direction: The part of the axis of directions.
+        window: Where the steps that are read start and end, unless all are read.
     """
 
     value: ir.Value | int
@@ -38,6 +39,7 @@ class Part:
     bias: Floats
     reverse: bool
     direction: int | None = None
+    window: tuple[int, int] | None = None
 
 
 def part_of(facts: Facts, series: Series, tags: tuple[str, ...], W: Floats, direction: int | None) -> Part:
@@ -45,8 +47,8 @@ def part_of(facts: Facts, series: Series, tags: tuple[str, ...], W: Floats, dire
     product = _hoisted(facts, series, tags, W, direction) if _is_selection(W) else None
     if product is not None:
         return product
-    outer, reverse = _unturned(facts, series)
-    return Part(outer, series.axis, tags, W, np.zeros(len(W)), reverse, direction)
+    outer, reverse = (series.outer, series.reverse) if series.window else _unturned(facts, series)
+    return Part(outer, series.axis, tags, W, np.zeros(len(W)), reverse, direction, series.window)
 
 
 def _unturned(facts: Facts, series: Series) -> tuple[ir.Value, bool]:
@@ -101,13 +103,17 @@ def _hoisted(
         tags = tuple("" if tag == "D" else tag for tag in tags)
     if form.tags not in [(*tags[: series.axis], time, *tags[series.axis :]) for time in "TR"]:
         return None
+    if series.window is not None and "R" in form.tags:
+        return None
     vector = form.flat().merged()
     matrix = np.zeros((size, vector.constant.size))
     first = int(given.ids.flat[0])
     for row, coefs in zip(np.broadcast_to(vector.ids, vector.coefs.shape), vector.coefs, strict=True):
         np.add.at(matrix, (row[coefs != 0] - first, np.flatnonzero(coefs)), coefs[coefs != 0])
     reverse = series.reverse != ("R" in form.tags)
-    return Part(base, 0, (*base_tags[1:], ""), W @ matrix.T, W @ vector.constant, reverse)
+    return Part(
+        base, 0, (*base_tags[1:], ""), W @ matrix.T, W @ vector.constant, reverse, window=series.window
+    )
 
 
 def _without(dims: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:

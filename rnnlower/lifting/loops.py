@@ -1,9 +1,9 @@
-"""The frame of a Loop: which elements its counters read."""
+"""The frame of a Loop: which elements its counters read and write."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -29,110 +29,232 @@ def loop_frame(facts: Facts, node: ir.Node, owner: ir.Node | None) -> Frame:
     Raises:
         NotLiftableError: Its steps are not one for each element of a series.
     """
-    body = node.attributes["body"].as_graph()
-    count = len(node.inputs) - 2
-    states, aliases = states_of(
-        body.inputs[2:], body.outputs[1 : 1 + count], node.inputs[2:], node.outputs[:count]
-    )
-    steps = iterations(facts, node)
-    if steps is None:
-        _require_no_condition(facts, node)
-    counters = _Counters(facts, body, states)
-    given = []
-    for reader in body:
-        if reader.op_type != "Gather" or reader.domain:
-            continue
-        index = counters.index(reader.inputs[1])
-        outer = aliases.get(reader.inputs[0], reader.inputs[0])  # type: ignore[arg-type]
-        if index is not None and index.slope and outer is not None:
-            given.append(_series(facts, node, reader, outer, index, steps))
-    made = [
-        Series(inner, outer, 0, False)
-        for inner, outer in zip(body.outputs[1 + count :], node.outputs[count:], strict=True)
-    ]
-    rest = [state for state in states if state.before not in counters.known]
-    for state in states:
-        end = state.end
-        if state not in rest and end is not None and (end.uses() or end.is_graph_output()):
-            raise NotLiftableError(f"the counter {end.name!r} is read behind the Loop")
-    return Frame("loop", node, given, rest, made, aliases)
+    return _Reading(facts, node).frame()
 
 
-def _require_no_condition(facts: Facts, node: ir.Node) -> None:
-    """Refuse a Loop that may end before its trip count."""
-    body = node.attributes["body"].as_graph()
-    first = node.inputs[1] if len(node.inputs) > 1 else None
-    for value in (first, root(body.outputs[0])):
-        constant = facts.constant(value)
-        if value is not None and value is not body.inputs[1] and (constant is None or not constant.all()):
+class _Reading:
+    def __init__(self, facts: Facts, node: ir.Node) -> None:
+        self._facts, self._node = facts, node
+        self._body = body = node.attributes["body"].as_graph()
+        self._count = count = len(node.inputs) - 2
+        self._states, self._aliases = states_of(
+            body.inputs[2:], body.outputs[1 : 1 + count], node.inputs[2:], node.outputs[:count]
+        )
+        self._counters = _Counters(facts, body, self._states, self._aliases)
+        self._steps = iterations(facts, node)
+        self._size = self._limit() if self._steps is None else None
+
+    def frame(self) -> Frame:
+        """Return the frame."""
+        given = [series for reader in self._body for series in self._read(reader)]
+        made = [
+            Series(inner, outer, 0, False)
+            for inner, outer in zip(
+                self._body.outputs[1 + self._count :], self._node.outputs[self._count :], strict=True
+            )
+        ]
+        rest = []
+        for state in self._states:
+            filled = list(self._filled(state))
+            made += filled
+            if state.before in self._counters.known:
+                if state.end is not None and (state.end.uses() or state.end.is_graph_output()):
+                    raise NotLiftableError(f"the counter {state.end.name!r} is read behind the Loop")
+            elif not filled:
+                rest.append(state)
+        return Frame("loop", self._node, given, rest, made, self._aliases)
+
+    def _limit(self) -> ir.Value | None:
+        """Return the number of iterations as a value.
+
+        Raises:
+            NotLiftableError: The Loop may end at another time.
+        """
+        conditions = list(self._conditions(self._body.outputs[0]))
+        first = self._node.inputs[1] if len(self._node.inputs) > 1 else None
+        starts = [] if first is None else list(self._conditions(first))
+        if not conditions and not starts:
+            return self._node.inputs[0]
+        most = self._facts.constant(self._node.inputs[0])
+        limits = {limit for index, limit in conditions if index == _Index(1, 1)}
+        begins = {limit for index, limit in starts if index == _Index(0, 0)}
+        is_endless = self._node.inputs[0] is None or (most is not None and most > np.iinfo(np.int32).max)
+        if not is_endless or len(limits) != 1 or len(conditions) != len([*limits]) or not begins <= limits:
             raise NotLiftableError("its number of iterations is not known")
+        return limits.pop()
 
+    def _conditions(self, value: ir.Value | None) -> Iterator[tuple[_Index, ir.Value]]:
+        """Yield the comparisons of counters with limits, all of which must hold; true ones are left out."""
+        value = None if value is None else root(value)
+        constant, producer = self._facts.constant(value), None if value is None else value.producer()
+        if value is self._body.inputs[1] or (constant is not None and constant.all()):
+            return
+        if producer is not None and producer.op_type == "And":
+            found = {each for given in producer.inputs for each in self._conditions(given)}
+            yield from found
+            return
+        if producer is None or producer.op_type not in ("Less", "Greater"):
+            raise NotLiftableError("its number of iterations is not known")
+        first, second = producer.inputs[:: -1 if producer.op_type == "Greater" else 1]
+        index, limit = self._counters.index(first), self._counters.index(second)
+        if index is None or limit is None or limit.value is None or (limit.slope, limit.offset) != (0, 0):
+            raise NotLiftableError("its number of iterations is not known")
+        yield index, passed(limit.value)
 
-def _series(
-    facts: Facts, node: ir.Node, reader: ir.Node, outer: ir.Value, index: _Index, steps: int | None
-) -> Series:
-    dims = facts.dims(outer)
-    if dims is None:
-        raise NotLiftableError(f"the rank of {outer.name!r} is not known")
-    axis = reader.attributes.get_int("axis", 0) % len(dims)
-    place = facts.dims(reader.inputs[1])
-    if place is None or len(place) > 1:
-        raise NotLiftableError("a step reads several elements of a series")
-    if index.slope == 1:
-        is_whole = index.value is None and index.offset == 0
-    else:
-        last = index.value is None and index.offset == (steps or 0) - 1
-        is_whole = index.slope == -1 and (last or _is_last(facts, index, outer, axis))
-    fits = dims[axis] == steps if steps is not None else is_size(facts, node.inputs[0], outer, axis)
-    type_ = facts.type(outer)
-    if isinstance(type_, ir.TensorType) and type_.dtype == ir.DataType.BOOL:
-        # A mask may be longer than the series; what it says is looked at later.
-        fits = True
-    if not is_whole or not fits:
-        raise NotLiftableError(f"the steps do not read every element of {outer.name!r}, one after another")
-    return Series(reader.outputs[0], outer, axis, index.slope < 0, is_kept=len(place) == 1)
+    def _read(self, reader: ir.Node) -> Iterator[Series]:
+        """Yield the series of which an operator takes the element of a step."""
+        if (
+            reader.domain
+            or reader.op_type not in ("Gather", "SequenceAt", "Slice")
+            or reader.inputs[0] is None
+        ):
+            return
+        whole, place = self._aliases.get(reader.inputs[0], reader.inputs[0]), reader.inputs[1]
+        index = self._counters.index(place)
+        if index is None or not index.slope:
+            return
+        axis, is_kept = reader.attributes.get_int("axis", 0), True
+        if reader.op_type == "SequenceAt":
+            split = whole.producer()
+            if split is None or split.op_type != "SplitToSequence" or split.inputs[0] is None:
+                raise NotLiftableError("a step reads a sequence that is not cut from a tensor")
+            axis, whole = split.attributes.get_int("axis", 0), split.inputs[0]
+            sizes = self._facts.constant(split.inputs[1]) if len(split.inputs) > 1 else None
+            is_kept = len(split.inputs) > 1 or split.attributes.get_int("keepdims", 1) == 1
+            if len(split.inputs) > 1 and (sizes is None or (sizes != 1).any()):
+                raise NotLiftableError("a step reads several elements of a series")
+        elif reader.op_type == "Gather":
+            shape = self._facts.dims(place)
+            if shape is None or len(shape) > 1:
+                raise NotLiftableError("a step reads several elements of a series")
+            is_kept = len(shape) == 1
+        else:
+            end = self._counters.index(reader.inputs[2]) if len(reader.inputs) > 3 else None
+            axes = self._facts.constant(reader.inputs[3]) if len(reader.inputs) > 3 else None
+            strides = self._facts.constant(reader.inputs[4]) if len(reader.inputs) > 4 else np.ones(1)
+            if end != dataclasses.replace(index, offset=index.offset + 1) or axes is None or axes.size != 1:
+                raise NotLiftableError("a step reads several elements of a series")
+            if strides is None or (strides != 1).any():
+                raise NotLiftableError("a step reads several elements of a series")
+            axis = int(axes.reshape(-1)[0])
+        yield self._series(reader.outputs[0], whole, axis, index, is_kept)
 
+    def _series(self, inner: ir.Value, outer: ir.Value, axis: int, index: _Index, is_kept: bool) -> Series:
+        dims = self._facts.dims(outer)
+        if dims is None:
+            raise NotLiftableError(f"the rank of {outer.name!r} is not known")
+        axis %= len(dims)
+        size, steps = dims[axis], self._steps
+        series = Series(inner, outer, axis, index.slope < 0, is_kept)
+        offset = index.offset
+        if offset < 0 and index.value is None and isinstance(size, int):
+            offset += size
+        if steps is not None and index.value is None and abs(index.slope) == 1 and (offset >= 0):
+            start = offset if index.slope > 0 else offset - steps + 1
+            if start >= 0 and (not isinstance(size, int) or start + steps <= size):
+                is_whole = (start, steps) == (0, size)
+                return series if is_whole else dataclasses.replace(series, window=(start, start + steps))
+        is_first = index == _Index(1, 0)
+        is_last = index == _Index(-1, -1) or (
+            (index.slope, index.offset) == (-1, 0) and is_size(self._facts, index.value, outer, axis, less=1)
+        )
+        fits = steps == size if steps is not None else is_size(self._facts, self._size, outer, axis)
+        if not fits or not (is_first or is_last):
+            raise NotLiftableError(
+                f"the steps do not read every element of {outer.name!r}, one after another"
+            )
+        return series
 
-def _is_last(facts: Facts, index: _Index, outer: ir.Value, axis: int) -> bool:
-    """Return whether an offset is the position of the last element."""
-    producer = None if index.value is None else passed(index.value).producer()
-    if producer is None or producer.op_type not in ("Sub", "Add") or index.offset:
-        return False
-    step = facts.constant(producer.inputs[1])
-    expected = 1 if producer.op_type == "Sub" else -1
-    return (
-        step is not None
-        and bool((step == expected).all())
-        and is_size(facts, producer.inputs[0], outer, axis)
-    )
+    def _filled(self, state: State) -> Iterator[Series]:
+        """Yield the tensors that a state becomes which steps fill, element by element."""
+        writer = root(state.after).producer()
+        if writer is None or writer.domain or writer.inputs[0] is not state.before or state.end is None:
+            return
+        if writer.op_type == "SequenceInsert" and writer.inputs[1] is not None:
+            yield from self._joined(state, state.end, writer)
+        elif writer.op_type in ("ScatterElements", "ScatterND"):
+            _, place, update = writer.inputs
+            assert update is not None
+            index = self._place_of(place)
+            dims, given = self._facts.dims(state.before), self._facts.dims(update)
+            is_nd = writer.op_type == "ScatterND"
+            axis = 0 if is_nd else writer.attributes.get_int("axis", 0)
+            if (
+                index is None
+                or dims is None
+                or given is None
+                or writer.attributes.get_string("reduction", "none") != "none"
+            ):
+                raise NotLiftableError("a step writes to places that are not known")
+            if len(given) < len(dims):
+                given = (1, *given)
+            if given[axis] != 1 or any(
+                a != b for at, (a, b) in enumerate(zip(dims, given, strict=True)) if at != axis
+            ):
+                raise NotLiftableError("a step writes to places that are not known")
+            written = self._series(
+                update, state.start, axis, index, len(self._facts.dims(update) or ()) == len(dims)
+            )
+            if written.window is not None:
+                raise NotLiftableError("the steps do not write every element of a tensor")
+            yield dataclasses.replace(written, outer=state.end, reverse=written.reverse)
+
+    def _place_of(self, place: ir.Value | None) -> _Index | None:
+        """Return the position to which a step writes: the same one for all elements."""
+        while place is not None and (producer := place.producer()) is not None:
+            if producer.op_type not in (*VIEWS, "Expand", "Tile") or producer.domain:
+                break
+            place = producer.inputs[0]
+        return self._counters.index(place)
+
+    def _joined(self, state: State, end: ir.Value, writer: ir.Node) -> Iterator[Series]:
+        """Yield the tensors that a sequence of all elements is joined to."""
+        element, start = writer.inputs[1], state.start.producer()
+        place = self._counters.index(writer.inputs[2]) if len(writer.inputs) > 2 else _Index(1, 0)
+        if (
+            start is None
+            or start.op_type != "SequenceEmpty"
+            or element is None
+            or place not in (_Index(1, 0), _Index(0, 0))
+        ):
+            raise NotLiftableError("a step writes to places of a sequence that are not known")
+        if end.is_graph_output():
+            raise NotLiftableError(f"{end.name!r} is an output, which no cell returns")
+        for node, _ in end.uses():
+            dims = self._facts.dims(element)
+            if node.op_type != "ConcatFromSequence" or dims is None:
+                raise NotLiftableError(f"{end.name!r} is read by {node.op_type}")
+            is_new = node.attributes.get_int("new_axis", 0) == 1
+            axis = node.attributes.get_int("axis", 0) % (len(dims) + is_new)
+            if not is_new and dims[axis] != 1:
+                raise NotLiftableError("the steps do not write every element of a tensor")
+            yield Series(element, node.outputs[0], axis, place.slope == 0, is_kept=not is_new)
 
 
 class _Counters:
     """The values of a body that count its iterations."""
 
-    def __init__(self, facts: Facts, body: ir.Graph, states: Sequence[State]) -> None:
-        self._facts, self._body = facts, body
+    def __init__(
+        self,
+        facts: Facts,
+        body: ir.Graph,
+        states: Sequence[State],
+        aliases: Mapping[ir.Value, ir.Value],
+    ) -> None:
+        self._facts, self._number, self._aliases = facts, body.inputs[0], aliases
         self._own = {*body.inputs, *(out for node in body for out in node.outputs)}
         self.known: dict[ir.Value, _Index] = {}
-        number = body.inputs[0]
-        counters: dict[ir.Value, _Index] = {}
         for state in states:
-            start = facts.constant(state.start)
-            step = self._step(state)
-            if (
-                start is not None
-                and start.size == 1
-                and np.issubdtype(start.dtype, np.integer)
-                and step is not None
-            ):
-                counters[state.before] = _Index(step, int(start.reshape(-1)[0]))
-        self.known = counters
-        self._number = number
+            start, step = facts.constant(state.start), self._step(state)
+            if start is not None and start.size == 1 and step is not None:
+                self.known[state.before] = _Index(step, int(start.reshape(-1)[0]))
 
     def _step(self, state: State) -> int | None:
         """Return by how much a state grows in each iteration."""
-        producer = root(state.after).producer()
+        producer, type_ = root(state.after).producer(), self._facts.type(state.start)
         if producer is None or producer.op_type not in ("Add", "Sub"):
+            return None
+        if not isinstance(type_, ir.TensorType) or not np.issubdtype(type_.dtype.numpy(), np.integer):
             return None
         first, second = producer.inputs
         if producer.op_type == "Add" and second is state.before:
@@ -147,6 +269,7 @@ class _Counters:
         """Return the position that a value is, if it moves evenly."""
         if value is None:
             return None
+        value = self._aliases.get(value, value)
         constant = self._facts.constant(value)
         if constant is not None:
             return _Index(0, int(constant.reshape(-1)[0])) if constant.size == 1 else None

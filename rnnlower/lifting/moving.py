@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.forms import Form, common_tags, joined
-from rnnlower.lifting.frames import is_full
+from rnnlower.lifting.frames import is_first, is_full
 
 if TYPE_CHECKING:
     from rnnlower.lifting.evaluation import Evaluator
@@ -184,14 +184,14 @@ def _reverse_sequence(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     tags = tuple(_TURNED[tag] if axis == time else each for axis, each in enumerate(form.tags))
     if is_full(e.facts, lengths, node.inputs[0], time):
         return [dataclasses.replace(form, tags=tags)]
-    given = e.constant(lengths)
+    given = e.facts.sizes(lengths)
     if e.direction is None or given is None or given.shape != (2,) or dims[batch] != 2:
         raise NotLiftableError("a ReverseSequence reverses a part of the steps")
-    if given[e.direction] > 1:
-        steps = dims[time] if isinstance(dims[time], int) else e.steps
-        if given[e.direction] != steps:
-            raise NotLiftableError("a ReverseSequence reverses a part of the steps")
+    length = given[e.direction]
+    if length in (dims[time], e.steps):
         form = dataclasses.replace(form, tags=tags)
+    elif length not in (0, 1) and not is_first(lengths, e.direction):
+        raise NotLiftableError("a ReverseSequence reverses a part of the steps")
     if form.tags[batch] == "D":
         return [form]
     # Nothing is known of the other direction.

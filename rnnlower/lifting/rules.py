@@ -33,6 +33,19 @@ def _cast(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     return [e.form(node.inputs[0])]
 
 
+def _filled(e: Evaluator, node: ir.Node) -> Sequence[Form]:
+    """Evaluate a tensor of one constant number."""
+    if node.op_type == "ConstantOfShape":
+        given = node.attributes.get("value")
+        number = np.zeros(1) if given is None else given.as_tensor().numpy()
+    else:
+        form = e.form(node.inputs[0])
+        if not form.is_constant or np.unique(form.constant).size != 1:
+            raise NotLiftableError(f"{node.op_type} is not part of a cell")
+        number = form.constant
+    return [e.filled(node.outputs[0], number.reshape(-1)[0])]
+
+
 def _sum(e: Evaluator, node: ir.Node) -> Sequence[Form]:
     total, *rest = (e.form(value) for value in node.inputs)
     for each in rest:
@@ -180,7 +193,10 @@ RULES: Mapping[str, Rule] = {
     "Add": _sum,
     "Cast": _cast,
     "Clip": _clip,
+    "ConstantOfShape": _filled,
     "Div": _div,
+    "Expand": _filled,
+    "Tile": _filled,
     "Gemm": _gemm,
     "Identity": _identity,
     "Log": _log,

@@ -214,9 +214,9 @@ class Straightener:
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
             size = found.cell.hidden_size
-            replace_value(
-                graph, anchor, result.value, emit_result(e, result, made.Y, size, is_reverse=found.reverse)
-            )
+            rows = (self._facts.shape(hidden[0]) or (1,))[-2:][0] or 1
+            whole = emit_result(e, result, made.Y, size, is_reverse=found.reverse, rows=rows)
+            replace_value(graph, anchor, result.value, whole)
             self._add(e, graph)
             remove_orphans([result.value])
         require_states(self._facts, found, self._semantics)
@@ -244,6 +244,7 @@ class Straightener:
     def _joined(self, line: Line, found: Found) -> Iterator[Result]:
         """Yield the values that hold H of all steps."""
         hidden = [step.new[0] for step in line.steps]
+        inner = [passed(h) for h in hidden]
         atoms = Atoms()
         given = atoms.given("H", line.shape, line.tags)
         evaluator = Evaluator(self._facts, atoms, dict.fromkeys(hidden, given))
@@ -255,7 +256,12 @@ class Straightener:
                     seen.add(out)
                     pending.append(out)
                 parts = _parts_of(node) if node.op_type == "Concat" else []
-                if [passed(part) for part in parts] not in (hidden, hidden[::-1]):
+                # What is behind the last step of all rows does not matter: a mask must hide it.
+                padding = max(len(parts) - len(hidden), 0) if found.lengths is not None else 0
+                parts = parts[: len(hidden)] if padding else parts
+                joined = [passed(part) for part in parts]
+                orders = [inner, inner[::-1]] if not padding else [inner[::-1] if found.reverse else inner]
+                if joined not in orders:
                     continue
                 forms = [evaluator.form(part) for part in parts]
                 axis = node.attributes.get_int("axis", 0) % len(forms[0].tags)
@@ -269,8 +275,8 @@ class Straightener:
                 if axis == features or (tags[axis] and not is_first):
                     continue
                 tags[axis] = "T" + tags[axis]
-                reverse = passed(parts[0]) is not hidden[0]
-                yield Result(out, 0, tuple(tags), forms[0].shape, reverse)
+                reverse = joined[0] is not inner[0]
+                yield Result(out, 0, tuple(tags), forms[0].shape, reverse, padding)
 
 
 def _parts_of(node: ir.Node) -> list[ir.Value]:

@@ -13,7 +13,7 @@ from rnnlower.lifting.analysis import Found, is_hidden
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Form
-from rnnlower.lifting.frames import Frame, Series, passed, root
+from rnnlower.lifting.frames import Frame, Series, is_zero, passed, root
 from rnnlower.lifting.masks import Lengths, lengths_of
 from rnnlower.recurrent.node import Semantics
 
@@ -30,6 +30,7 @@ class Result:
         tags: Its axes: ``T`` for time, ``B`` for rows, ``TB`` for both.
         shape: Its shape, with 1 for axes that have a tag.
         reverse: Whether the last time step comes first.
+        padding: How many steps behind the ends of all rows it has.
     """
 
     value: ir.Value
@@ -37,6 +38,7 @@ class Result:
     tags: tuple[str, ...]
     shape: tuple[int, ...]
     reverse: bool
+    padding: int = 0
 
 
 def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Result]:
@@ -91,8 +93,10 @@ def _finished(facts: Facts, cell: int, found: Found, parts: Sequence[tuple[Serie
         raise NotLiftableError("the results of the steps are in different orders")
     for series, form in parts:
         axis = series.axis
-        tags = (*form.tags[:axis], "T", *form.tags[axis:])
-        known[series.outer] = form.moved(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
+        tags = (*form.tags[:axis], "T", *form.tags[axis + series.is_kept :])
+        if not series.is_kept:
+            form = form.moved(lambda array, at=axis: np.expand_dims(array, at), tags)  # type: ignore[misc]
+        known[series.outer] = dataclasses.replace(form, tags=tags)
     evaluator = Evaluator(facts, found.evaluator.atoms, known, direction=found.direction, steps=found.steps)
     pending = [series.outer for series, _ in parts]
     seen: set[ir.Value] = set()
@@ -147,7 +151,8 @@ def require_mask(facts: Facts, result: Result, found: Found) -> None:
             break
         condition = node.inputs[0]
         assert condition is not None
-        lengths = lengths_of(facts, condition, tags, found.steps, found.direction)
+        steps = None if found.steps is None else found.steps + result.padding
+        lengths = lengths_of(facts, condition, tags, steps, found.direction)
         if not is_equal(facts, lengths, found.lengths):
             break
     else:
@@ -173,8 +178,7 @@ def require_states(facts: Facts, found: Found, semantics: Semantics) -> None:
     if isinstance(found.lengths, np.ndarray) and found.lengths.all():
         return
     for state in found.states:
-        start = facts.constant(state.start)
-        if (start is not None and not start.any()) or state.end is None:
+        if is_zero(facts, state.start) or state.end is None:
             continue
         for node, _ in state.end.uses():
             rest = facts.constant(node.inputs[2]) if node.op_type == "Where" else None
