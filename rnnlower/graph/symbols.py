@@ -101,20 +101,23 @@ def _sliced(given: Sequence[Array | None], dims: Dims | None) -> Dims | None:
     """Return the shape of a Slice; onnx leaves symbols at opset 10, whatever is cut off."""
     numbers = [None if each is None else each.reshape(-1).tolist() for each in given]
     starts, ends, axes, steps = numbers + [None] * (4 - len(numbers))
-    if dims is None or starts is None or ends is None or (len(given) > 2 and axes is None):
+    axes = axes if len(given) > 2 else None if starts is None else [*range(len(starts))]
+    if dims is None or axes is None or not all(isinstance(axis, int) for axis in axes):
         return None
     found: list[Any] = list(dims)
-    for number, axis in enumerate(range(len(starts)) if axes is None else axes):
-        start, end, step = starts[number], ends[number], 1 if steps is None else steps[number]
-        size = dims[axis] if isinstance(axis, int) else None
-        if not all(isinstance(each, int) for each in (axis, start, end, step)) or not step:
-            return None
+    for number, axis in enumerate(axes):
+        size, found[axis] = dims[axis], None
+        start, end, step = (
+            each[number] if each else None for each in (starts, ends, steps or [1] * len(axes))
+        )
+        if not isinstance(start, int) or not isinstance(end, int) or not isinstance(step, int) or not step:
+            continue
         is_whole = (start, step) == (0, 1) and end >= np.iinfo(np.int32).max
         is_turned = (start, step) == (-1, -1) and end <= np.iinfo(np.int32).min
         if isinstance(size, int):
             found[axis] = len(range(*slice(start, end, step).indices(size)))
-        elif not is_whole and not is_turned:
-            found[axis] = None
+        elif is_whole or is_turned:
+            found[axis] = size
     return tuple(found)
 
 

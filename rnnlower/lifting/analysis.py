@@ -127,9 +127,15 @@ def _reads(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def row_tags(
-    facts: Facts, value: ir.Value, direction: int | None = None
+    facts: Facts, value: ir.Value, direction: int | None = None, single: int | None = None
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the tags of a state or an element of a series, and its shape with 1 for rows.
+
+    Args:
+        facts: The facts about the model.
+        value: The value.
+        direction: The part of an axis of two directions.
+        single: An axis of one element.
 
     Raises:
         NotLiftableError: More than one axis besides that of the features has several elements.
@@ -139,7 +145,7 @@ def row_tags(
         raise NotLiftableError(f"the number of features of {value.name!r} is not known")
     if direction is not None and dims[:2] == (2, 1) and len(dims) == 3:
         return ("D", "", ""), (1, 1, dims[-1])
-    rows = [axis for axis, dim in enumerate(dims[:-1]) if dim != 1]
+    rows = [axis for axis, dim in enumerate(dims[:-1]) if dim != 1 and axis != single]
     if len(rows) > 1:
         raise NotLiftableError(f"{value.name!r} has more than one axis of rows")
     tags = tuple("B" if axis in rows else "" for axis in range(len(dims)))
@@ -168,7 +174,7 @@ def _find(
         type_ = facts.type(series.inner)
         if type_ is not None and type_.dtype == ir.DataType.BOOL:
             continue
-        tags, shape = row_tags(facts, series.inner, direction)
+        tags, shape = row_tags(facts, series.inner, direction, series.axis if series.is_kept else None)
         known[series.inner] = atoms.given(series, shape, tags)
         if series.is_kept:
             tags = (*tags[: series.axis], *tags[series.axis + 1 :])
@@ -239,7 +245,7 @@ def order_of(parts: Sequence[Part]) -> bool:
 
 
 def _lengths(facts: Facts, found: Found, mask: Series) -> Lengths:
-    tags, _ = row_tags(facts, mask.inner, found.direction)
+    tags, _ = row_tags(facts, mask.inner, found.direction, mask.axis if mask.is_kept else None)
     tags = tags[: mask.axis] + tags[mask.axis + 1 :] if mask.is_kept else tags
     time = "T" if mask.reverse == found.reverse else "R"
     return lengths_of(

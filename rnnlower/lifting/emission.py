@@ -177,13 +177,8 @@ def _activations(cells: Sequence[Cell]) -> list[ir.Attr]:
     return made
 
 
-def emit_result(
-    e: Emitter, result: Result, Y: ir.Value, size: int, *, is_reverse: bool, rows: int = 1
-) -> ir.Value:
-    """Emit Y in the shape of a value that it replaces; `rows` is the batch where steps are added."""
-    if result.padding:
-        zeros = np.zeros((result.padding, rows, size), e.dtype.numpy())
-        Y = e.concat([Y, e.constant(zeros)], 0)
+def emit_result(e: Emitter, result: Result, Y: ir.Value, size: int, *, is_reverse: bool) -> ir.Value:
+    """Emit Y in the shape of a value that it replaces."""
     if result.reverse != is_reverse:
         Y = e.flip(Y, 0)
     return _laid_out(e, Y, ("T", "B"), result.tags, result.shape, size)

@@ -79,12 +79,20 @@ class Straightener:
         pool = InitializerPool(self._model, self._names)
         e = Emitter(located.opset, Scope(self._names, f"{located.name}/"), dtype.dtype, pool)
         own = {value for step in steps for value in (*step.new, *step.bare)}
-        parts = []
+        masks = [step.mask for step in steps]
+        is_masked = any(mask is not None for mask in masks) and all(
+            mask is None or facts.constant(mask) is not None for mask in masks
+        )
+        parts, lengths = [], {len(steps)} if not is_masked else set()
         for place, W in line.cell.W.items():
-            series, tags = self._series(e, graph, [step.leaves[place] for step in steps])
+            leaves = [step.leaves[place] for step in steps]
+            series, tags = self._series(e, graph, leaves, is_longer=is_masked)
             if sources(series.outer) & own:
                 raise NotLiftableError("what its steps read depends on their results")
             parts.append(part_of(facts, series, tags, W, None))
+            lengths.add((facts.shape(series.outer) or ())[series.axis] or 0)
+        if len(lengths) > 1:
+            raise NotLiftableError("its inputs have different numbers of steps")
         zero = e.constant(np.zeros((1, line.cell.hidden_size), e.dtype.numpy()))
         states = [
             State(value, value, zero if start is None else start, value)
@@ -93,9 +101,8 @@ class Straightener:
         evaluator = Evaluator(facts, Atoms(), {})
         reverse = order_of(parts)
         found = Found(
-            line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, len(steps)
+            line.cell, parts, states, line.tags, line.shape, last[0], evaluator, reverse, lengths.pop()
         )
-        masks = [step.mask for step in steps]
         if any(mask is not None for mask in masks):
             found = dataclasses.replace(found, lengths=self._lengths(e, graph, masks, found))
         name = _common_name([step.new[0] for step in steps]) or located.name
@@ -131,9 +138,12 @@ class Straightener:
         )
 
     def _series(
-        self, e: Emitter, graph: ir.Graph, leaves: Sequence[ir.Value]
+        self, e: Emitter, graph: ir.Graph, leaves: Sequence[ir.Value], *, is_longer: bool = False
     ) -> tuple[Series, tuple[str, ...]]:
-        """Return the series whose elements are these values; it is put together if there is none."""
+        """Return the series whose elements are these values; it is put together if there is none.
+
+        With `is_longer` it has all steps of the tensor from which they come, the steps that no row has, too.
+        """
         tags, _ = row_tags(self._facts, leaves[0])
         origins = [self._origin(leaf) for leaf in leaves]
         (first, *_), places = origins, [None if each is None else each.start for each in origins]
@@ -148,7 +158,10 @@ class Straightener:
                 continue
             whole, axis, dims = first.whole, first.axis, self._facts.dims(first.whole)
             assert dims is not None
-            if (start, first.size * count) != (0, dims[axis]):
+            size = dims[axis]
+            if is_longer and start == 0 and isinstance(size, int):
+                count = size // first.size
+            elif (start, first.size * count) != (0, size):
                 whole = e.slice(whole, [start], [start + first.size * count], [axis])
             if first.size > 1:
                 if axis or len(dims) != 2 or not isinstance(dims[1], int):
@@ -214,8 +227,7 @@ class Straightener:
             if found.lengths is not None:
                 require_mask(self._facts, result, found)
             size = found.cell.hidden_size
-            rows = (self._facts.shape(hidden[0]) or (1,))[-2:][0] or 1
-            whole = emit_result(e, result, made.Y, size, is_reverse=found.reverse, rows=rows)
+            whole = emit_result(e, result, made.Y, size, is_reverse=found.reverse)
             replace_value(graph, anchor, result.value, whole)
             self._add(e, graph)
             remove_orphans([result.value])
@@ -257,8 +269,8 @@ class Straightener:
                     pending.append(out)
                 parts = _parts_of(node) if node.op_type == "Concat" else []
                 # What is behind the last step of all rows does not matter: a mask must hide it.
-                padding = max(len(parts) - len(hidden), 0) if found.lengths is not None else 0
-                parts = parts[: len(hidden)] if padding else parts
+                padding = (found.steps or 0) - len(hidden)
+                parts = parts[: len(hidden)] if len(parts) == found.steps else []
                 joined = [passed(part) for part in parts]
                 orders = [inner, inner[::-1]] if not padding else [inner[::-1] if found.reverse else inner]
                 if joined not in orders:
@@ -276,7 +288,7 @@ class Straightener:
                     continue
                 tags[axis] = "T" + tags[axis]
                 reverse = joined[0] is not inner[0]
-                yield Result(out, 0, tuple(tags), forms[0].shape, reverse, padding)
+                yield Result(out, 0, tuple(tags), forms[0].shape, reverse)
 
 
 def _parts_of(node: ir.Node) -> list[ir.Value]:

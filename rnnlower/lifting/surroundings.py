@@ -30,7 +30,6 @@ class Result:
         tags: Its axes: ``T`` for time, ``B`` for rows, ``TB`` for both.
         shape: Its shape, with 1 for axes that have a tag.
         reverse: Whether the last time step comes first.
-        padding: How many steps behind the ends of all rows it has.
     """
 
     value: ir.Value
@@ -38,7 +37,6 @@ class Result:
     tags: tuple[str, ...]
     shape: tuple[int, ...]
     reverse: bool
-    padding: int = 0
 
 
 def find_results(facts: Facts, frame: Frame, found: Sequence[Found]) -> list[Result]:
@@ -151,8 +149,7 @@ def require_mask(facts: Facts, result: Result, found: Found) -> None:
             break
         condition = node.inputs[0]
         assert condition is not None
-        steps = None if found.steps is None else found.steps + result.padding
-        lengths = lengths_of(facts, condition, tags, steps, found.direction)
+        lengths = lengths_of(facts, condition, tags, found.steps, found.direction)
         if not is_equal(facts, lengths, found.lengths):
             break
     else:

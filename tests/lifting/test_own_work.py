@@ -13,7 +13,7 @@ from support.lifting import judge_lift, random_liftable
 
 import rnnlower
 
-LEAST = {"scan": 0.97, "loop": 0.97, "unroll": 0.92}
+LEAST = {"scan": 0.97, "loop": 0.97, "unroll": 0.9}
 """The share that must come back of a few; `tests/lift_sweep.py` counts thousands."""
 
 

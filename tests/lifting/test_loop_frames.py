@@ -1,0 +1,437 @@
+"""Loops in the forms in which TensorFlow's exporter writes them, and others with faults."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from support.judge import recurrent_left, run
+
+import rnnlower
+
+T, B, FEATURES, H = 5, 2, 3, 4
+STEP = """
+    xw = MatMul (x, W)
+    hr = MatMul (h, R)
+    sum = Add (xw, hr)
+    biased = Add (sum, bias)
+    new = Tanh (biased)
+"""
+GRU = """
+    xz = MatMul (x, Wz)  hz = MatMul (h, Rz)  az = Add (xz, hz)  bz = Mul (az, fifth)  cz = Add (bz, half)
+    dz = Min (cz, unit)  z = Max (dz, none)
+    xr = MatMul (x, Wr)  hr = MatMul (h, Rr)  ar = Add (xr, hr)  br = Mul (ar, fifth)  cr = Add (br, half)
+    dr = Min (cr, unit)  r = Max (dr, none)
+    xn = MatMul (x, Wn)  rh = Mul (r, h)  hn = MatMul (rh, Rn)  cand = Add (xn, hn)
+    rest = Sub (unit, z)  fresh = Mul (rest, cand)  kept = Mul (z, h)  new = Add (kept, fresh)
+"""
+LOOP = """
+    main (float[N, 5, 3] X, float[2, 4] h0) => (OUTPUTS)
+    <int64 most = {9223372036854775807}, bool on = {1}, int32 zero = {0}, int32 one = {1}, int32 end = {5},
+     int64 by = {1}, int64 last_one = {4}, int64 steps = {5}, int64[1] front = {0},
+     int64[1] after = {1}, float fifth = {0.2}, float half = {0.5}, float unit = {1}, float none = {0},
+     int64 two = {2}, int64[1] back = {-1}, int64[1] low = {-9223372036854775807}> {
+        x_time = Transpose <perm = [1, 0, 2]> (X)
+        BEFORE
+        LOOP
+        AFTER
+    }
+"""
+BODY = """
+        time_end, last, Y = Loop (most, on, zero, h0) <body = step (
+            int64 n, bool go, int32 time, float[2, 4] h
+        ) => (bool goes, int32 next, float[2, 4] after_h, float[2, 4] y) {
+            next = Add (time, one)
+            x = Gather (x_time, time)
+            goes = Less (next, end)
+            STEP
+            after_h = Identity (new)
+            y = Identity (new)
+        }>
+"""
+SIZES = (
+    {"W": (FEATURES, H), "R": (H, H), "bias": (H,)}
+    | {f"W{g}": (FEATURES, H) for g in "zrn"}
+    | {f"R{g}": (H, H) for g in "zrn"}
+)
+BOTH = "float[T, 2, 4] Y, float[2, 4] last"
+
+
+def model_of(
+    loop: str = BODY, *, step: str = STEP, before: str = "", after: str = "", outputs: str = BOTH
+) -> onnx.ModelProto:
+    text = LOOP.replace("LOOP", loop).replace("STEP", step).replace("BEFORE", before)
+    text = text.replace("AFTER", after).replace("OUTPUTS", outputs)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    read = {name for node in itertools.chain(model.graph.node, *_bodies(model)) for name in node.input}
+    rng = np.random.default_rng(0)
+    for name, shape in SIZES.items():
+        value = (rng.normal(size=shape) * 0.5).astype(np.float32)
+        if name in read:
+            model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
+
+
+def _bodies(model: onnx.ModelProto) -> list[list[onnx.NodeProto]]:
+    return [list(a.g.node) for node in model.graph.node for a in node.attribute if a.HasField("g")]
+
+
+def inputs_of(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shapes = {
+        value.name: [dim.dim_value or B for dim in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def lifted(model: onnx.ModelProto) -> list[str]:
+    """Return the recurrent operators of the lifted model, which computes the same."""
+    onnx.checker.check_model(model)
+    result, report = rnnlower.lift.with_report(model)
+    onnx.checker.check_model(result, full_check=True)
+    for seed in range(2):
+        inputs = inputs_of(model, seed)
+        expected, actual = run(model, inputs), run(result, inputs)
+        for name, array in expected.items():
+            np.testing.assert_allclose(
+                actual[name], array, rtol=1e-4, atol=1e-5, err_msg=f"{name} {report.nodes}"
+            )
+    return recurrent_left(result)
+
+
+def replaced(text: str, *pairs: tuple[str, str]) -> str:
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def sequences(axis: int = 0) -> Mapping[str, str]:
+    return {
+        "before": "pieces = SplitToSequence <axis = 0, keepdims = 0> (x_time) "
+        "empty = SequenceEmpty <dtype = 1> ()",
+        "loop": replaced(
+            BODY,
+            ("time_end, last, Y", "time_end, last, filled"),
+            ("(most, on, zero, h0)", "(most, on, zero, h0, empty)"),
+            ("float[2, 4] h\n", "float[2, 4] h, seq(float[2, 4]) made\n"),
+            ("float[2, 4] y)", "seq(float[2, 4]) y)"),
+            ("Gather (x_time, time)", "SequenceAt (pieces, time)"),
+            ("y = Identity (new)", "y = SequenceInsert (made, new)"),
+        ),
+        "after": f"Y = ConcatFromSequence <axis = {axis}, new_axis = 1> (filled)",
+    }
+
+
+def scattered(index: str = "time") -> Mapping[str, str]:
+    return {
+        "before": "space = ConstantOfShape (buffer_shape)",
+        "loop": replaced(
+            BODY,
+            ("(most, on, zero, h0)", "(most, on, zero, h0, space)"),
+            ("float[2, 4] h\n", "float[2, 4] h, float[5, 2, 4] made\n"),
+            ("float[2, 4] y)", "float[5, 2, 4] y)"),
+            (
+                "y = Identity (new)",
+                f"place = Cast <to = 7> ({index}) placed = Reshape (place, front_one) "
+                "row = Unsqueeze (new, front) spot = Unsqueeze (placed, front) "
+                "y = ScatterND (made, spot, row)",
+            ),
+        ),
+    }
+
+
+FRAMES: dict[str, tuple[Mapping[str, str], list[str]]] = {
+    "a counter": ({}, ["RNN"]),
+    "hard gates and a linear candidate": ({"step": GRU}, ["GRU"]),
+    "the iteration number": (
+        {"loop": replaced(BODY, ("Gather (x_time, time)", "Gather (x_time, n)"))},
+        ["RNN"],
+    ),
+    "an index of one element": (
+        {
+            "loop": replaced(
+                BODY,
+                (
+                    "x = Gather (x_time, time)",
+                    "u = Unsqueeze (time, front) g = Gather (x_time, u) x = Squeeze (g, front)",
+                ),
+            )
+        },
+        ["RNN"],
+    ),
+    "time in the second axis": (
+        {"loop": replaced(BODY, ("Gather (x_time, time)", "Gather <axis = 1> (X, time)"))},
+        ["RNN"],
+    ),
+    "from the end": (
+        {
+            "loop": replaced(
+                BODY, ("x = Gather (x_time, time)", "p = Sub (last_one, n) x = Gather (x_time, p)")
+            )
+        },
+        ["RNN"],
+    ),
+    "from the end, by negative positions": (
+        {
+            "loop": replaced(
+                BODY, ("x = Gather (x_time, time)", "p = Sub (minus, n) x = Gather (x_time, p)")
+            ),
+            "before": "minus = Neg (by)",
+        },
+        ["RNN"],
+    ),
+    "a counter that falls": (
+        {
+            "loop": replaced(
+                BODY,
+                ("(most, on, zero, h0)", "(steps, on, four, h0)"),
+                ("Add (time, one)", "Sub (time, one)"),
+                ("goes = Less (next, end)", "goes = Identity (go)"),
+            ),
+            "before": "four = Sub (end, one)",
+        },
+        ["RNN"],
+    ),
+    "two counters and two conditions": (
+        {
+            "loop": replaced(
+                BODY,
+                (
+                    "goes = Less (next, end)",
+                    (
+                        "long = Cast <to = 1> (next) limit = Cast <to = 1> (end) "
+                        "a = Less (long, limit) b = Less (next, end) goes = And (a, b)"
+                    ),
+                ),
+            )
+        },
+        ["RNN"],
+    ),
+    "a part of the steps": ({"loop": replaced(BODY, ("(most, on", "(two, on"))}, ["RNN"]),
+    "steps from the second on": (
+        {
+            "loop": replaced(
+                BODY, ("Gather (x_time, time)", "Gather (x_time, next)"), ("(most, on", "(two, on")
+            )
+        },
+        ["RNN"],
+    ),
+    "a Slice of one step": (
+        {
+            "loop": replaced(
+                BODY,
+                (
+                    "x = Gather (x_time, time)",
+                    (
+                        "from = Unsqueeze (time, front) till = Unsqueeze (next, front) "
+                        "axes = Cast <to = 6> (front) "
+                        "g = Slice (x_time, from, till, axes) x = Squeeze (g, front)"
+                    ),
+                ),
+            )
+        },
+        ["RNN"],
+    ),
+    "X and the weights as states": (
+        {
+            "loop": replaced(
+                BODY,
+                ("time_end, last, Y", "time_end, last, x_end, w_end, Y"),
+                ("(most, on, zero, h0)", "(most, on, zero, h0, x_time, W)"),
+                ("float[2, 4] h\n", "float[2, 4] h, float[5, N, 3] xs, float[3, 4] V\n"),
+                ("float[2, 4] after_h,", "float[2, 4] after_h, float[5, N, 3] xs, float[3, 4] V,"),
+                ("Gather (x_time, time)", "Gather (xs, time)"),
+            ),
+            "step": replaced(STEP, ("(x, W)", "(x, V)")),
+        },
+        ["RNN"],
+    ),
+    "ones of the input's shape": (
+        {
+            "step": replaced(
+                STEP,
+                (
+                    "xw = MatMul (x, W)",
+                    "s = Shape (x) o = Expand (unit, s) m = Mul (x, o) xw = MatMul (m, W)",
+                ),
+            )
+        },
+        ["RNN"],
+    ),
+    "zeros by Tile and ReduceSum": (
+        {
+            "before": (
+                "s = Shape (X) like = ConstantOfShape (s) "
+                "total = ReduceSum <keepdims = 0> (like, rest_axes) "
+                "row = Unsqueeze (total, after) begin = Tile (row, one_four)"
+            ),
+            "loop": replaced(BODY, ("(most, on, zero, h0)", "(most, on, zero, begin)")),
+        },
+        ["RNN"],
+    ),
+    "sequences": (sequences(), ["RNN"]),
+    "sequences, joined in the second axis": (
+        {**sequences(1), "outputs": "float[2, T, 4] Y, float[2, 4] last"},
+        ["RNN"],
+    ),
+    "a buffer": (scattered(), ["RNN"]),
+    "the last state alone": ({"outputs": "float[2, 4] last"}, ["RNN"]),
+    "all states alone": ({"outputs": "float[T, 2, 4] Y"}, ["RNN"]),
+    "reversed before and after": (
+        {
+            "before": "turned = Slice (x_time, back, low, front, back)",
+            "loop": replaced(
+                BODY, ("Gather (x_time, time)", "Gather (turned, time)"), ("last, Y =", "last, steps_back =")
+            ),
+            "after": "Y = Slice (steps_back, back, low, front, back)",
+        },
+        ["RNN"],
+    ),
+    "ReverseSequence before and after": (
+        {
+            "before": "turned = ReverseSequence <time_axis = 0, batch_axis = 1> (x_time, lengths)",
+            "loop": replaced(
+                BODY, ("Gather (x_time, time)", "Gather (turned, time)"), ("last, Y =", "last, steps_back =")
+            ),
+            "after": "Y = ReverseSequence <time_axis = 0, batch_axis = 1> (steps_back, lengths)",
+        },
+        ["RNN"],
+    ),
+}
+EXTRA = {
+    "rest_axes": np.array([1, 2]),
+    "one_four": np.array([1, H]),
+    "lengths": np.full(B, T),
+    "buffer_shape": np.array([T, B, H]),
+    "front_one": np.array([1]),
+}
+
+
+def with_extras(model: onnx.ModelProto) -> onnx.ModelProto:
+    read = {name for node in itertools.chain(model.graph.node, *_bodies(model)) for name in node.input}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in EXTRA.items() if n in read)
+    return model
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_loop_is_lifted(name: str) -> None:
+    parts, becomes = FRAMES[name]
+    assert lifted(with_extras(model_of(**parts))) == becomes  # type: ignore[arg-type]
+
+
+def changed(*pairs: tuple[str, str], step: str = STEP, **parts: str) -> Mapping[str, str]:
+    return {"loop": replaced(BODY, *pairs), "step": step, **parts}
+
+
+def turned(before: str, after: str) -> Mapping[str, str]:
+    """Return a Loop over a tensor, whose outputs go through an operator."""
+    pairs = ("Gather (x_time, time)", "Gather (taken, time)"), ("last, Y =", "last, ends =")
+    return changed(*pairs, before=f"taken = {before}", after=f"Y = {after}")
+
+
+GATHER, FULL = "x = Gather (x_time, time)", "(most, on, zero, h0)"
+PARTLY = "ReverseSequence <time_axis = 0, batch_axis = 1>"
+FAULTS: dict[str, Mapping[str, str]] = {
+    "a step to the side": changed((GATHER, "p = Mod (next, end) x = Gather (x_time, p)")),
+    "every other step": changed(
+        (GATHER, "p = Add (time, time) x = Gather (x_time, p)"), (FULL, "(two, on, zero, h0)")
+    ),
+    "one step for all": changed((GATHER, "x = Gather (x_time, one)")),
+    "the step that is not there": changed((GATHER, "p = Sub (time, one) x = Gather (x_time, p)")),
+    "a counter that starts later": changed((FULL, "(most, on, one, h0)")),
+    "a counter of two": changed(("Add (time, one)", "Add (time, pair)"), before="pair = Add (one, one)"),
+    "a condition one step late": changed(
+        ("Less (next, end)", "Less (time, four)"), before="four = Sub (end, one)"
+    ),
+    "a condition one step early": changed(
+        ("goes = Less (next, end)", "more = Add (next, one) goes = Less (more, end)")
+    ),
+    "a condition on the state": changed(
+        ("goes = Less (next, end)", ""),
+        (
+            "after_h = Identity (new)",
+            "m = ReduceMax <keepdims = 0> (new) goes = Less (m, none) after_h = Identity (new)",
+        ),
+        (FULL, "(two, on, zero, h0)"),
+    ),
+    "two inputs in different orders": changed(
+        (GATHER, "p = Sub (last_one, n) q = Gather (x_time, p) v = Gather (x_time, time) x = Add (q, v)")
+    ),
+    "one end turned": turned("Slice (x_time, back, low, front, back)", "Identity (ends)"),
+    "the other end turned": turned("Identity (x_time)", "Slice (ends, back, low, front, back)"),
+    "all steps but the last turned": turned(f"{PARTLY} (x_time, short)", f"{PARTLY} (ends, short)"),
+    "rows turned by different lengths": turned(f"{PARTLY} (x_time, uneven)", f"{PARTLY} (ends, uneven)"),
+    "turned without the last step": changed(
+        ("Gather (x_time, time)", "Gather (taken, time)"),
+        (FULL, "(two, on, zero, h0)"),
+        before="taken = Slice (x_time, nearly, low, front, back)",
+    ),
+    "a buffer that is written in part": {
+        **scattered(),
+        "loop": scattered()["loop"].replace("(most, on,", "(two, on,"),
+    },
+    "a buffer that is written from the end": scattered("p").copy()
+    | {"loop": scattered("p")["loop"].replace("place = Cast", "p = Sub (last_one, n) place = Cast")},
+    "a buffer of ones": {**scattered(), "before": "room = ConstantOfShape (buffer_shape) space = Exp (room)"},
+    "a sequence in the other order": {
+        **sequences(),
+        "loop": sequences()["loop"].replace(
+            "SequenceInsert (made, new)", "SequenceInsert (made, new, first_place)"
+        ),
+    },
+    "the old state is written": changed(("y = Identity (new)", "y = Identity (h)")),
+    "a state that decays": changed(("after_h = Identity (new)", "after_h = Mul (new, half)")),
+    "a state with its rows turned": changed(
+        ("after_h = Identity (new)", "after_h = Slice (new, back, low, front, back)")
+    ),
+    "a state with its units turned": changed(
+        ("after_h = Identity (new)", "after_h = Slice (new, back, low, after, back)")
+    ),
+    "the candidate's gate turned": {"step": GRU.replace("Mul (rest, cand)", "Mul (z, cand)")},
+    "another factor of the gate": {"step": GRU.replace("Mul (ar, fifth)", "Mul (ar, half)")},
+    "another bound of the gate": {"step": GRU.replace("Max (dr, none)", "Max (dr, fifth)")},
+    "two clips in the other order": {
+        "step": GRU.replace(
+            "dz = Min (cz, unit)  z = Max (dz, none)", "dz = Max (cz, none)  z = Min (dz, unit)"
+        )
+    },
+    "rounding": {
+        "step": STEP.replace("new = Tanh (biased)", "q = Tanh (biased) w = Round (q) new = Mul (w, half)")
+    },
+    "a mean over rows": {
+        "step": STEP.replace(
+            "new = Tanh (biased)", "m = ReduceMean <axes = [0]> (biased) new = Add (m, biased)"
+        )
+    },
+    "weights that change": changed(
+        ("time_end, last, Y", "time_end, last, w_end, Y"),
+        (FULL, "(most, on, zero, h0, R)"),
+        ("float[2, 4] h\n", "float[2, 4] h, float[4, 4] V\n"),
+        ("float[2, 4] after_h,", "float[2, 4] after_h, float[4, 4] V2,"),
+        ("after_h = Identity (new)", "after_h = Identity (new) V2 = Mul (V, half)"),
+        step=STEP.replace("(h, R)", "(h, V)"),
+    ),
+}
+EXTRA |= {
+    "short": np.full(B, T - 1),
+    "uneven": np.array([T, 2]),
+    "nearly": np.array([-2]),
+    "first_place": np.array(0),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_not_lifted_wrong(name: str) -> None:
+    model = with_extras(model_of(**FAULTS[name]))
+    try:
+        onnx.checker.check_model(model, full_check=True)
+        run(model, inputs_of(model, 0))
+    except Exception as error:
+        pytest.fail(f"onnxruntime does not run the source: {error}")
+    lifted(model)
