@@ -493,6 +493,7 @@ def _match_lstm(step: _Step) -> Cell:
     t_part: list[Polynomial] = []
     scales: list[float] = []
     coupled: set[int] = set()
+    opposite: set[int] = set()
     for j, polynomial in enumerate(step.polynomials[1]):
         own = c.start + j
         kept = {key: value for key, value in polynomial.items() if own in key}
@@ -505,6 +506,12 @@ def _match_lstm(step: _Step) -> Cell:
         if len(kept) == 1 and keys:
             f_ids.append(_without(keys[0], own)[0])
             scales.append(kept[keys[0]])
+            free = {key: value for key, value in rest.items() if f_ids[-1] not in key}
+            gated = {_without(key, f_ids[-1]): -v for key, v in rest.items() if f_ids[-1] in key}
+            if free and scales[-1] == 1 and is_same(free, gated):
+                # i = 1 - f
+                source, part = f_ids[-1], free
+                opposite.add(j)
         elif len(kept) == 2 and len(keys) == 1 and kept.get((own,)) == 1.0:
             # f = 1 - i
             source = _without(keys[0], own)[0]
@@ -524,13 +531,18 @@ def _match_lstm(step: _Step) -> Cell:
             raise _differs(name, "the state is not o act(c)")
         o_ids.append(output[0])
         t_part.append(output[1])
-    if len(f_ids) not in (0, step.size) or len(coupled) not in (0, step.size):
+    if any(len(units) not in (0, step.size) for units in (f_ids, coupled, opposite)):
         raise _differs(name, "units differ in their forget gate")
     scale = _same(scales, "a factor of the forget gate")
     i, o = step.gate(i_ids, scale), step.gate(o_ids, scale)
     f = step.gate(f_ids, scale) if f_ids else None
     g = _input_activation(step, [{key: v / scale for key, v in p.items()} for p in g_part])
     activation = _output_activation(step, [{key: v / scale for key, v in p.items()} for p in t_part], i.clip)
+    if coupled and i.activation.name == "Sigmoid":
+        # More runtimes compute this than input_forget.
+        f, coupled = _opposite(i), set()
+    if opposite:
+        i = _opposite(i)
     gates = [gate for gate in (i, o, f, g) if gate is not None]
     if any(gate.activation != i.activation for gate in (o, f) if gate is not None):
         raise _differs(name, "the gates have different activations")
@@ -538,6 +550,17 @@ def _match_lstm(step: _Step) -> Cell:
     if f is None and not coupled and (clip is not None or i.activation.name != "Sigmoid"):
         raise _differs(name, "it has no forget gate")
     return _lstm(step, (i, o, f, g), (i.activation, g.activation, activation), clip, coupled=bool(coupled))
+
+
+def _opposite(gate: _Gate) -> _Gate:
+    """Return 1 minus a gate.
+
+    Raises:
+        NotLiftableError: That is another activation.
+    """
+    if gate.activation.name != "Sigmoid":
+        raise _differs("LSTM", f"1 minus {gate.activation.name} is no activation")
+    return dataclasses.replace(gate, argument=gate.argument.scaled(np.array(-1.0), gate.argument.tags))
 
 
 def _input_activation(step: _Step, polynomials: Sequence[Polynomial]) -> _Gate:

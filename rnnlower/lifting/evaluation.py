@@ -41,7 +41,7 @@ class Evaluator:
     ) -> None:
         self.facts, self.atoms, self.direction, self.steps = facts, atoms, direction, steps
         self.known = dict(known)
-        self._rows = {
+        self.rows = {
             dims[axis]
             for value, form in known.items()
             for axis, tag in enumerate(form.tags)
@@ -73,7 +73,7 @@ class Evaluator:
         """Return the form of a constant; what is the same for all rows has one, with their tag."""
         tags = [""] * array.ndim
         for axis, size in enumerate(array.shape[:-1]):
-            row = array.take([0], axis) if size > 1 and size in self._rows else array
+            row = array.take([0], axis) if size > 1 and size in self.rows else array
             if row is not array and (array == row).all():
                 array, tags[axis] = row, "B"
         return dataclasses.replace(constant_form(array), tags=tuple(tags))
@@ -85,10 +85,10 @@ class Evaluator:
             NotLiftableError: It has other rows than those of a step.
         """
         dims = self.dims(value)
-        if dims is None or any(not isinstance(dim, int) and dim not in self._rows for dim in dims):
+        if dims is None or any(not isinstance(dim, int) and dim not in self.rows for dim in dims):
             raise NotLiftableError("a step reads a tensor whose shape is not known")
         tags = tuple(
-            "B" if dim in self._rows and dim != 1 and axis < len(dims) - 1 else ""
+            "B" if dim in self.rows and dim != 1 and axis < len(dims) - 1 else ""
             for axis, dim in enumerate(dims)
         )
         shape = tuple(1 if tag else int(dim) for dim, tag in zip(dims, tags, strict=True))  # type: ignore[arg-type]

@@ -167,6 +167,9 @@ def common_tags(*forms: Form) -> tuple[str, ...]:
 
 def joined(forms: Sequence[Form], axis: int, tags: Sequence[str]) -> Form:
     """Return the concatenation of forms."""
+    sizes = {tuple(size for at, size in enumerate(form.shape) if at != axis) for form in forms}
+    if len(sizes) != 1:
+        raise NotLiftableError("the shapes of a step do not fit together")
     count = max(len(form.ids) for form in forms)
     constant = np.concatenate([form.constant for form in forms], axis)
     ids, coefs = [], []

@@ -18,7 +18,9 @@ from rnnlower.lifting.cells import Cell, match_cell
 from rnnlower.lifting.errors import NotLiftableError
 from rnnlower.lifting.evaluation import Evaluator
 from rnnlower.lifting.forms import Atoms, Form, is_like
+from rnnlower.lifting.frames import is_zero
 from rnnlower.recurrent.node import Semantics
+from rnnlower.recurrent.operators import FLOAT_TYPES
 
 _PRODUCTS = ("Gemm", "MatMul")
 _PASSED = ("Add", "Identity", "Mul", "Sub")
@@ -62,16 +64,34 @@ class Line:
 
 
 class _Leaves(Evaluator):
-    """An evaluator of one step: what does not depend on the old state is given."""
+    """An evaluator of one step: what does not depend on the old state is given.
 
-    def __init__(self, facts: Facts, atoms: Atoms, region: set[ir.Value], known: Mapping[ir.Value, Form]):
+    Args:
+        facts: The facts about the model.
+        atoms: The atoms.
+        state: A state of the line.
+        region: What depends on the old state.
+        known: The forms of some values.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        atoms: Atoms,
+        state: ir.Value,
+        region: set[ir.Value],
+        known: Mapping[ir.Value, Form],
+    ) -> None:
         super().__init__(facts, atoms, known)
         self._region = region
+        self.rows |= {dim for dim in (facts.dims(state) or ())[:-1] if dim != 1}
         self.leaves: dict[ir.Value, Form] = {}
 
     def constant(self, value: ir.Value | None) -> np.ndarray | None:
-        """Return the content of a value that never changes, unless it is that of the first step."""
-        return None if value in self._region else super().constant(value)
+        """Return the content of a value that never changes, unless it follows from the first state."""
+        type_ = self.facts.type(value)
+        is_number = isinstance(type_, ir.TensorType) and type_.dtype in FLOAT_TYPES
+        return None if value in self._region and is_number else super().constant(value)
 
     def _evaluate(self, value: ir.Value) -> None:
         if value in self._region or self._is_passed(value):
@@ -101,11 +121,12 @@ class _First(_Leaves):
         self,
         facts: Facts,
         atoms: Atoms,
+        state: ir.Value,
         region: set[ir.Value],
         known: Mapping[ir.Value, Form],
         like: Sequence[ir.Value],
     ) -> None:
-        super().__init__(facts, atoms, region, known)
+        super().__init__(facts, atoms, state, region, known)
         makers = [made for leaf in like if (made := leaf.producer()) is not None]
         self._sources = {(node.op_type, node.inputs[0]) for node in makers}
 
@@ -131,11 +152,24 @@ def find_chains(facts: Facts, graph: ir.Graph) -> Iterator[list[ir.Value]]:
     seen: set[tuple[ir.Value, ...]] = set()
     for group in groups.values():
         values = sorted(group, key=lambda value: order.get(value.producer(), -1))  # type: ignore[arg-type]
+        values = _parts(order, values) if len(values) > 1 else values
         if len(values) < 2 or tuple(values) in seen:
             continue
         seen.add(tuple(values))
         if all(b in _region(order, a, b) for a, b in itertools.pairwise(values)):
             yield values
+
+
+def _parts(order: Mapping[ir.Node, int], values: list[ir.Value]) -> list[ir.Value]:
+    """Return what of joined values depends on the value before: the states, which inputs are joined to."""
+    nodes = [node for value in values if (node := value.producer()) is not None]
+    if len(nodes) < len(values) or any(node.op_type != "Concat" for node in nodes):
+        return values
+    depending = _region(order, values[0], values[1])
+    places = [place for place, given in enumerate(nodes[1].inputs) if given in depending]
+    if len(places) != 1 or len({len(node.inputs) for node in nodes}) != 1:
+        return values
+    return [given for node in nodes if (given := node.inputs[places[0]]) is not None]
 
 
 def _region(
@@ -168,6 +202,8 @@ class _Matching:
     def __init__(
         self, facts: Facts, graph: ir.Graph, chain: Sequence[ir.Value], semantics: Semantics
     ) -> None:
+        # Zeros may be several constants, and those of H and C one: `_first` reads them as what they are.
+        chain = chain[1:] if len(chain) > 2 and is_zero(facts, chain[0]) else chain
         self._facts, self._chain, self._semantics = facts, list(chain), semantics
         self._order = {node: number for number, node in enumerate(graph)}
         self._nodes = list(graph)
@@ -207,6 +243,9 @@ class _Matching:
         for k in range(first + len(steps), len(chain)):
             c = None if place is None else steps[-1].new[1] if steps else cells[k]
             found = self._next(k, matched, place, None if k == len(chain) - 1 else chain[k + 1], c)
+            if found is None and k == len(chain) - 1 and steps:
+                # A product reads the last state, too.
+                break
             if found is None:
                 raise NotLiftableError("its last step is not that of a cell")
             matched, step = found
@@ -260,7 +299,7 @@ class _Matching:
 
     def _evaluator(self, k: int, region: set[ir.Value]) -> _Leaves:
         atoms, state = Atoms(), self._chain[k]
-        return _Leaves(self._facts, atoms, region, {state: atoms.given(state, self.shape, self.tags)})
+        return _Leaves(self._facts, atoms, state, region, {state: atoms.given(state, self.shape, self.tags)})
 
     def _leaves(self, k: int) -> list[ir.Value]:
         evaluator = self._evaluator(k, self._regions[k])
@@ -442,9 +481,9 @@ class _Matching:
         for value in [*foreseen, *known]:
             region |= _region(self._order, value, self._chain[k])
         evaluator = (
-            _Leaves(self._facts, atoms, region, known)
+            _Leaves(self._facts, atoms, new[0], region, known)
             if len(foreseen) == len(before)
-            else _First(self._facts, atoms, region, known, inputs)
+            else _First(self._facts, atoms, new[0], region, known, inputs)
         )
         bare = [self._bare(new[0], h, region)[0]]
         bare += [self._bare_cell(value, region) for value in new[1:]]
@@ -470,7 +509,7 @@ class _Matching:
         for value, start, form in zip(states, old, forms, strict=True):
             zero = form.scaled(np.array(0.0), form.tags).merged()
             given[value] = zero if start is None else evaluator.known[start]
-        again = _Leaves(self._facts, atoms, self._regions[k], given)
+        again = _Leaves(self._facts, atoms, new[0], self._regions[k], given)
         try:
             expected = [again.form(value) for value in steps[0].bare]
         except NotLiftableError:

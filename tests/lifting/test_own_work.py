@@ -17,14 +17,14 @@ LEAST = {"scan": 0.97, "loop": 0.97, "unroll": 0.9}
 """The share that must come back of a few; `tests/lift_sweep.py` counts thousands."""
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("strategy", LEAST)
 def test_random_nodes_come_back(strategy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    outcomes = collections.Counter(judge_lift(random_liftable(rng), strategy, rng) for _ in range(40))
+    outcomes = collections.Counter(judge_lift(random_liftable(rng), strategy, rng) for _ in range(30))
     left = {outcome: count for outcome, count in outcomes.items() if outcome[0] not in ("back", "refused")}
     assert not [outcome for outcome in left if not outcome[0].startswith("stays: ")], left
-    assert outcomes["back", ""] >= LEAST[strategy] * (40 - outcomes["refused", ""]), left
+    assert outcomes["back", ""] >= LEAST[strategy] * (30 - outcomes["refused", ""]), left
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
