@@ -166,4 +166,21 @@ PADDING = [
         model=text(17, "float[T, 3] X", "t = Transpose (X) Y = MatMul (X, t)"),
     ),
     Case("padding in an old opset", PAD, model=cell(opset=8)),
+    Case("several maxima of a lowering", "lower model.onnx -o out.onnx --target tract --max T=8,16"),
+    Case("several models on standard output", "pad model.onnx -o - --max T=8,16"),
+    Case(
+        "lengths of rows that are not there",
+        f"{PAD} --per-row",
+        model=text(17, "float[T] X", "Y = Relu (X)"),
+    ),
+    Case(
+        "lengths of rows of two batches",
+        f"{PAD} --per-row",
+        model=text(17, "float[2, T] X, float[3, T] Z", "y = Softmax (X) w = Softmax (Z) Y = MatMul (y, w)"),
+    ),
+    Case(
+        "a number of steps of rows",
+        f"{PAD} --per-row",
+        model=text(17, "float[B, T] X", "Y = Shape (X)"),
+    ),
 ]

@@ -88,6 +88,7 @@ HELP = {
     "max": "The maximum for each symbolic dimension that is a length: ``{name: size}``.",
     "mask": "Take a mask of floats for each length, which the caller computes, instead of a number.",
     "CheckOptions.semantics": "Whose semantics a native recurrent node must follow: ``ort`` or ``spec``.",
+    "per_row": "Take a length, or a mask, for each row of a batch, instead of one for all.",
     "PadOptions.time_axes": "Time axes of inputs whose length is static: ``{name: axis}``.",
     "strategies": "Which of ``unroll``, ``scan`` and ``loop``, and on a runtime that a target describes "
     "``adapt`` (its own operators adapted) and ``lower`` (what `rnnlower.lower` takes). ``None``: all.",
@@ -460,7 +461,9 @@ class PadOptions(Options):
     target: None = field(default=None, init=False)
     max: Mapping[str, int] = field()
     mask: bool = False
+    per_row: bool = False
     time_axes: Mapping[str, int] | None = None
+    lift: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ class PadLengthsPass(Pass):
         maxima: The maximum for each symbolic dimension.
         by_mask: Whether masks are taken instead of lengths.
         time_axes: The axes of time of inputs whose length is static in the source.
+        per_row: Whether each row of a batch has a length of its own.
 
     Attributes:
         metadata: The calling convention of the result.
@@ -71,6 +72,7 @@ class PadLengthsPass(Pass):
         *,
         by_mask: bool = False,
         time_axes: Mapping[str, int] | None = None,
+        per_row: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(maxima, Mapping) or not maxima:
@@ -78,7 +80,7 @@ class PadLengthsPass(Pass):
         for name, maximum in maxima.items():
             if integer(f"maximum of {name!r}", maximum) < 2:
                 raise OptionError(f"the maximum of {name!r} is {maximum}; it must be at least 2")
-        self._maxima, self._by_mask = dict(maxima), by_mask
+        self._maxima, self._by_mask, self._per_row = dict(maxima), by_mask, per_row
         self._time_axes = dict(time_axes or {})
         self.metadata: PadMetadata | None = None
 
@@ -94,7 +96,8 @@ class PadLengthsPass(Pass):
             FreezeInitializersPass()(model, self.facts)
         self._open_axes(model)
         inputs = self._axes(model)
-        flow = PadFlow(model, self._maxima, inputs, by_mask=self._by_mask).run()
+        rows = _rows(model, inputs) if self._per_row else {}
+        flow = PadFlow(model, self._maxima, inputs, by_mask=self._by_mask, rows=rows).run()
         self.metadata = _metadata(model, flow, self._maxima, inputs)
         self.metadata.write(model.metadata_props)
         self._fix(model, flow)
@@ -153,7 +156,7 @@ class PadLengthsPass(Pass):
                     out.shape = None
         for value in (*model.graph.inputs, *model.graph.outputs):
             if value.shape is not None:
-                axes = flow.axes_of(value)
+                axes = flow.lengths_of(value)
                 value.shape = ir.Shape(
                     [
                         axes[place].full if place in axes else self._maxima.get(dim_name(dim) or "", dim)
@@ -167,7 +170,7 @@ def _metadata(
 ) -> PadMetadata:
     outputs = {}
     for value in model.graph.outputs:
-        axes = flow.axes_of(value)
+        axes = flow.lengths_of(value)
         if len(axes) > 1:
             raise UnsupportedModelError(
                 f"output {value.name!r} has several axes of a length that is padded",
@@ -175,6 +178,7 @@ def _metadata(
             )
         for axis, size in axes.items():
             outputs[str(value.name)] = {"axis": axis, "size": _expression(value, size, flow)}
+    ends = (*model.graph.inputs, *model.graph.outputs)
     return PadMetadata(
         max=dict(maxima),
         least=flow.least,
@@ -183,7 +187,36 @@ def _metadata(
         lengths={symbol: str(value.name) for symbol, value in flow.given.items()},
         symbols={name: next(iter(places.values())) for name, places in inputs.items()},
         form="mask" if flow.by_mask else "length",
+        rows={str(value.name): axis for value in ends for axis in flow.row_axes_of(value)},
     )
+
+
+def _rows(model: ir.Model, inputs: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+    """Return the axis of rows of each input: the first one that is not time, and equal ones elsewhere."""
+    found, dims = {}, set()
+    for value in model.graph.inputs:
+        if places := inputs.get(str(value.name)):
+            axis = next(axis for axis in range(99) if axis not in places)
+            if value.shape is None or len(value.shape) <= axis:
+                raise UnsupportedModelError(
+                    f"input {value.name!r} has no axis of rows",
+                    remedy=f"pad it without lengths of rows ({option('per-row')})",
+                )
+            found[str(value.name)] = axis
+            dims.add(dim_name(value.shape[axis]) or value.shape[axis])
+    if len(dims) != 1:
+        raise UnsupportedModelError(
+            f"the inputs over time have different numbers of rows: {', '.join(sorted(map(str, dims)))}",
+            remedy=f"pad without lengths of rows ({option('per-row')})",
+        )
+    (dim,) = dims
+    if dim == 1:
+        return {}
+    for value in model.graph.inputs:
+        same = [axis for axis, each in enumerate(value.shape or ()) if (dim_name(each) or each) == dim]
+        if value.name not in found and len(same) == 1 and not value.is_initializer():
+            found[str(value.name)] = same[0]
+    return found
 
 
 def _expression(value: ir.Value, size: Size, flow: PadFlow) -> str:

@@ -46,7 +46,9 @@ def _pad(work: PadWork) -> None:
     """
     work.options.tell("following time")
     options = work.options
-    padding = PadLengthsPass(options.max, by_mask=options.mask, time_axes=options.time_axes)
+    padding = PadLengthsPass(
+        options.max, by_mask=options.mask, time_axes=options.time_axes, per_row=options.per_row
+    )
     padding(work.model, work.facts)
     assert padding.metadata is not None
     work.metadata = padding.metadata
@@ -58,6 +60,7 @@ PAD: Sequence[Step[PadWork]] = (
     Step(settling.freeze_initializers, "Later steps know constants.", when=("may_freeze",)),
     Step(settling.simplify_model, "Branches that never run need no rule.", when=("folds",)),
     Step(settling.warn_of_suspicions, "Nothing has been moved."),
+    Step(settling.lift, "A recurrent node has a rule; a Loop has none.", when=("lift",)),
     Step(_pad, "What is constant, and which nodes run, is known."),
     Step(settling.strip, "Messages name nodes.", when=("strip",)),
 )

@@ -12,6 +12,7 @@ import typer
 
 from rnnlower.cli.values import (
     parse_axes,
+    parse_buckets,
     parse_chunk,
     parse_dims,
     parse_maxima,
@@ -147,7 +148,13 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         "max": Flag(
             "--max NAME=N", "The largest size of a dimension that is a length; repeatable.", parse_maxima
         ),
+        "pad.max": Flag(
+            "--max NAME=N",
+            "The largest size of a dimension that is a length; NAME=N,N writes a model for each. Repeatable.",
+            parse_buckets,
+        ),
         "mask": Flag("--mask", "Take a mask of floats as an input, instead of a length."),
+        "per_row": Flag("--per-row", "Each row of a batch has a length, or a mask, of its own."),
         "pad.time_axes": Flag(
             "--time-axis INPUT:AXIS",
             "The time axis of an input whose length is static; repeatable.",

@@ -180,18 +180,18 @@ class Rewriting:
         """True if the command reports what it did in words."""
         return not self.showing.json_ and not self.showing.quiet
 
-    def finish(self, result: dict[str, Any], verification: VerificationResult | None) -> None:
-        """Report on the output, in JSON with the whole result, and end with the exit code."""
+    def finish(self, result: dict[str, Any], verification: VerificationResult | None) -> dict[str, Any]:
+        """Report on the output, and end with the exit code; return the whole result for JSON."""
         self.phases.print()
         error = None if verification is None or verification else self._not_written(verification)
-        if self.showing.json_:
-            verified = None if verification is None else verification.to_dict()
-            result = result | {"verification": verified}
-            if verified is not None and "on" in verified:
-                result["on"] = verified["on"]
-            result["output"] = str(self.output) if error is None else None
-            emit_result(result | {"seconds": self.phases.rounded()}, error)
+        verified = None if verification is None else verification.to_dict()
+        result = result | {"verification": verified}
+        if verified is not None and "on" in verified:
+            result["on"] = verified["on"]
+        result |= {"output": str(self.output) if error is None else None, "seconds": self.phases.rounded()}
         if error is not None:
+            if self.showing.json_:
+                emit_result(result, error)
             tell_difference(error, "--no-verify writes it all the same, for inspection")
         source, written = self.sizes
         shares = ""
@@ -201,6 +201,7 @@ class Rewriting:
             shares = f", which refer to {size:,} in the source's {files}"
         wrote = f"rnnlower: wrote {self.output} ({written:,} bytes{shares}; the source has {source:,})"
         say(wrote, not self.shows_words)
+        return result
 
     def _not_written(self, verification: VerificationResult) -> VerificationError:
         on = verification.on

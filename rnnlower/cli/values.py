@@ -40,6 +40,13 @@ def _sizes(text: str) -> list[int]:
 
 parse_dims = _pairs("--dim", "NAME=N", "T=16")
 parse_maxima = _pairs("--max", "NAME=N", "T=512")
+parse_buckets = _pairs(
+    "--max",
+    "NAME=N",
+    "T=512, or T=128,512 for a model each",
+    lambda sizes: all(part.strip().isdecimal() for part in sizes.split(",")),
+    _sizes,
+)
 parse_shapes = _pairs(
     "--input-shape",
     "NAME:2,3,4",

@@ -22,6 +22,7 @@ class PadMetadata:
         lengths: For each length, the input of the model that holds it.
         symbols: For each input over time, its length.
         form: What these inputs hold: ``length``, or ``mask``.
+        rows: The axis of rows of inputs and outputs, if each row has a length of its own.
     """
 
     max: Mapping[str, int]
@@ -31,6 +32,7 @@ class PadMetadata:
     lengths: Mapping[str, str]
     symbols: Mapping[str, str]
     form: str
+    rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def write(self, properties: MutableMapping[str, str]) -> None:
         """Write the entry into the metadata of a model."""

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.combining import broadcast
-from rnnlower.padding.flow import Axes, PadFlow, Rule
-from rnnlower.padding.sizes import NoRuleError, Size
+from rnnlower.padding.flow import PadFlow, Rule
+from rnnlower.padding.ruling import broadcast
+from rnnlower.padding.sizes import ROWS, Axes, NoRuleError, Size
 
 
 def _transpose(flow: PadFlow, node: ir.Node) -> Axes:
@@ -40,7 +40,13 @@ def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
     axes: Axes = {}
     for axis, size in flow.axes_of(node.inputs[0]).items():
         outer = [math.prod(shape[:axis]) for shape in before]
-        places = [p for p in open_axes if [math.prod(shape[:p]) for shape in after] == outer]
+        is_rows = size.symbol == ROWS
+        candidates = range(len(after[0])) if is_rows else open_axes
+        places = [p for p in candidates if [math.prod(shape[:p]) for shape in after] == outer]
+        if is_rows:
+            # Each row of elements goes on: an axis of size 1 is none of rows.
+            each = flow.rows.full if flow.rows is not None else 1
+            places = [p for p in places if p not in open_axes and not after[0][p] % each][-1:]
         if len(places) != 1:
             raise NoRuleError("folds time behind another axis, or mixes it with one")
         factor = math.gcd(after[0][places[0]], before[0][axis])
@@ -68,18 +74,46 @@ def _tile(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _concat(flow: PadFlow, node: ir.Node) -> Axes:
+    """Join; what comes behind the last step moves to where the sequence ends."""
     rank = len(flow.shape(node.outputs[0]))
     along = node.attributes.get_int("axis", 0) % rank
     axes: Axes = {}
-    for index, value in enumerate(node.inputs):
+    ends: list[tuple[int, Size]] = []
+    begin = 0
+    for value in node.inputs:
         for axis, size in flow.axes_of(value).items():
             if axis == along:
-                if index != len(node.inputs) - 1:
-                    raise NoRuleError("puts something behind the last step")
-                size = size.via(offset=sum(flow.shape(each)[along] for each in node.inputs[:-1]))
-            if axes.setdefault(axis, size) != size:
+                ends.append((begin, size))
+            elif axes.setdefault(axis, size) != size:
                 raise NoRuleError("combines values of different lengths")
-    return axes
+        begin += flow.shape(value)[along]
+    if not ends:
+        return axes
+    if len({size.symbol for _, size in ends}) > 1 or ends[0][1].symbol == ROWS:
+        raise NoRuleError("puts sequences of different lengths behind each other")
+    valid = Size(ends[0][1].symbol, (begin - sum(size.full for _, size in ends),) * len(ends[0][1].table))
+    for _, size in ends:
+        valid += size
+    if ends[-1][0] + ends[-1][1].full != begin or len(ends) > 1:
+        _close_gaps(flow, node, along, ends, valid)
+    return axes | {along: valid}
+
+
+def _close_gaps(flow: PadFlow, node: ir.Node, axis: int, ends: list[tuple[int, Size]], valid: Size) -> None:
+    """Take the elements behind each sequence from where they are in the padded one."""
+    if flow.rows is not None:
+        raise NoRuleError("puts something behind the last step, which differs from row to row")
+    emitter, old = flow.emitter_for(node), node.outputs[0]
+    places = emitter.constant(np.arange(valid.full, dtype=np.int64))
+    for begin, size in ends:
+        # What is beyond the end of this sequence is found behind its padding.
+        end = emitter.op("Add", flow.count(size), emitter.integers(begin))
+        skipped = emitter.op("Sub", emitter.integers(size.full), flow.count(size))
+        shifted = emitter.op("Add", places, skipped)
+        places = emitter.op("Where", emitter.op("Less", places, end), places, shifted)
+    last = emitter.integers(valid.full - 1)
+    places = emitter.op("Where", emitter.op("Less", places, last), places, last)
+    flow.replace(node, emitter.op("Gather", old, places, axis=axis), emitter)
 
 
 def _split(flow: PadFlow, node: ir.Node) -> list[Axes]:
@@ -94,28 +128,53 @@ def _gather(flow: PadFlow, node: ir.Node) -> Axes:
     rank, axes, own = len(flow.shape(data)), flow.axes_of(data), flow.axes_of(indices)
     along = node.attributes.get_int("axis", 0) % rank
     if along in axes:
-        _gather_steps(flow, node, axes[along])
+        _gather_steps(flow, node, along, axes)
     more = len(flow.shape(indices)) - 1
     found = {axis + (more if axis > along else 0): size for axis, size in axes.items() if axis != along}
     return found | {along + axis: size for axis, size in own.items()}
 
 
-def _gather_steps(flow: PadFlow, node: ir.Node, size: Size) -> None:
+def _gather_steps(flow: PadFlow, node: ir.Node, along: int, axes: Axes) -> None:
     """Let positions that count from the end count from the last valid step."""
-    value = node.inputs[1]
-    contents = flow.contents(value)
-    if contents is None or flow.axes_of(value):
+    data, value = node.inputs[:2]
+    assert data is not None
+    assert value is not None
+    size, contents = axes[along], flow.contents(value)
+    if size.symbol == ROWS:
+        raise NoRuleError("takes single rows, each of which has a length of its own")
+    counts = [shape[along] for shape in flow.shapes(data)]
+    if contents is not None and any((each != contents[0]).any() for each in contents):
+        # A position that follows from the length is that number already, unless rows have their own.
+        behind = [each - count for each, count in zip(contents, counts, strict=True)]
+        if flow.rows is not None and (
+            contents[0].size != 1 or any((each != behind[0]).any() for each in behind)
+        ):
+            raise NoRuleError("reads steps at positions that differ from row to row")
+        contents = [each - counts[0] for each in contents[:1]] if flow.rows is not None else None
+    elif contents is not None:
+        flow.require(size, max(int(contents[0].max(initial=0)) + 1, int(-contents[0].min(initial=0))))
+        if (contents[0] >= 0).all():
+            return
+    elif flow.rows is not None:
         raise NoRuleError("reads steps at positions that are computed while it runs")
-    positions = contents[0]
-    # A position that follows from the length is that number already.
-    if any((each != positions).any() for each in contents) or (positions >= 0).all():
-        return
     emitter = flow.emitter_for(node)
-    count = flow.count(size, positions.dtype)
-    if not positions.ndim:
+    if flow.rows is not None and contents is not None:
+        if contents[0].size != 1:
+            raise NoRuleError("reads several steps that count from the ends of rows")
+        behind_end = int(contents[0].item())
+        rank = len(flow.shape(data))
+        step = flow.last_steps(
+            emitter, data, along, axes, range(behind_end, behind_end + 1), rank, flow.dtype(data)
+        )
+        step = step if contents[0].ndim else emitter.with_axes("Squeeze", step, [along])
+        flow.replace(node, step, emitter)
+        return
+    dtype = flow.dtype(value)
+    count = flow.count(size, dtype)
+    if not len(flow.shape(value)):
         count = emitter.squeeze(count, 0, [])
-    is_behind = emitter.constant((positions < 0).astype(positions.dtype))
-    steps = emitter.op("Add", emitter.op("Mul", count, is_behind), emitter.constant(positions))
+    is_behind = emitter.op("Less", value, emitter.constant(np.array(0, dtype)), since=9)
+    steps = emitter.op("Where", is_behind, emitter.op("Add", value, count), value)
     flow.place(emitter, node)
     node.replace_input_with(1, steps)
 
@@ -155,18 +214,17 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
         first = [start + size if start < 0 else start for start, size in zip(starts, sizes, strict=True)]
         is_front = len({*starts}) == 1 and starts[0] >= 0 and step > 0
         if is_front:
-            size = _front(axes[axis], starts, ends, step, sizes, out[axis])
+            size = _front(flow, axes[axis], starts, ends, step, sizes)
         elif len(bounds) > 1:
             raise NoRuleError("cuts several axes, and time from its end")
         elif (step == -1 and first == [s - 1 for s in sizes]) or (starts[0] >= 2**31 - 1 and step == -1):
             if out[axis] != tuple(sizes):
                 raise NoRuleError("cuts a part of the reversed sequence")
-            _flip(flow, node, axis, axes[axis])
+            _flip(flow, node, axis, axes)
             continue
         elif step == 1 and len({*out[axis]}) == 1:
-            _last_steps(
-                flow, node, axis, axes[axis], [f - s for f, s in zip(first, sizes, strict=True)], out[axis][0]
-            )
+            behind = [f - s for f, s in zip(first, sizes, strict=True)]
+            _last_steps(flow, node, axis, axes, behind, out[axis][0])
             size = None
         else:
             raise NoRuleError("cuts a part that counts from the end of the sequence")
@@ -178,38 +236,51 @@ def _slice(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _front(
-    size: Size, starts: list[int], ends: list[int], step: int, sizes: list[int], out: tuple[int, ...]
+    flow: PadFlow, size: Size, starts: list[int], ends: list[int], step: int, sizes: list[int]
 ) -> Size | None:
-    """Return the size of a part that begins at a fixed step."""
-    if len({*out}) == 1:
-        return None
-    if len({*ends}) == 1 and 0 <= ends[0] < max(sizes):
-        raise NoRuleError("cuts a number of steps that a short sequence does not have")
-    behind = {min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)}
-    if len(behind) != 1:
-        raise NoRuleError("cuts a part whose end follows from the length")
-    return size.via(1, behind.pop() - starts[0] + step - 1, step)
+    """Return the size of a part that begins at a fixed step; ``None`` if every sequence has all of it."""
+    if len({*ends}) > 1:
+        behind = {
+            min(end + have if end < 0 else end, have) - have for end, have in zip(ends, sizes, strict=True)
+        }
+        if len(behind) != 1:
+            raise NoRuleError("cuts a part whose end follows from the length")
+        return size.via(1, behind.pop() - starts[0] + step - 1, step)
+    found = size.cut(starts[0], ends[0], step)
+    return None if len({*found.table[1:]}) == 1 else found
 
 
-def _last_steps(flow: PadFlow, node: ir.Node, axis: int, size: Size, behind: list[int], count: int) -> None:
-    if len({*behind}) != 1:
+def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, behind: list[int], count: int) -> None:
+    if len({*behind}) != 1 or axes[axis].symbol == ROWS:
         raise NoRuleError("cuts a part whose start follows from the length")
-    emitter = flow.emitter_for(node)
-    steps = emitter.constant(np.arange(behind[0], behind[0] + count, dtype=np.int64))
-    source = node.inputs[0]
+    emitter, source = flow.emitter_for(node), node.inputs[0]
     assert source is not None
-    picked = emitter.op("Gather", source, emitter.op("Add", flow.count(size), steps), axis=axis)
+    flow.require(axes[axis], -behind[0])
+    rank, steps = len(flow.shape(source)), range(behind[0], behind[0] + count)
+    picked = flow.last_steps(emitter, source, axis, axes, steps, rank, flow.dtype(source))
     flow.replace(node, picked, emitter)
 
 
-def _flip(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
-    emitter, source = flow.emitter_for(node), node.inputs[0]
+def _flip(flow: PadFlow, node: ir.Node, axis: int, axes: Axes) -> None:
+    emitter, source, size = flow.emitter_for(node), node.inputs[0], axes[axis]
     assert source is not None
+    if flow.rows is not None:
+        rank = len(flow.shape(source))
+        places = [*range(rank)]
+        rows = next((place for place, each in axes.items() if each.symbol == ROWS), rank)
+        if size.symbol == ROWS or rows == rank or axes[rows] != flow.rows:
+            raise NoRuleError("reverses time where rows are not one axis, while each has a length of its own")
+        first = [rows, axis, *(place for place in places if place not in (rows, axis))]
+        moved = source if first == places else emitter.transpose(source, first)
+        turned = emitter.op("ReverseSequence", moved, flow.count(size), since=10, batch_axis=0, time_axis=1)
+        back = [first.index(place) for place in places]
+        flow.replace(node, turned if first == places else emitter.transpose(turned, back), emitter)
+        return
     last = emitter.constant(np.arange(-1, -size.full - 1, -1, dtype=np.int64))
     steps = emitter.op("Add", flow.count(size), last)
     zero = emitter.constant(np.zeros(1, np.int64))
-    places = emitter.op("Where", emitter.op("Less", steps, zero), zero, steps)
-    flow.replace(node, emitter.op("Gather", source, places, axis=axis), emitter)
+    positions = emitter.op("Where", emitter.op("Less", steps, zero), zero, steps)
+    flow.replace(node, emitter.op("Gather", source, positions, axis=axis), emitter)
 
 
 def _reverse(flow: PadFlow, node: ir.Node) -> Axes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnnlower.padding.flow import Axes, PadFlow, Rule
-from rnnlower.padding.sizes import NoRuleError
+from rnnlower.padding.flow import PadFlow, Rule
+from rnnlower.padding.sizes import Axes, NoRuleError, Size
 
 _LENGTHS = 4
 
@@ -15,6 +15,9 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     assert value is not None
     axes = flow.axes_of(value)
     time, batch = (1, 0) if layout else (0, 1)
+    if node.domain and time in axes:
+        # Its range holds zero in any case.
+        flow.fill(node, 0, time, 0.0)
     if 2 in axes or any(map(flow.axes_of, node.inputs[1:4])):
         raise NoRuleError("has features or weights over time")
     forward = node.attributes.get_string("direction", "forward") == "forward"
@@ -25,7 +28,8 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
         count = emitter.cast(flow.count(axes[time]), ir.DataType.INT32)
         size = flow.shape(value)[batch]
         rows = emitter.dim(value, batch) if flow.is_open(value, batch) or batch in axes else size
-        lens = count if rows == 1 else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
+        single = rows == 1 or flow.rows is not None
+        lens = count if single else emitter.op("Expand", count, emitter.size_vector([rows]), since=8)
         flow.place(emitter, node)
         if len(node.inputs) <= _LENGTHS:
             node.resize_inputs(_LENGTHS + 1)
@@ -36,4 +40,45 @@ def _recurrent(flow: PadFlow, node: ir.Node) -> list[Axes]:
     return [steps | rows_of_y, rows_of_state, rows_of_state]
 
 
-RECURRENCE: dict[str, Rule] = dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent)
+def _linear_attention(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    """Leave the state as it is after the end: nothing is added there, and nothing decays."""
+    axes = flow.axes_of(node.inputs[0])
+    if 1 in axes and _is_read(node, 1):
+        for index in (1, 2, 4, 5):
+            if index < len(node.inputs) and 1 in flow.axes_of(node.inputs[index]):
+                flow.fill(node, index, 1, 0.0)
+    return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
+
+
+def _causal_conv(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    """The state holds the last steps: of those before the sequence, and of its own."""
+    value, axes = node.inputs[0], flow.axes_of(node.inputs[0])
+    if {*node.attributes} - {"activation"}:
+        raise NoRuleError(f"has attributes that are not followed: {', '.join(sorted(node.attributes))}")
+    if 2 in axes and _is_read(node, 1):
+        assert value is not None
+        steps = flow.shape(node.outputs[1])[2]
+        emitter, past = flow.emitter_for(node), node.inputs[3] if len(node.inputs) > 3 else None
+        if past is None:
+            rows = emitter.dim(value, 0) if flow.is_open(value, 0) else flow.shape(value)[0]
+            past = emitter.with_dtype(ir.DataType.from_numpy(flow.dtype(value))).zeros(
+                [rows, flow.shape(value)[1], steps]
+            )
+        whole = emitter.op("Concat", past, value, axis=2)
+        size = Size(axes[2].symbol, tuple(each + steps for each in axes[2].table))
+        behind, dtype = range(-steps, 0), flow.dtype(value)
+        state = flow.last_steps(emitter, whole, 2, {**axes, 2: size}, behind, 3, dtype)
+        flow.replace(node, state, emitter, 1)
+    return [axes, {axis: size for axis, size in axes.items() if axis == 0}]
+
+
+def _is_read(node: ir.Node, index: int) -> bool:
+    out = node.outputs[index] if index < len(node.outputs) else None
+    return out is not None and bool(out.uses() or out.is_graph_output())
+
+
+RECURRENCE: dict[str, Rule] = {
+    **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), _recurrent),
+    "CausalConvWithState": _causal_conv,
+    "LinearAttention": _linear_attention,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from rnnlower.graph.evaluation import Array
 
 _FACTORS = range(1, 9)
 _DIVISORS = (*range(1, 65), *(2**n for n in range(7, 13)))
+
+ROWS = ""
+"""Stands for a symbol in the size of an axis of rows, if each row has a length of its own."""
 
 
 class NoRuleError(Exception):
@@ -49,9 +53,19 @@ class Size:
         """Return ``(factor * size + offset) // divisor``, at least 0."""
         return Size(self.symbol, tuple(max((factor * size + offset) // divisor, 0) for size in self.table))
 
+    def cut(self, start: int, end: int, step: int) -> Size:
+        """Return the size of ``[start:end:step]``."""
+        return Size(self.symbol, tuple(len(range(size)[start:end:step]) for size in self.table))
+
+    def __add__(self, other: Size) -> Size:
+        """Return the sum of two sizes of one length."""
+        return Size(self.symbol, tuple(map(sum, zip(self.table, other.table, strict=True))))
+
     def fits(self, lengths: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> bool:
         """Return whether the size is this one at each of the lengths."""
-        return all(self.table[each[self.symbol]] == size for each, size in zip(lengths, sizes, strict=True))
+        return all(
+            self.table[each.get(self.symbol, -1)] == size for each, size in zip(lengths, sizes, strict=True)
+        )
 
     def first_length(self) -> list[int]:
         """Return for each element of the axis the least length at which it is valid, at least 1."""
@@ -74,6 +88,9 @@ class Size:
                 more = f" + {rest}" if rest else ""
                 return inner if outer == 1 else f"{outer} * ({inner}){more}"
         raise NoRuleError(f"has sizes that no expression gives: {[*self.table]}")
+
+
+Axes: TypeAlias = "dict[int, Size]"
 
 
 def _quotient(symbol: str, lengths: Array, table: Array) -> str | None:

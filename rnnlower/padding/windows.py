@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import onnx_ir as ir
 
-from rnnlower.padding.flow import Axes, PadFlow, Rule
-from rnnlower.padding.sizes import NoRuleError, Size
+from rnnlower.padding.flow import PadFlow, Rule
+from rnnlower.padding.sizes import Axes, NoRuleError, Size
+
+_WEIGHTS = {"ConvInteger": 1, "QLinearConv": 3}
+_FIRST_WITHOUT_WINDOWS_IN_PADDING = 22
+_ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}
 
 
 def _spatial(flow: PadFlow, node: ir.Node) -> Axes:
@@ -19,87 +24,147 @@ def _spatial(flow: PadFlow, node: ir.Node) -> Axes:
 
 
 def _kernel(flow: PadFlow, node: ir.Node) -> list[int]:
-    return [*(node.attributes.get_ints("kernel_shape") or flow.shape(node.inputs[1])[2:])]
+    weights = node.inputs[_WEIGHTS.get(node.op_type, 1)] if len(node.inputs) > 1 else None
+    return [*(node.attributes.get_ints("kernel_shape") or flow.shape(weights)[2:])]
 
 
-def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
-    """Return the number of windows along an axis."""
+def _window(flow: PadFlow, node: ir.Node, axis: int) -> tuple[int, int, int, int]:
+    """Return the width and stride of the windows along an axis, and the padding at its begin and end."""
     kernel = _kernel(flow, node)
     place, rank = axis - 2, len(kernel)
     stride = (node.attributes.get_ints("strides") or [1] * rank)[place]
     width = (kernel[place] - 1) * (node.attributes.get_ints("dilations") or [1] * rank)[place] + 1
     pads = node.attributes.get_ints("pads") or [0] * (2 * rank)
-    both = pads[place] + pads[place + rank]
+    return width, stride, pads[place], pads[place + rank]
+
+
+def _windows(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> Size:
+    """Return the number of windows along an axis."""
+    width, stride, begin, end = _window(flow, node, axis)
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
-        if stride != 1:
+        found = size.via(1, stride - 1, stride)
+        both = {
+            max((many - 1) * stride + width - steps, 0)
+            for many, steps in zip(found.table[1:], size.table[1:], strict=True)
+        }
+        if len({each // 2 if auto == "SAME_UPPER" else each - each // 2 for each in both}) > 1:
             raise NoRuleError("chooses its padding by the length (auto_pad)")
-        both = width - 1
-    if node.attributes.get_int("ceil_mode", 0) and stride != 1:
-        raise NoRuleError("takes windows that begin behind the end (ceil_mode)")
-    return flow.windows(size, both - width + stride, stride)
+        return found
+    if auto == "VALID":
+        begin = end = 0
+    if node.attributes.get_int("ceil_mode", 0):
+        # A window that begins in the padding at the end is none.
+        most = size.via(1, begin + stride - 1, stride)
+        found = size.via(1, begin + end - width + 2 * stride - 1, stride)
+        flow.require(size, max(1, width - begin - end))
+        fewer = Size(size.symbol, tuple(map(min, most.table, found.table)))
+        if fewer != found and flow.opset < _FIRST_WITHOUT_WINDOWS_IN_PADDING:
+            raise NoRuleError(
+                "has windows that begin behind the end (ceil_mode), which is clear from opset 22 on"
+            )
+        return fewer
+    return flow.windows(size, begin + end - width + stride, stride)
+
+
+def _filled(flow: PadFlow, node: ir.Node, fill: float | ir.Value) -> Axes:
+    """Fill the padding; return the sizes of the result."""
+    axes = _spatial(flow, node)
+    for axis in axes:
+        if axis >= 2:
+            flow.fill(node, 0, axis, fill)
+    return {axis: size if axis < 2 else _windows(flow, node, axis, size) for axis, size in axes.items()}
 
 
 def _conv(flow: PadFlow, node: ir.Node) -> Axes:
-    axes = _spatial(flow, node)
-    for axis in axes:
-        if axis >= 2:
-            flow.fill(node, 0, axis, 0.0)
-    return {axis: size if axis < 2 else _windows(flow, node, axis, size) for axis, size in axes.items()}
+    index = _ZERO_POINTS.get(node.op_type, 99)
+    zero = node.inputs[index] if index < len(node.inputs) else None
+    return _filled(flow, node, 0.0 if zero is None else zero)
+
+
+def _fused_conv(flow: PadFlow, node: ir.Node) -> Axes:
+    if len(node.inputs) > 3:
+        raise NoRuleError("adds another value to a convolution")
+    return _conv(flow, node)
 
 
 def _max_pool(flow: PadFlow, node: ir.Node) -> Axes:
-    axes = _spatial(flow, node)
-    for axis in axes:
-        if axis >= 2:
-            flow.fill(node, 0, axis, -math.inf)
-    if len(node.outputs) > 1 and node.outputs[1].uses():
-        raise NoRuleError("gives positions in the padded input")
-    return {axis: size if axis < 2 else _windows(flow, node, axis, size) for axis, size in axes.items()}
+    return _filled(flow, node, -math.inf)
 
 
 def _average_pool(flow: PadFlow, node: ir.Node) -> Axes:
-    """Divide by the number of valid steps in a window: the average of the mask is their share."""
-    axes, found = _spatial(flow, node), _conv(flow, node)
+    """Divide by the number of valid steps in a window: the average of the mask is their share.
+
+    Where the zeros around the sequence count, they are valid; a window may still end behind them (ceil_mode).
+    """
+    axes, found = _spatial(flow, node), _filled(flow, node, 0.0)
     over = [axis for axis in axes if axis >= 2]
-    if node.attributes.get_int("count_include_pad", 0) or not over:
-        return found
-    pads = node.attributes.get_ints("pads")
+    counts, ceil = (node.attributes.get_int(name, 0) for name in ("count_include_pad", "ceil_mode"))
+    windows = {axis: _window(flow, node, axis) for axis in over}
     auto = node.attributes.get_string("auto_pad", "NOTSET")
-    if not any(pads or ()) and auto in ("NOTSET", "VALID"):
-        # Valid windows have no padding.
+    around = auto.startswith("SAME") or any(node.attributes.get_ints("pads") or ())
+    if not over or (not ceil and (counts or not around)):
+        # Valid windows have no padding, or it counts.
         return found
-    rank, dtype = len(flow.shape(node.inputs[0])), flow.dtype(node.inputs[0])
-    emitter, result = flow.emitter_for(node), node.outputs[0]
-    shape = flow.shape(node.inputs[0])
+    value, result = node.inputs[0], node.outputs[0]
+    shape, dtype = flow.shape(value), flow.dtype(value)
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    if counts and around:
+        shape = _around(shape, node)
+        attributes = _with_zeros(flow, node, attributes)
+        axes = {
+            axis: size.via(1, sum(windows[axis][2:])) if axis in over else size for axis, size in axes.items()
+        }
+    emitter = flow.emitter_for(node)
     mask = emitter.constant(
         np.ones([1, 1, *(s if i in over else shape[i] for i, s in enumerate(shape[2:], 2))], dtype)
     )
     zero = emitter.constant(np.array(0, dtype))
     for axis in over:
-        mask = emitter.op("Where", flow.mask(axes[axis], axis, rank), mask, zero)
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        mask = emitter.op("Where", flow.mask(axes[axis], axis, axes, len(shape)), mask, zero)
     share = emitter.op("AveragePool", mask, **attributes)
     least = emitter.constant(np.array(1e-6, dtype))
     flow.replace(node, emitter.op("Div", result, emitter.op("Max", share, least)), emitter)
     return found
 
 
+def _around(shape: tuple[int, ...], node: ir.Node) -> tuple[int, ...]:
+    pads = node.attributes.get_ints("pads") or ()
+    half = len(pads) // 2
+    return (*shape[:2], *(s + a + b for s, a, b in zip(shape[2:], pads[:half], pads[half:], strict=True)))
+
+
+def _with_zeros(flow: PadFlow, node: ir.Node, attributes: dict[str, object]) -> dict[str, object]:
+    """Put the zeros around the sequence in front of a pool, which then takes them for steps."""
+    pads = [*(node.attributes.get_ints("pads") or ())]
+    half, emitter = len(pads) // 2, flow.emitter_for(node)
+    both = [0, 0, *pads[:half], 0, 0, *pads[half:]]
+    value = node.inputs[0]
+    assert value is not None
+    if flow.opset < 11:
+        padded = emitter.op("Pad", value, pads=both)
+    else:
+        padded = emitter.op("Pad", value, emitter.integers(*both))
+    flow.place(emitter, node)
+    node.replace_input_with(0, padded)
+    new = attributes | {"pads": [0] * len(pads), "count_include_pad": 0}
+    node.attributes["pads"] = ir.AttrInt64s("pads", [0] * len(pads))
+    node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 0)
+    return new
+
+
 def _transposed(flow: PadFlow, node: ir.Node) -> Axes:
-    axes, kernel = _spatial(flow, node), _kernel(flow, node)
-    rank, found = len(kernel), dict(axes)
+    axes = _spatial(flow, node)
+    rank, found = len(_kernel(flow, node)), dict(axes)
     for axis, size in axes.items():
         if axis < 2:
             continue
-        place = axis - 2
         if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
             raise NoRuleError("chooses its padding by the length (auto_pad, output_shape)")
         flow.fill(node, 0, axis, 0.0)
-        stride = (node.attributes.get_ints("strides") or [1] * rank)[place]
-        width = (kernel[place] - 1) * (node.attributes.get_ints("dilations") or [1] * rank)[place] + 1
-        pads = node.attributes.get_ints("pads") or [0] * (2 * rank)
-        more = (node.attributes.get_ints("output_padding") or [0] * rank)[place]
-        found[axis] = size.via(stride, width - stride + more - pads[place] - pads[place + rank])
+        width, stride, begin, end = _window(flow, node, axis)
+        more = (node.attributes.get_ints("output_padding") or [0] * rank)[axis - 2]
+        found[axis] = size.via(stride, width - stride + more - begin - end)
     return found
 
 
@@ -109,10 +174,12 @@ def _global(fill: float) -> Rule:
         for axis in axes:
             if axis >= 2:
                 flow.fill(node, 0, axis, fill)
-        if node.op_type == "GlobalAveragePool" and any(axis >= 2 for axis in axes):
+        left = {axis: size for axis, size in axes.items() if axis < 2}
+        if node.op_type == "GlobalAveragePool" and left != axes:
             emitter, sizes = flow.emitter_for(node), [size for axis, size in axes.items() if axis >= 2]
-            flow.replace(node, flow.of_all(emitter, node.outputs[0], sizes), emitter)
-        return {axis: size for axis, size in axes.items() if axis < 2}
+            rank = len(flow.shape(node.inputs[0]))
+            flow.replace(node, flow.of_all(emitter, node.outputs[0], sizes, left, rank), emitter)
+        return left
 
     return rule
 
@@ -131,42 +198,110 @@ def _pad(flow: PadFlow, node: ir.Node) -> Axes:
         if len(begins) > 1 or len(ends) > 1:
             raise NoRuleError("pads by a number that follows from the length")
         begin, end = begins.pop(), ends.pop()
-        if end > 0:
-            if mode != "constant":
-                raise NoRuleError(f"repeats the end of the sequence (mode {mode})")
-            value = flow.contents(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
-            if value is None and len(node.inputs) > 2 and node.inputs[2] is not None:
-                raise NoRuleError("pads by a value that is computed while it runs")
-            flow.fill(node, 0, axis, 0.0 if value is None else float(value[0].reshape(-1)[0]))
         found[axis] = axes[axis].via(1, begin + end)
+        if mode == "reflect":
+            flow.require(axes[axis], max(begin, end) + 1)
+        if end <= 0:
+            continue
+        if mode != "constant":
+            if len([each for each in pads[0] if each]) != bool(begin) + 1:
+                raise NoRuleError(f"repeats the end of the sequence, and pads other axes (mode {mode})")
+            _mirror(flow, node, axis, begin, found[axis], mode)
+            continue
+        value = node.inputs[2] if len(node.inputs) > 2 else None
+        given = node.attributes.get_float("value", 0.0) if value is None else value
+        if isinstance(given, ir.Value) and flow.shape(given):
+            raise NoRuleError("pads by a value that is no scalar")
+        flow.fill(node, 0, axis, given)
     return found
+
+
+def _mirror(flow: PadFlow, node: ir.Node, axis: int, begin: int, size: Size, mode: str) -> None:
+    """Take steps for those around the sequence: of position p, 0 being the first, p is inside again."""
+    if flow.rows is not None:
+        raise NoRuleError(f"repeats the ends of rows, each of which has a length of its own (mode {mode})")
+    emitter, source = flow.emitter_for(node), node.inputs[0]
+    assert source is not None
+    places = emitter.constant(np.arange(size.full, dtype=np.int64) - begin)
+    count = flow.count(flow.axes_of(source)[axis])
+    last, zero = emitter.op("Sub", count, emitter.integers(1)), emitter.integers(0)
+
+    def least(one: ir.Value, other: ir.Value) -> ir.Value:
+        return emitter.op("Where", emitter.op("Less", one, other, since=9), one, other)
+
+    def largest(one: ir.Value, other: ir.Value) -> ir.Value:
+        return emitter.op("Where", emitter.op("Less", one, other, since=9), other, one)
+
+    if mode == "reflect":
+        places = emitter.op("Abs", places)
+        places = emitter.op("Sub", last, emitter.op("Abs", emitter.op("Sub", last, places)))
+    elif mode == "wrap":
+        places = emitter.op("Mod", emitter.op("Add", places, count), count)
+    places = largest(least(places, last), zero)
+    flow.replace(node, emitter.op("Gather", source, places, axis=axis), emitter)
 
 
 def _resize(flow: PadFlow, node: ir.Node) -> Axes:
-    axes, before, after = flow.axes_of(node.inputs[0]), *map(flow.shape, (node.inputs[0], node.outputs[0]))
+    """Repeat the last step behind the end: what is read there is what the source reads at its edge."""
+    axes, before, after = flow.axes_of(node.inputs[0]), *map(flow.shapes, (node.inputs[0], node.outputs[0]))
     found = dict(axes)
     for axis, size in axes.items():
-        if before[axis] == after[axis]:
+        if [shape[axis] for shape in before] == [shape[axis] for shape in after]:
             continue
-        is_copy = (
-            node.attributes.get_string("mode", "nearest") == "nearest"
-            and node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "asymmetric"
-            and node.attributes.get_string("nearest_mode", "round_prefer_floor") == "floor"
-        )
-        if not is_copy or after[axis] % before[axis]:
-            raise NoRuleError("stretches time in a way that reads beyond the end")
-        found[axis] = size.via(after[axis] // before[axis])
+        scale = _scale(flow, node, axis, [(a[axis], b[axis]) for a, b in zip(before, after, strict=True)])
+        where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+        by_length = where in ("align_corners", "tf_crop_and_resize", "half_pixel_symmetric")
+        excludes = node.attributes.get_int("antialias", 0) or node.attributes.get_int("exclude_outside", 0)
+        if by_length or excludes or "axes" in node.attributes:
+            raise NoRuleError("stretches time in a way that depends on the length, or reads beyond the end")
+        if where == "pytorch_half_pixel":
+            flow.require(size, 2)
+        _extend(flow, node, axis, size)
+        found[axis] = size.via(scale.numerator, 0, scale.denominator)
     return found
+
+
+def _scale(flow: PadFlow, node: ir.Node, axis: int, sizes: list[tuple[int, int]]) -> Fraction:
+    contents = (
+        flow.contents(node.inputs[1 if node.op_type == "Upsample" else 2]) if len(node.inputs) < 4 else None
+    )
+    if contents is not None and contents[0].size:
+        scale = Fraction(float(contents[0][axis])).limit_denominator(1024)
+        if all(np.array_equal(each, contents[0]) for each in contents) and float(scale) == contents[0][axis]:
+            return scale
+    scale = Fraction(sizes[0][1], sizes[0][0])
+    if any(after != before * scale for before, after in sizes):
+        raise NoRuleError("stretches time by a scale that depends on the length")
+    return scale
+
+
+def _extend(flow: PadFlow, node: ir.Node, axis: int, size: Size) -> None:
+    if flow.rows is not None:
+        raise NoRuleError("stretches rows, each of which has a length of its own")
+    emitter, source = flow.emitter_for(node), node.inputs[0]
+    assert source is not None
+    places = emitter.constant(np.arange(size.full, dtype=np.int64))
+    last = emitter.op("Sub", flow.count(size), emitter.integers(1))
+    places = emitter.op("Where", emitter.op("Less", places, last, since=9), places, last)
+    extended = emitter.op("Gather", source, places, axis=axis)
+    flow.stands_for(extended, source)
+    flow.place(emitter, node)
+    node.replace_input_with(0, extended)
 
 
 WINDOWS: dict[str, Rule] = {
     "AveragePool": _average_pool,
     "Conv": _conv,
+    "ConvInteger": _conv,
     "ConvTranspose": _transposed,
+    "FusedConv": _fused_conv,
     "GlobalAveragePool": _global(0.0),
     "GlobalLpPool": _global(0.0),
     "GlobalMaxPool": _global(-math.inf),
+    "LpPool": _conv,
     "MaxPool": _max_pool,
     "Pad": _pad,
+    "QLinearConv": _conv,
     "Resize": _resize,
+    "Upsample": _resize,
 }

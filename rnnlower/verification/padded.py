@@ -121,8 +121,25 @@ class Padded(ByLength):
         """Yield the valid part of the candidate's outputs on padded inputs."""
         for trial in finished:
             lengths = self._lengths_of(trial.feeds)
-            found = run(self._padded(trial, lengths))
-            yield trial, {name: self._valid(name, array, lengths) for name, array in found.items()}
+            rows, row = self._rows_of(trial.feeds), trial.number // _PADDINGS
+            found = run(self._padded(trial, lengths, rows))
+            valid = {name: self._valid(name, array, lengths) for name, array in found.items()}
+            if rows > 1:
+                # One row has the trial's length, the others have other ones.
+                trial = dataclasses.replace(trial, outputs=self._of_row(trial.outputs, row % rows))
+                valid = self._of_row(valid, row % rows)
+            yield trial, valid
+
+    def _rows_of(self, feeds: Feeds) -> int:
+        """Return how many rows have a length of their own."""
+        own = [feeds[name].shape[axis] for name, axis in self.padding.rows.items() if name in feeds]
+        return max(own, default=1)
+
+    def _of_row(self, outputs: Mapping[str, Any], row: int) -> dict[str, Any]:
+        axes = self.padding.rows
+        return {
+            name: array.take([row], axes[name]) if name in axes else array for name, array in outputs.items()
+        }
 
     def _lengths_of(self, feeds: Feeds) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -132,20 +149,34 @@ class Padded(ByLength):
                 raise OptionError(f"input {name!r} has {length} steps; its length is from 1 to {most}")
         return found
 
-    def _padded(self, trial: Trial, lengths: Mapping[str, int]) -> Feeds:
+    def _padded(self, trial: Trial, lengths: Mapping[str, int], rows: int) -> Feeds:
         """Return the inputs, padded with zeros, noise, or large values."""
         feeds = dict(trial.feeds)
         rng = np.random.default_rng([trial.number, *lengths.values()])
+        # The lengths of all rows: one has the trial's, the others are shorter ones.
+        of_rows = {symbol: rng.integers(1, length + 1, rows) for symbol, length in lengths.items()}
+        for symbol, length in lengths.items():
+            of_rows[symbol] = np.maximum(of_rows[symbol], self.padding.least[symbol])
+            of_rows[symbol][trial.number // _PADDINGS % rows] = length
         for name, symbol in self.padding.symbols.items():
             axis, array = self.padding.inputs[name], feeds[name]
-            shape = [*array.shape]
-            shape[axis] = self.padding.max[symbol] - array.shape[axis]
-            feeds[name] = np.concatenate([array, _filling(array, shape, trial.number % _PADDINGS, rng)], axis)
+            shape, most = [*array.shape], self.padding.max[symbol]
+            shape[axis] = most - array.shape[axis]
+            whole = np.concatenate([array, _filling(array, shape, trial.number % _PADDINGS, rng)], axis)
+            if rows > 1:
+                filling = _filling(array, whole.shape, trial.number % _PADDINGS, rng)
+                valid = np.arange(most) < of_rows[symbol][:, None]
+                valid = valid if self.padding.rows[name] < axis else valid.T
+                valid = np.expand_dims(
+                    valid, [i for i in range(whole.ndim) if i not in (axis, self.padding.rows[name])]
+                )
+                whole = np.where(valid, whole, filling).astype(array.dtype)
+            feeds[name] = whole
         for symbol, name in self.padding.lengths.items():
-            length = lengths[symbol]
-            feeds[name] = np.array([length], np.int64)
+            feeds[name] = of_rows[symbol].astype(np.int64)
             if self.padding.form == "mask":
-                feeds[name] = (np.arange(self.padding.max[symbol])[None] < length).astype(np.float32)
+                feeds[name] = np.arange(self.padding.max[symbol]) < of_rows[symbol][:, None]
+                feeds[name] = feeds[name].astype(np.float32)
         return feeds
 
     def _valid(self, name: str, array: Any, lengths: Mapping[str, int]) -> Any:
@@ -162,8 +193,22 @@ class Padded(ByLength):
                 if not comparison.equal:
                     length = _words(self._lengths_of(one.trial.feeds))
                     way = ways[one.trial.number % _PADDINGS]
-                    return f"output {name!r} at length {length}, padded with {way}"
+                    step = self._first_step(name, one, judge)
+                    return f"output {name!r} at length {length}, padded with {way}{step}"
         return None
+
+    def _first_step(self, name: str, one: Judged, judge: Judge) -> str:
+        expected, found = (np.asarray(each[name]) for each in (one.trial.outputs, one.outputs))
+        if name not in self.padding.outputs or expected.shape != found.shape or expected.dtype.kind != "f":
+            return ""
+        axis = self.padding.outputs[name]["axis"]
+        difference = np.abs(found.astype(float) - expected)
+        allowed = judge.tolerance(expected.dtype, one.trial.feeds).allowed(
+            expected.astype(float), difference > 0
+        )
+        others = tuple(each for each in range(expected.ndim) if each != axis)
+        differs = ~(difference <= allowed).all(axis=others)
+        return f", from step {int(np.argmax(differs))} on"
 
 
 def evaluate(expression: str, lengths: Mapping[str, int]) -> int:

@@ -77,3 +77,22 @@ def test_lower_pads_first(tagger: Path, out: Path) -> None:
     assert recurrent_left(onnx.load(out)) == []
     assert "length" in {value.name for value in onnx.load(out).graph.input}
     assert "rnnlower.pad" in {entry.key for entry in onnx.load(out).metadata_props}
+
+
+def test_several_maxima_write_a_file_each(tagger: Path, tmp_path: Path) -> None:
+    run = rnnlower("pad", tagger, "-o", tmp_path / "out.onnx", "--max", "T=8,16", "--json")
+    assert [each["max"] for each in run.json["buckets"]] == [{"T": 8}, {"T": 16}]
+    for size in (8, 16):
+        (x, _) = onnx.load(tmp_path / f"out-{size}.onnx").graph.input
+        assert x.type.tensor_type.shape.dim[0].dim_value == size
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_each_row_has_a_length(tmp_path: Path) -> None:
+    source = save(padded_case("softmax", batch="B"), tmp_path)
+    out = tmp_path / "out.onnx"
+    run = rnnlower("pad", source, "-o", out, "--max", "T=20", "--per-row", "--json")
+    assert run.json["rows"] == {"x": 1, "z": 1}
+    assert run.json["verification"]["equal"]
+    (_, length) = onnx.load(out).graph.input
+    assert length.type.tensor_type.shape.dim[0].dim_param == "B"

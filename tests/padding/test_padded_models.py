@@ -55,6 +55,39 @@ def test_the_valid_part_is_right_at_every_length(name: str, mask: bool) -> None:
         assert max(_differences(source, padded, fill).values()) < 2e-6
 
 
+NOT_PER_ROW = {
+    "number of steps": "is a number of steps",
+    "a mask of its own": "where rows are not one axis",
+    "step at a computed position": "rows",
+    "quantized product": "rows",
+    "norm over time": "rows",
+    "implicit Einsum": "rows",
+    "mirrored ends": "repeats the ends of rows",
+    "repeated ends": "repeats the ends of rows",
+    "stretched": "stretches rows",
+    "repeated steps": "stretches rows",
+    "every other step": "stretches rows",
+}
+"""Models in which rows meet, or whose steps move by a number of their own in each row."""
+ONE_ROW = ("something behind the end", "twice, joined", "vector of steps", "two heads")
+"""Models of a batch of one."""
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in (*NOT_PER_ROW, *ONE_ROW)])
+def test_each_row_may_have_a_length_of_its_own(name: str, mask: bool) -> None:
+    source = padded_case(name, batch="B")
+    padded = rnnlower.pad(source, max={"T": MOST}, mask=mask, per_row=True)
+    assert padded.graph.input[-1].type.tensor_type.shape.dim[0].dim_param == "B"
+    assert rnnlower.verify(source, padded)
+
+
+@pytest.mark.parametrize("name", NOT_PER_ROW)
+def test_what_joins_rows_is_refused_by_name(name: str) -> None:
+    with pytest.raises(rnnlower.UnsupportedModelError, match=NOT_PER_ROW[name]):
+        rnnlower.pad(padded_case(name, batch="B"), max={"T": MOST}, per_row=True)
+
+
 def test_a_size_may_be_rounded_down() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[1, 3, T] x) => (float[1, 3, U] z) { '
@@ -100,9 +133,8 @@ def test_two_lengths() -> None:
 
 REFUSED = {
     "no rule says what NonZero": "n = NonZero (x) f = Cast <to = 1> (n) z = ReduceSum <keepdims = 0> (f)",
-    "puts something behind the last step": "y = Concat <axis = 0> (x, x) z = ReduceSum <keepdims = 0> (y)",
-    "computed while it runs": "a = ArgMax <axis = 0, keepdims = 0> (x) g = Gather <axis = 0> (x, a) "
-    "z = ReduceSum <keepdims = 0> (g)",
+    "repeats the sequence": "n = Constant <value_ints = [2, 1, 1]> () y = Tile (x, n) "
+    "z = ReduceSum <keepdims = 0> (y)",
 }
 
 

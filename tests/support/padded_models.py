@@ -21,6 +21,14 @@ _SIZES = {
     "E": (3, 4, 3),
     "V": (3, 3),
     "s": (3,),
+    "c1": (1, 1, 3),
+    "P3": (3, 4),
+}
+_CONSTANTS = {
+    "zero": np.array(0, np.int64),
+    "f2": np.array([1, 2], np.int64),
+    "r2": np.array([1, 1, 2], np.float32),
+    "r05": np.array([1, 1, 0.5], np.float32),
 }
 _LSTM = 'y, h, c = LSTM <hidden_size = 3, direction = "bidirectional"> (x, W, R, B)'
 
@@ -89,6 +97,62 @@ SEQUENCES: Mapping[str, tuple[str, str]] = {
         "q = Transpose <perm = [1, 0, 2]> (x) v = MatMul (q, V) k = Transpose <perm = [0, 2, 1]> (q) "
         "w = MatMul (v, k) p = Softmax <axis = 2> (w) z = MatMul (p, v)",
     ),
+    "something behind the end": (
+        "float[U, 1, 3] z",
+        "y = Concat <axis = 0> (c1, x, c1) z = CumSum <reverse = 1> (y, zero)",
+    ),
+    "twice, joined": (
+        "float[U, 1, 3] z",
+        "y = Concat <axis = 0> (x, c1, x) m = ReduceMean <axes = [0]> (y) z = Sub (y, m)",
+    ),
+    "product with a vector": ("float[T, 1] z", "z = MatMul (x, s)"),
+    "vector of steps": (
+        "float[3] z",
+        "a = Constant <value_ints = [1]> () y = Squeeze (x, a) w = ReduceSum <keepdims = 0> (x, f2) "
+        "z = MatMul (w, y)",
+    ),
+    "step at a computed position": (
+        "float[1, 3] z",
+        "m = ReduceSum <keepdims = 0> (x, f2) a = ArgMax <axis = 0, keepdims = 0> (m) "
+        "z = Gather <axis = 0> (x, a)",
+    ),
+    "norm over time": ("float[T, 1, 3] z", "z = LayerNormalization <axis = 0> (x, s, s)"),
+    "norm of steps": ("float[T, 1, 3] z", "z = LayerNormalization (x, s, s)"),
+    "variance": (
+        "float[1, 3] z",
+        "m = ReduceMean <axes = [0]> (x) d = Sub (x, m) q = Mul (d, d) "
+        "z = ReduceMean <axes = [0], keepdims = 0> (q)",
+    ),
+    "logarithm of sums": ("float[1, 3] z", "z = ReduceLogSumExp <axes = [0], keepdims = 0> (x)"),
+    "largest three": (
+        "float[3, 1, 3] z",
+        "n = Constant <value_ints = [3]> () z, i = TopK <axis = 0> (x, n)",
+    ),
+    "hard maximum": ("float[T, 1, 3] z", "z = Hardmax <axis = 0> (x)"),
+    "first two": (
+        "float[1, 3] z",
+        "b = Constant <value_ints = [0]> () e = Constant <value_ints = [2]> () "
+        "y = Slice (x, b, e, b) z = ReduceSum <keepdims = 0> (y, b)",
+    ),
+    "every third": (
+        "float[U, 1, 3] z",
+        "b = Constant <value_ints = [1]> () e = Constant <value_ints = [9223372036854775807]> () "
+        "a = Constant <value_ints = [0]> () p = Constant <value_ints = [3]> () z = Slice (x, b, e, a, p)",
+    ),
+    "implicit Einsum": ("float[1, 3, 3] z", 'z = Einsum <equation = "tbi,tbj"> (x, x)'),
+    "quantized product": (
+        "float[1, 3, 3] z",
+        "t = Transpose <perm = [1, 2, 0]> (x) u = Transpose <perm = [1, 0, 2]> (x) "
+        "p, ps, pz = DynamicQuantizeLinear (t) q, qs, qz = DynamicQuantizeLinear (u) "
+        "i = MatMulInteger (p, q, pz, qz) f = Cast <to = 1> (i) n = Mul (f, ps) z = Mul (n, qs)",
+    ),
+    "two heads": (
+        "float[1, T, 4] z",
+        "q0 = MatMul (x, P3) h0 = Constant <value_ints = [0, 2, 2]> () q = Reshape (q0, h0) "
+        "k = Transpose <perm = [1, 0, 2]> (q) v = Transpose <perm = [1, 2, 0]> (q) w = MatMul (k, v) "
+        "p = Softmax (w) o = MatMul (p, k) t = Transpose <perm = [1, 0, 2]> (o) "
+        "n = Constant <value_ints = [1, -1, 4]> () z = Reshape (t, n)",
+    ),
     "summed by Einsum": (
         "float[1, 3, 3] z",
         'z = Einsum <equation = "tbi,tbj->bij"> (x, x)',
@@ -115,6 +179,54 @@ _SPATIAL = {
         "float[1, 3, T] z",
         "z = AveragePool <kernel_shape = [3], pads = [1, 1], count_include_pad = 1> (x)",
     ),
+    "mean of a window, rounded up": (
+        "float[1, 3, U] z",
+        "z = AveragePool <kernel_shape = [3], strides = [2], ceil_mode = 1> (x)",
+    ),
+    "mean of a window with zeros, rounded up": (
+        "float[1, 3, U] z",
+        "z = AveragePool <kernel_shape = [4], strides = [3], pads = [1, 1], ceil_mode = 1, "
+        "count_include_pad = 1> (x)",
+    ),
+    "largest of a window, rounded up": (
+        "float[1, 3, U] z",
+        "z = MaxPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (x)",
+    ),
+    "largest of a window that grows at the end": (
+        "float[1, 3, U] z",
+        'z = MaxPool <kernel_shape = [2], strides = [2], auto_pad = "SAME_UPPER"> (x)',
+    ),
+    "norm of a window": ("float[1, 3, T] z", "z = LpPool <kernel_shape = [3], pads = [1, 1], p = 2> (x)"),
+    "uneven convolution": (
+        "float[1, 4, U] z",
+        "y = Conv <pads = [0, 3], strides = [3], dilations = [2]> (x, C, b) z = Softmax (y)",
+    ),
+    "transposed convolution with pads": (
+        "float[1, 4, U] z",
+        "y = ConvTranspose <strides = [3], pads = [1, 0], output_padding = [1]> (x, E) "
+        "m = ReduceMean <axes = [2]> (y) z = Sub (y, m)",
+    ),
+    "mirrored ends": (
+        "float[1, 4, T] z",
+        'p = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () y = Pad <mode = "reflect"> (x, p) z = Conv (y, C)',
+    ),
+    "repeated ends": (
+        "float[1, 4, T] z",
+        'p = Constant <value_ints = [0, 0, 0, 0, 0, 2]> () y = Pad <mode = "edge"> (x, p) z = Conv (y, C)',
+    ),
+    "stretched": (
+        "float[1, 3, U] z",
+        'z = Resize <mode = "linear"> (x, , r2)',
+    ),
+    "repeated steps": (
+        "float[1, 3, U] z",
+        'z = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", '
+        'nearest_mode = "round_prefer_ceil"> (x, , r2)',
+    ),
+    "every other step": (
+        "float[1, 3, U] z",
+        'z = Resize <mode = "linear"> (x, , r05)',
+    ),
     "mean of all": ("float[1, 3, 1] z", "z = GlobalAveragePool (x)"),
     "largest of all": ("float[1, 3, 1] z", "z = GlobalMaxPool (x)"),
     "norm of channels": ("float[1, 3, T] z", "z = InstanceNormalization (x, s, s)"),
@@ -127,12 +239,15 @@ MODELS = {**SEQUENCES, **_SPATIAL}
 """The output and the nodes of each model."""
 
 
-def padded_case(name: str, length: str = "T") -> onnx.ModelProto:
-    """Return the model of this name; its length may be a number."""
+def padded_case(name: str, length: str = "T", batch: str = "1") -> onnx.ModelProto:
+    """Return the model of this name; its length may be a number, and its batch open."""
     output, nodes = MODELS[name]
-    shape = f"[1, 3, {length}]" if name in _SPATIAL else f"[{length}, 1, 3]"
+    shape = f"[{batch}, 3, {length}]" if name in _SPATIAL else f"[{length}, {batch}, 3]"
     if length != "T":
         output = output.replace("T", length).replace("U", "_")
+    if batch != "1":
+        # The result has any shape.
+        output = f"{output.partition('[')[0]} {output.split()[-1]}"
     return with_weights(f"{_HEAD} main (float{shape} x) => ({output}) {{ {nodes} }}")
 
 
@@ -141,6 +256,9 @@ def with_weights(text: str) -> onnx.ModelProto:
     model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
     read = {name for node in model.graph.node for name in node.input}
+    for name, array in _CONSTANTS.items():
+        if name in read:
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
     for name, shape in {**_SIZES, "b": (4,), "Q": (3, 3, 2), "G": (4, 4, 3)}.items():
         made = {out for node in model.graph.node for out in node.output}
         if name in read - made:

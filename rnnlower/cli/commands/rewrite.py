@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rnnlower.cli.defining import Comparing, Showing, command
-from rnnlower.cli.running import tell_of_rounding
+from rnnlower.cli.running import emit_result, tell_of_rounding
+from rnnlower.cli.streams import with_names_of_streams
 from rnnlower.errors import OptionError
 from rnnlower.passes.options import (
     ConvertOptions,
@@ -38,36 +40,77 @@ def _rewriting(name: str, kind: type[Any], words: str, *absent: str) -> Callable
         no_provenance: bool = False,
         showing: Showing,
     ) -> None:
-        from rnnlower import api
-        from rnnlower.cli import tables
-        from rnnlower.cli.rewriting import Rewriting
-        from rnnlower.files.provenance import PROVENANCE_KEY
-        from rnnlower.files.provenance import provenance as entry
-        from rnnlower.reporting import content
-
-        run = Rewriting(name, model, output, comparing, showing, external_data, options.engine)
-        _check_opset(options)
-        with run.read() as (own, tell):
-            report = getattr(api, name).run(own, dataclasses.replace(options, progress=tell))
-        reading = options.reading() | {"sets": report.sets}
-        if reading.get("dequantize") and getattr(options, "nodes", None):
-            reading["dequantize"] = report.dequantized
-        own.metadata_props.pop(PROVENANCE_KEY, None)
-        if not (no_provenance or options.strip):
-            own.metadata_props[PROVENANCE_KEY] = entry(name, options)
-        verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
-        kind = _KINDS.get(name, "lowering")
-        run.report(verification, lambda source: getattr(content, f"{kind}_sections")(source, own, report))
-        if run.shows_words:
-            tables.print_rewriting(kind, report, verification, verbose=showing.verbose)
-        lowering = getattr(report, "lowering", report)
-        if name not in ("convert", "lift", "pad") and lowering is not None:
-            tell_of_rounding(lowering, verification, showing.quiet)
-        run.finish(report.to_dict(), verification)
+        buckets = _buckets(options, output, showing)
+        results = []
+        for number, (each, path, shown) in enumerate(buckets):
+            if number and not showing.quiet and not showing.json_:
+                print()
+            results.append(_run(name, model, path, each, comparing, external_data, no_provenance, shown))
+        if showing.json_:
+            emit_result(results[0] if len(results) == 1 else {"buckets": results})
 
     rewrite.__name__, rewrite.__doc__ = name, words
     rewrite.__annotations__["options"] = kind
     return command(*absent)(rewrite)
+
+
+def _run(
+    name: str,
+    model: pathlib.Path,
+    output: pathlib.Path,
+    options: Any,
+    comparing: Comparing,
+    external_data: str,
+    no_provenance: bool,
+    showing: Showing,
+) -> dict[str, Any]:
+    """Write one model; return the result for JSON."""
+    from rnnlower import api
+    from rnnlower.cli import tables
+    from rnnlower.cli.rewriting import Rewriting
+    from rnnlower.files.provenance import PROVENANCE_KEY
+    from rnnlower.files.provenance import provenance as entry
+    from rnnlower.reporting import content
+
+    run = Rewriting(name, model, output, comparing, showing, external_data, options.engine)
+    _check_opset(options)
+    with run.read() as (own, tell):
+        report = getattr(api, name).run(own, dataclasses.replace(options, progress=tell))
+    reading = options.reading() | {"sets": report.sets}
+    if reading.get("dequantize") and getattr(options, "nodes", None):
+        reading["dequantize"] = report.dequantized
+    own.metadata_props.pop(PROVENANCE_KEY, None)
+    if not (no_provenance or options.strip):
+        own.metadata_props[PROVENANCE_KEY] = entry(name, options)
+    verification = run.write(own, reading, report.notes, getattr(report, "warnings", ()))
+    kind = _KINDS.get(name, "lowering")
+    run.report(verification, lambda source: getattr(content, f"{kind}_sections")(source, own, report))
+    if run.shows_words:
+        tables.print_rewriting(kind, report, verification, verbose=showing.verbose)
+    lowering = getattr(report, "lowering", report)
+    if name not in ("convert", "lift", "pad") and lowering is not None:
+        tell_of_rounding(lowering, verification, showing.quiet)
+    return run.finish(report.to_dict(), verification)
+
+
+def _buckets(options: Any, output: pathlib.Path, showing: Showing) -> list[tuple[Any, pathlib.Path, Showing]]:
+    """Return the options, the path and the page of each model: of `pad`, one for each maximum."""
+    if not isinstance(options, PadOptions):
+        return [(options, output, showing)]
+    sizes_of: Mapping[str, Sequence[int]] = options.max  # type: ignore[assignment]
+    combined = [*itertools.product(*sizes_of.values())]
+    made = []
+    for sizes in combined:
+        each = dataclasses.replace(options, max=dict(zip(options.max, sizes, strict=True)))
+        if len(combined) == 1:
+            return [(each, output, showing)]
+        if with_names_of_streams(str(output)) != str(output):
+            raise OptionError("several maxima write several files: -o - takes one model")
+        of_bucket = "-".join(map(str, sizes))
+        page = showing.report and showing.report.with_stem(f"{showing.report.stem}-{of_bucket}")
+        path = output.with_stem(f"{output.stem}-{of_bucket}")
+        made.append((each, path, dataclasses.replace(showing, report=page)))
+    return made
 
 
 def _check_opset(options: Any) -> None:

@@ -1,0 +1,151 @@
+"""The facts about a model at example lengths, from which sizes that follow from a length are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.errors import UnsupportedModelError
+from rnnlower.graph.evaluation import Array
+from rnnlower.graph.facts import Facts
+from rnnlower.graph.walk import default_opset, dim_name
+from rnnlower.padding.sizes import Axes, NoRuleError, Size
+from rnnlower.wording import call
+
+_FIRST_OPSET = 9
+_OTHER_SIZES = ((29, 31), (37, 41))
+_FEWER_STEPS = (1, 2, 5)
+
+
+class Examples:
+    """The values of a model at the maximum and at some lengths below.
+
+    Args:
+        model: The model, with open sizes.
+        maxima: The maximum for each symbol.
+        inputs: For each input over time, its axis and symbol.
+
+    Attributes:
+        axes: For each value over time, the size of each axis that has one.
+    """
+
+    def __init__(
+        self, model: ir.Model, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
+    ) -> None:
+        self.model, self.opset = model, default_opset(model)
+        if self.opset < _FIRST_OPSET:
+            raise UnsupportedModelError(
+                f"the model has opset {self.opset}; padding needs {_FIRST_OPSET} or higher",
+                remedy=f"convert it first ({call('convert', opset=17)})",
+            )
+        self.axes: dict[ir.Value, Axes] = {}
+        self._origins: dict[ir.Value, ir.Value] = {}
+        self._sizes: set[Size] = {Size.of(symbol, maximum) for symbol, maximum in maxima.items()}
+        self._lengths, self._worlds = self._make_worlds(maxima, inputs)
+        # Where other sizes than lengths are open.
+        self._other = self._world(dict(maxima), inputs, _OTHER_SIZES[1])
+        for value in model.graph.inputs:
+            for axis, symbol in inputs.get(value.name or "", {}).items():
+                self.axes.setdefault(value, {})[axis] = Size.of(symbol, maxima[symbol])
+
+    def _make_worlds(
+        self, maxima: Mapping[str, int], inputs: Mapping[str, Mapping[int, str]]
+    ) -> tuple[list[dict[str, int]], list[Facts]]:
+        lengths = [dict(maxima)]
+        for symbol, maximum in maxima.items():
+            fewer = [*_FEWER_STEPS, maximum // 2 + 1, maximum // 3 + 1]
+            lengths += [
+                {**maxima, symbol: length}
+                for length in sorted({maximum - less for less in fewer})
+                if length > 0
+            ]
+        return lengths, [self._world(each, inputs, _OTHER_SIZES[0]) for each in lengths]
+
+    def _world(
+        self,
+        lengths: Mapping[str, int],
+        inputs: Mapping[str, Mapping[int, str]],
+        others: tuple[int, int],
+    ) -> Facts:
+        """Return the facts about the model at these lengths, with numbers for other open sizes."""
+        facts = Facts(self.model)
+        for value in self.model.graph.inputs:
+            if value.shape is not None and not value.is_initializer():
+                own = {axis: lengths[symbol] for axis, symbol in inputs.get(value.name or "", {}).items()}
+                facts.assume(
+                    value, tuple(own.get(axis, _number(dim, others)) for axis, dim in enumerate(value.shape))
+                )
+        return facts.visit_all()
+
+    def origin(self, value: ir.Value) -> ir.Value:
+        """Return the value of the source that a value stands for."""
+        return self._origins.get(value, value)
+
+    def axes_of(self, value: ir.Value | None) -> Axes:
+        """Return the axes of a value whose sizes follow from lengths."""
+        return {} if value is None else self.axes.get(self.origin(value), {})
+
+    def shape(self, value: ir.Value | None) -> tuple[int, ...]:
+        """Return the shape of a value at the maximum, with an example of other open sizes."""
+        return self.shapes(value)[0]
+
+    def shapes(self, value: ir.Value | None) -> list[tuple[int, ...]]:
+        """Return the shapes of a value at the example lengths, the maximum first."""
+        assert value is not None
+        found = [world.shape(self.origin(value)) for world in self._worlds]
+        if any(shape is None or None in shape for shape in found):
+            raise NoRuleError("has an input or an output of unknown shape")
+        return found  # type: ignore[return-value]
+
+    def is_open(self, value: ir.Value, axis: int) -> bool:
+        """Return whether the caller chooses the size of an axis that is not over time."""
+        shape = self._other.shape(self.origin(value))
+        return shape is None or shape[axis] != self.shape(value)[axis]
+
+    def contents(self, value: ir.Value | None) -> list[Array] | None:
+        """Return what a value holds at the example lengths, if that follows from constants and sizes."""
+        if value is None:
+            return None
+        found = [each for world in self._worlds if (each := world.constant(self.origin(value))) is not None]
+        return found if len(found) == len(self._worlds) else None
+
+    def ints(self, node: ir.Node, name: str, index: int) -> list[list[int]] | None:
+        """Return integers at the example lengths: an attribute, or an input."""
+        given = node.attributes.get_ints(name)
+        if given is not None:
+            return [[*given]] * len(self._worlds)
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            return None
+        contents = self.contents(value)
+        if contents is None:
+            raise NoRuleError(f"takes its {name} from a computation that is not followed")
+        return [[*map(int, each.reshape(-1))] for each in contents]
+
+    def dtype(self, value: ir.Value | None) -> np.dtype[np.generic]:
+        """Return the type of a value."""
+        assert value is not None
+        if value.dtype is not None:
+            return value.dtype.numpy()
+        type_ = self._worlds[0].type(self.origin(value))
+        return np.dtype(np.float32) if type_ is None else type_.dtype.numpy()
+
+    def matched(self, sizes: Sequence[int]) -> Size:
+        """Return the known size that an axis has at the example lengths."""
+        for size in self._sizes:
+            if size.fits(self._lengths, sizes):
+                return size
+        raise NoRuleError("makes an axis whose size follows from a length in a way that is not followed")
+
+    def varying(self, value: ir.Value) -> Axes:
+        """Return the axes of a value that differ in size at the example lengths, by known sizes."""
+        columns = list(zip(*self.shapes(value), strict=True))
+        return {axis: self.matched(sizes) for axis, sizes in enumerate(columns) if len(set(sizes)) > 1}
+
+
+def _number(dim: int | ir.SymbolicDim | None, others: tuple[int, int]) -> int:
+    if isinstance(dim, int) and dim >= 0:
+        return dim
+    return others[0] if dim_name(dim) else others[1]

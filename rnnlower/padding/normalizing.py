@@ -1,0 +1,107 @@
+"""Norms: over time, they count the valid elements alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from rnnlower.lowering.emitter import Emitter
+from rnnlower.padding.flow import PadFlow, Rule
+from rnnlower.padding.ruling import features
+from rnnlower.padding.sizes import Axes, NoRuleError
+
+_NOT_CENTERED = ("RMSNormalization", "SimplifiedLayerNormalization")
+_PARAMETERS = "has parameters that differ from step to step"
+
+
+def _normalized(
+    flow: PadFlow, node: ir.Node, emitter: Emitter, value: ir.Value, axes: Axes, where: range
+) -> ir.Value:
+    """Emit the normal form of a value over its last axes, by the mean and the variance of what is valid."""
+    dtype, rank = flow.dtype(node.inputs[0]), where.stop
+    over = {axis: axes[axis] for axis in where if axis in axes}
+    left = {axis: size for axis, size in axes.items() if axis not in over}
+    zero = emitter.constant(np.array(0, dtype))
+
+    def valid(each: ir.Value) -> ir.Value:
+        for axis, size in over.items():
+            each = emitter.op("Where", flow.mask(size, axis, axes, rank), each, zero)
+        return each
+
+    def mean(each: ir.Value) -> ir.Value:
+        result = emitter.with_axes("ReduceMean", each, where, since=18, keepdims=1)
+        result.dtype = ir.DataType.from_numpy(dtype)
+        return flow.of_all(emitter, result, [*over.values()], left, rank)
+
+    value = valid(value)
+    if node.op_type not in _NOT_CENTERED:
+        value = valid(emitter.op("Sub", value, mean(value)))
+    square = mean(emitter.op("Mul", value, value))
+    more = emitter.constant(np.array(node.attributes.get_float("epsilon", 1e-5), dtype))
+    return emitter.op("Div", value, emitter.op("Sqrt", emitter.op("Add", square, more)))
+
+
+def _batch_norm(flow: PadFlow, node: ir.Node) -> Axes:
+    if node.attributes.get_int("training_mode", 0):
+        raise NoRuleError("normalizes by the statistics of its input")
+    return features(flow, node, [1], _PARAMETERS)
+
+
+def _layer_norm(flow: PadFlow, node: ir.Node) -> list[Axes]:
+    """Normalize; what is scaled then is aligned at the end."""
+    value, axes = node.inputs[0], flow.axes_of(node.inputs[0])
+    rank = len(flow.shape(value))
+    where = range(node.attributes.get_int("axis", -1) % rank, rank)
+    if not {*where} & {*axes}:
+        features(flow, node, where, _PARAMETERS)
+        return [axes] * len(node.outputs)
+    assert value is not None
+    emitter = flow.emitter_for(node)
+    result = _normalized(flow, node, emitter, value, axes, where)
+    for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=False):
+        result = result if each is None else emitter.op(op_type, result, each)
+    flow.replace(node, result, emitter)
+    return [axes]
+
+
+def _channel_norm(flow: PadFlow, node: ir.Node) -> Axes:
+    """Normalize each channel (InstanceNormalization), or each group of them."""
+    value, axes, shape = node.inputs[0], flow.axes_of(node.inputs[0]), flow.shape(node.inputs[0])
+    assert value is not None
+    if 1 in axes or any(map(flow.axes_of, node.inputs[1:])):
+        raise NoRuleError(_PARAMETERS)
+    if not any(axis >= 2 for axis in axes):
+        return axes
+    emitter, spatial = flow.emitter_for(node), [1] * (len(shape) - 2)
+    groups = node.attributes.get_int("num_groups", 0)
+    each_has = not groups or flow.shape(node.inputs[1]) == (shape[1],)
+    if groups:
+        value = emitter.reshape(value, [0, groups, shape[1] // groups, *shape[2:]])
+        axes_of_groups = {axis + (axis >= 2): size for axis, size in axes.items()}
+        result = _normalized(flow, node, emitter, value, axes_of_groups, range(2, len(shape) + 1))
+    else:
+        result = _normalized(flow, node, emitter, value, axes, range(2, len(shape)))
+    if groups and each_has:
+        result = emitter.reshape(result, [0, *shape[1:]])
+    for op_type, each in zip(("Mul", "Add"), node.inputs[1:], strict=True):
+        assert each is not None
+        # Up to opset 20 the parameters belong to groups.
+        each = emitter.reshape(each, [-1, *spatial] if each_has else [-1, 1, *spatial])
+        result = emitter.op(op_type, result, each)
+    flow.replace(node, result if each_has else emitter.reshape(result, [0, *shape[1:]]), emitter)
+    return axes
+
+
+def _local_norm(flow: PadFlow, node: ir.Node) -> Axes:
+    return features(flow, node, [1], "normalizes over neighboring steps")
+
+
+NORMALIZING: dict[str, Rule] = {
+    "BatchNormalization": _batch_norm,
+    "GroupNormalization": _channel_norm,
+    "InstanceNormalization": _channel_norm,
+    "LRN": _local_norm,
+    "LayerNormalization": _layer_norm,
+    "RMSNormalization": _layer_norm,
+    "SimplifiedLayerNormalization": _layer_norm,
+}
