@@ -181,6 +181,6 @@ PADDING = [
     Case(
         "a number of steps of rows",
         f"{PAD} --per-row",
-        model=text(17, "float[B, T] X", "Y = Shape (X)"),
+        model=text(17, "float[B, T] X", "n = Shape (X) Y = Cast <to = 1> (n)"),
     ),
 ]

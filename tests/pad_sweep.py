@@ -1,11 +1,13 @@
 """A sweep over random stacks of layers: padded, and compared with the source at several lengths.
 
 ``python tests/pad_sweep.py 2000`` prints how many are wrong, how many are refused, and how many of the same
-sources are wrong when they are merely padded with zeros. Any wrong one is printed with its layers.
+sources are wrong when they are merely padded with zeros; ``--first 1000`` begins at another seed. A third of
+the models have rows of different lengths, a third take masks. Any wrong one is printed with its layers.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import json
 import sys
@@ -19,7 +21,8 @@ import rnnlower
 
 MOST, SIZE = 24, 4
 LENGTHS = (5, 7, 8, 11, 16, 23, 24)
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+ROWS = 3
+HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 Layer = tuple[str, str]
 
 
@@ -43,7 +46,7 @@ def _state(op_type: str) -> str:
     own = {"LSTM": "WL2, RL2", "GRU": "WG2, RG2", "RNN": "WN2, RN2"}[op_type]
     return (
         f'@h, @s = {op_type} <hidden_size = 4, direction = "bidirectional"> (@x, {own}) '
-        "@a = Constant <value_ints = [0]> () @m = ReduceSum <keepdims = 1> (@s, @a) @y = Add (@x, @m)"
+        "@m = ReduceSum <keepdims = 1> (@s, first) @y = Add (@x, @m)"
     )
 
 
@@ -63,25 +66,102 @@ LAYERS: dict[str, str] = {
     },
     **{f"{op} final state": _state(op) for op in ("LSTM", "GRU", "RNN")},
     "linear": "@m = MatMul (@x, P1) @p = Add (@m, b) @y = Tanh (@p)",
+    "folded linear": (
+        "@n = Constant <value_ints = [-1, 4]> () @r = Reshape (@x, @n) @g = Gemm (@r, P1, b) "
+        "@s = Shape (@x) @y = Reshape (@g, @s)"
+    ),
     "conv": _as_channels("@c = Conv <pads = [1, 1]> (@i, C, b) @o = Sigmoid (@c)"),
     "dilated conv": _as_channels("@o = Conv <pads = [2, 2], dilations = [2]> (@i, C, b)"),
     "strided conv": _as_channels("@o = Conv <pads = [1, 1], strides = [2]> (@i, C, b)"),
+    "uneven conv": _as_channels("@o = Conv <pads = [0, 3], dilations = [2]> (@i, C, b)"),
+    "causal conv": _as_channels("@o = Conv <pads = [2, 0]> (@i, C, b)"),
+    "depthwise conv": _as_channels('@o = Conv <auto_pad = "SAME_UPPER", group = 4> (@i, D1, b)'),
     "batch norm": _as_channels("@o = BatchNormalization (@i, b, b, b, v)"),
     "transposed conv": _as_channels("@o = ConvTranspose <strides = [2]> (@i, D)"),
+    "transposed conv with pads": _as_channels("@o = ConvTranspose <strides = [2], pads = [1, 0]> (@i, C)"),
     "max pool": _as_channels("@o = MaxPool <kernel_shape = [3], pads = [1, 1]> (@i)"),
     "strided max pool": _as_channels("@o = MaxPool <kernel_shape = [2], strides = [2]> (@i)"),
+    "rounded max pool": _as_channels("@o = MaxPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (@i)"),
     "mean pool": _as_channels("@o = AveragePool <kernel_shape = [3], pads = [1, 1]> (@i)"),
+    "mean pool with zeros": _as_channels(
+        "@o = AveragePool <kernel_shape = [3], pads = [1, 1], count_include_pad = 1> (@i)"
+    ),
+    "rounded mean pool": _as_channels(
+        "@o = AveragePool <kernel_shape = [3], strides = [2], ceil_mode = 1> (@i)"
+    ),
+    "rounded mean pool with zeros": _as_channels(
+        "@o = AveragePool <kernel_shape = [4], strides = [3], pads = [1, 2], ceil_mode = 1, "
+        "count_include_pad = 1> (@i)"
+    ),
+    "norm pool": _as_channels("@o = LpPool <kernel_shape = [3], pads = [1, 1]> (@i)"),
     "instance norm": _as_channels("@o = InstanceNormalization (@i, b, b)"),
+    "group norm": _as_channels("@o = GroupNormalization <num_groups = 2> (@i, b, b)"),
     "squeeze excite": _as_channels("@g = GlobalAveragePool (@i) @s = Sigmoid (@g) @o = Mul (@i, @s)"),
+    "largest of all": _as_channels("@g = GlobalMaxPool (@i) @o = Sub (@i, @g)"),
     "layer norm": "@y = LayerNormalization (@x, b, b)",
-    "mean subtracted": "@m = ReduceMean <axes = [0]> (@x) @y = Sub (@x, @m)",
-    "largest subtracted": "@m = ReduceMax <axes = [0]> (@x) @y = Sub (@x, @m)",
-    "smallest subtracted": "@m = ReduceMin <axes = [0]> (@x) @y = Sub (@x, @m)",
+    "root mean square": "@y = RMSNormalization (@x, b)",
+    "layer norm over time": _as_channels("@o = LayerNormalization <axis = 1> (@i, one, one)"),
+    "layer norm over features and time": _as_channels("@o = LayerNormalization <axis = -1> (@i, one, one)"),
+    "mean subtracted": "@m = ReduceMean (@x, first) @y = Sub (@x, @m)",
+    "variance": (
+        "@m = ReduceMean (@x, first) @d = Sub (@x, @m) @q = Mul (@d, @d) @v = ReduceMean (@q, first) "
+        "@e = Add (@v, one) @s = Sqrt (@e) @y = Div (@d, @s)"
+    ),
+    "sum subtracted": "@m = ReduceSum (@x, first) @t = Tanh (@m) @y = Sub (@x, @t)",
+    "norm of all": "@m = ReduceL2 (@x, first) @t = Tanh (@m) @y = Sub (@x, @t)",
+    "absolute sum": "@m = ReduceL1 (@x, first) @t = Tanh (@m) @y = Sub (@x, @t)",
+    "logarithm of exponentials": "@m = ReduceLogSumExp (@x, first) @y = Sub (@x, @m)",
+    "largest subtracted": "@m = ReduceMax (@x, first) @y = Sub (@x, @m)",
+    "smallest subtracted": "@m = ReduceMin (@x, first) @y = Sub (@x, @m)",
     "softmax gate": "@s = Softmax <axis = 0> (@x) @y = Add (@x, @s)",
+    "log softmax": "@s = LogSoftmax <axis = 0> (@x) @t = Tanh (@s) @y = Add (@x, @t)",
+    "hard maximum": "@s = Hardmax <axis = 0> (@x) @y = Add (@x, @s)",
+    "largest three": (
+        "@n = Constant <value_ints = [3]> () @k, @j = TopK <axis = 0> (@x, @n) "
+        "@m = ReduceMean (@k, first) @y = Sub (@x, @m)"
+    ),
+    "place of the largest": (
+        "@m = ArgMax <axis = 0> (@x) @f = Cast <to = 1> (@m) @s = Sin (@f) @y = Add (@x, @s)"
+    ),
     "attention": (
         "@q = Transpose <perm = [1, 0, 2]> (@x) @k = Transpose <perm = [1, 2, 0]> (@x) "
         "@w = MatMul (@q, @k) @p = Softmax <axis = 2> (@w) @o = MatMul (@p, @q) "
         "@y = Transpose <perm = [1, 0, 2]> (@o)"
+    ),
+    "attention by Einsum": (
+        '@w = Einsum <equation = "tbc,sbc->bts"> (@x, @x) @p = Softmax <axis = -1> (@w) '
+        '@y = Einsum <equation = "bts,sbc->tbc"> (@p, @x)'
+    ),
+    "causal attention": (
+        "@q = Transpose <perm = [1, 0, 2]> (@x) @k = Transpose <perm = [1, 2, 0]> (@x) "
+        "@w = MatMul (@q, @k) @s = Shape (@w) @e = ConstantOfShape <value = float[1] {1.0}> (@s) "
+        "@l = Trilu <upper = 0> (@e) @t = Cast <to = 9> (@l) @u = Where (@t, @w, lowest) "
+        "@p = Softmax <axis = 2> (@u) @o = MatMul (@p, @q) @y = Transpose <perm = [1, 0, 2]> (@o)"
+    ),
+    "attention of heads": (
+        "@q = Transpose <perm = [1, 0, 2]> (@x) "
+        "@o = Attention <q_num_heads = 2, kv_num_heads = 2> (@q, @q, @q) "
+        "@y = Transpose <perm = [1, 0, 2]> (@o)"
+    ),
+    "causal attention of heads": (
+        "@q = Transpose <perm = [1, 0, 2]> (@x) "
+        "@o = Attention <q_num_heads = 2, kv_num_heads = 2, is_causal = 1> (@q, @q, @q) "
+        "@y = Transpose <perm = [1, 0, 2]> (@o)"
+    ),
+    "attention of onnxruntime": (
+        "@q = Transpose <perm = [1, 0, 2]> (@x) "
+        "@o = com.microsoft.MultiHeadAttention <num_heads = 2> (@q, @q, @q) "
+        "@y = Transpose <perm = [1, 0, 2]> (@o)"
+    ),
+    "attention of onnxruntime with weights": (
+        "@q = Transpose <perm = [1, 0, 2]> (@x) "
+        "@o = com.microsoft.Attention <num_heads = 2> (@q, P3, b3) @y = Transpose <perm = [1, 0, 2]> (@o)"
+    ),
+    "heads": (
+        "@n = Constant <value_ints = [0, -1, 2]> () @q = Reshape (@x, @n) "
+        "@k = Transpose <perm = [1, 0, 2]> (@q) @v = Transpose <perm = [1, 2, 0]> (@q) "
+        "@w = MatMul (@k, @v) @p = Softmax (@w) @o = MatMul (@p, @k) @t = Transpose <perm = [1, 0, 2]> (@o) "
+        "@s = Shape (@x) @y = Reshape (@t, @s)"
     ),
     "positions": (
         "@n = Shape (@x) @z = Constant <value_int = 0> () @d = Gather (@n, @z) "
@@ -90,27 +170,68 @@ LAYERS: dict[str, str] = {
     ),
     "mask of its own": (
         "@n = Shape (@x) @o = ConstantOfShape <value = float[1] {1.0}> (@n) "
-        "@a = Constant <value_ints = [0]> () "
-        "@s = ReduceSum <keepdims = 1> (@o, @a) @y = Div (@x, @s)"
+        "@s = ReduceSum <keepdims = 1> (@o, first) @y = Div (@x, @s)"
+    ),
+    "where": (
+        "@g = Greater (@x, zero) @w = Where (@g, @x, lowest) @p = Softmax <axis = 0> (@w) @y = Add (@x, @p)"
     ),
     "divided by the length": (
         "@n = Shape (@x) @f = Cast <to = 1> (@n) @z = Constant <value_int = 0> () @d = Gather (@f, @z) "
         "@q = Sqrt (@d) @y = Div (@x, @q)"
     ),
-    "sum from the end": "@z = Constant <value_int = 0> () @y = CumSum <reverse = 1> (@x, @z)",
+    "sum from the end": "@z = Constant <value_int = 0> () @c = CumSum <reverse = 1> (@x, @z) @y = Tanh (@c)",
+    "sum": "@z = Constant <value_int = 0> () @c = CumSum <exclusive = 1> (@x, @z) @y = Tanh (@c)",
     "flip": _slice(-1, -(2**63), -1),
     "without the first": _slice(1, 2**63 - 1, 1),
     "without the last": _slice(0, -1, 1),
     "every second": _slice(0, 2**63 - 1, 2),
+    "last two": _slice(-2, 2**63 - 1, 1).replace("@y", "@l")
+    + " @m = ReduceMean (@l, first) @y = Add (@x, @m)",
+    "first four": _slice(0, 4, 1).replace("@y", "@l") + " @m = ReduceMax (@l, first) @y = Sub (@x, @m)",
     "last step added": (
         "@z = Constant <value_ints = [-1]> () @l = Gather <axis = 0> (@x, @z) @y = Add (@x, @l)"
     ),
+    "step at length - 1": (
+        "@n = Shape <start = 0, end = 1> (@x) @o = Constant <value_ints = [1]> () @i = Sub (@n, @o) "
+        "@l = Gather <axis = 0> (@x, @i) @y = Add (@x, @l)"
+    ),
+    "something in front": "@l = Slice (@x, zero1, one1, first) @y = Concat <axis = 0> (@l, @x)",
+    "something behind": "@l = Slice (@x, zero1, one1, first) @y = Concat <axis = 0> (@x, @l)",
+    "zeros at both ends": "@n = Constant <value_ints = [1, 0, 0, 2, 0, 0]> () @y = Pad (@x, @n)",
+    "mirrored ends": (
+        '@n = Constant <value_ints = [1, 0, 0, 2, 0, 0]> () @y = Pad <mode = "reflect"> (@x, @n)'
+    ),
+    "repeated ends": '@n = Constant <value_ints = [0, 0, 0, 2, 0, 0]> () @y = Pad <mode = "edge"> (@x, @n)',
+    "stretched": _as_channels('@o = Resize <mode = "linear"> (@i, , double)'),
+    "repeated steps": _as_channels(
+        '@o = Resize <coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (@i, , double)'
+    ),
+    "quantized": (
+        "@q, @s, @z = DynamicQuantizeLinear (@x) @i = MatMulInteger (@q, PI, @z) @f = Cast <to = 1> (@i) "
+        "@g = Mul (@f, @s) @y = Mul (@g, small)"
+    ),
+    "quantized conv": _as_channels(
+        "@q, @s, @z = DynamicQuantizeLinear (@i) @j = ConvInteger <pads = [1, 1]> (@q, CI, @z) "
+        "@f = Cast <to = 1> (@j) @g = Mul (@f, @s) @o = Mul (@g, small)"
+    ),
 }
+MEETING = (
+    "folded linear",
+    "mask of its own",
+    "mirrored ends",
+    "quantized",
+    "quantized conv",
+    "repeated ends",
+    "repeated steps",
+    "something behind",
+    "stretched",
+)
+"""Layers in which rows of different lengths would meet, or move."""
 HEADS = {
     "all steps": "y = Identity (@x)",
-    "mean": "y = ReduceMean <axes = [0]> (@x)",
+    "mean": "y = ReduceMean (@x, first)",
     "last": "z = Constant <value_int = -1> () y = Gather <axis = 0> (@x, z)",
-    "largest": "y = ReduceMax <axes = [0], keepdims = 0> (@x)",
+    "largest": "y = ReduceMax <keepdims = 0> (@x, first)",
 }
 _SHAPES = {
     **{f"W{c}{d}": (d, g * SIZE, SIZE) for c, g in (("L", 4), ("G", 3), ("N", 1)) for d in (1, 2)},
@@ -121,27 +242,49 @@ _SHAPES = {
     "D": (SIZE, SIZE, 2),
     "b": (SIZE,),
     "v": (SIZE,),
+    "P3": (SIZE, 3 * SIZE),
+    "b3": (3 * SIZE,),
+    "D1": (SIZE, 1, 3),
 }
+_CONSTANTS = {
+    "first": np.array([0], np.int64),
+    "zero": np.array(0, np.float32),
+    "one": np.array([1], np.float32),
+    "lowest": np.array(-np.inf, np.float32),
+    "small": np.array(0.01, np.float32),
+    "zero1": np.array([0], np.int64),
+    "one1": np.array([1], np.int64),
+    "double": np.array([1, 1, 2], np.float32),
+    "PI": np.arange(-8, 8, dtype=np.int8).reshape(SIZE, SIZE),
+    "CI": (np.arange(48, dtype=np.int8) % 11 - 5).reshape(SIZE, SIZE, 3),
+}
+FORMS = ("length", "mask", "rows")
 
 
-def make(seed: int) -> tuple[list[str], onnx.ModelProto]:
-    """Return a random model with the names of its layers."""
+def make(seed: int) -> tuple[list[str], str, onnx.ModelProto]:
+    """Return a random model with the names of its layers, and in which form it is told lengths."""
     rng = np.random.default_rng(seed)
-    names = [str(name) for name in rng.choice([*LAYERS], rng.integers(1, 6))]
+    form = FORMS[seed % len(FORMS)]
+    layers = [name for name in LAYERS if form != "rows" or name not in MEETING]
+    names = [str(name) for name in rng.choice(layers, rng.integers(1, 6))]
     head = str(rng.choice([*HEADS]))
     text, last = "", "x"
     for number, name in enumerate(names):
         text += LAYERS[name].replace("@x", last).replace("@", f"n{number}_") + " "
         last = f"n{number}_y"
     text += HEADS[head].replace("@x", last)
-    rank = "float[A, 1, 4] y" if head not in ("last", "largest") else "float[1, 4] y"
-    model = onnx.parser.parse_model(f"{HEAD} main (float[T, 1, 4] x) => ({rank}) {{ {text} }}")
+    rows = ROWS if form == "rows" else 1
+    rank = f"float[A, {rows}, 4] y" if head not in ("last", "largest") else f"float[{rows}, 4] y"
+    model = onnx.parser.parse_model(f"{HEAD} main (float[T, {rows}, 4] x) => ({rank}) {{ {text} }}")
     read = {name for node in model.graph.node for name in node.input}
     for name, shape in _SHAPES.items():
         if name in read:
             array = np.abs(rng.normal(1, 0.2, shape)) if name == "v" else rng.normal(0, 0.5, shape)
             model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-    return [*names, head], model
+    for name, array in _CONSTANTS.items():
+        if name in read:
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return [*names, head, form], form, model
 
 
 def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -153,48 +296,58 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 def judge(seed: int) -> tuple[str, bool, str]:
     """Return the verdict on a random model, whether mere padding is wrong, and a description."""
-    names, model = make(seed)
+    names, form, model = make(seed)
     source = _session(model)
     try:
-        padded = rnnlower.pad(model, max={"T": MOST})
+        padded = rnnlower.pad(model, max={"T": MOST}, mask=form == "mask", per_row=form == "rows")
     except rnnlower.UnsupportedModelError as error:
         return "refused", False, f"{names}: {error}"
     (entry,) = (each.value for each in padded.metadata_props if each.key == "rnnlower.pad")
     told, fixed = json.loads(entry), _session(padded)
-    outputs = told["outputs"]
+    outputs, rows = told["outputs"], ROWS if form == "rows" else 1
     rng, worst, naive, ran = np.random.default_rng([seed, 1]), 0.0, False, 0
     for length in LENGTHS:
         if length < told["least"]["T"]:
             continue
-        x = rng.normal(size=(length, 1, SIZE)).astype(np.float32)
+        x = rng.normal(size=(length, rows, SIZE)).astype(np.float32)
         try:
             (expected,) = source.run(None, {"x": x})
         except Exception:
             continue  # The source itself takes no sequence as short as this.
         ran += 1
-        rest = rng.normal(0, 100, (MOST - length, 1, SIZE)).astype(np.float32)
+        rest = rng.normal(0, 100, (MOST - length, rows, SIZE)).astype(np.float32)
         zeros = np.concatenate([x, np.zeros_like(rest)])
-        feeds = {"x": np.concatenate([x, rest]), "length": np.array([length])}
-        found, merely = fixed.run(None, feeds)[0], source.run(None, {"x": zeros})[0]
+        # The first row has this length, the others have other ones.
+        lengths = np.array([length, *rng.integers(told["least"]["T"], MOST + 1, rows - 1)])
+        given = {"length": lengths}
+        if form == "mask":
+            given = {"mask": (np.arange(MOST) < lengths[:, None]).astype(np.float32)}
+        found = fixed.run(None, {"x": np.concatenate([x, rest])} | given)[0]
+        merely = source.run(None, {"x": zeros})[0]
         if "y" in outputs:
             size = eval(outputs["y"]["size"], {"T": length})
             found, merely = found[:size], merely[:size]
+        if rows > 1:
+            axis = told["rows"]["y"]
+            found, merely, expected = (each.take([0], axis) for each in (found, merely, expected))
         if found.shape != expected.shape:
             return "wrong", naive, f"{names}: {found.shape} for {expected.shape} at {length}"
-        scale = max(1.0, float(np.abs(expected).max(initial=0)))
-        worst = max(worst, float(np.abs(found - expected).max(initial=0)) / scale)
-        naive |= float(np.abs(merely - expected).max(initial=0)) / scale > 1e-3
+        scale = max(1.0, float(np.nanmax(np.abs(expected), initial=0)))
+        if (np.isnan(found) != np.isnan(expected)).any():
+            return "wrong", naive, f"{names}: NaN at {length}"
+        worst = max(worst, float(np.nanmax(np.abs(found - expected), initial=0)) / scale)
+        naive |= float(np.nanmax(np.abs(merely - expected), initial=0)) / scale > 1e-3
     if not ran:
         return "too short", naive, str(names)
     return ("right" if worst < 2e-5 else "wrong"), naive, f"{names}: {worst:.1e}"
 
 
-def main(count: int) -> int:
+def main(count: int, first: int = 0) -> int:
     """Judge this many models; return the number of wrong ones."""
     verdicts: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     merely = 0
-    for seed in range(count):
+    for seed in range(first, first + count):
         verdict, naive, words = judge(seed)
         verdicts[verdict] += 1
         merely += naive
@@ -211,4 +364,8 @@ def main(count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int, nargs="?", default=200)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    sys.exit(bool(main(arguments.count, arguments.first)))

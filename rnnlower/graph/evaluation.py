@@ -43,6 +43,23 @@ _INFERENCE_ELEMENTS = 1024
 _ENDED_BY_NEGATIVE = ("GatherND", "Slice")
 _LIKE_STANDARD = {("com.microsoft", "DynamicQuantizeLSTM"): ("LSTM", 8)}
 """Operators with the outputs of a standard one, which reads only the first inputs."""
+_LIKE_FIRST_INPUT = {
+    ("", "GroupNormalization"),
+    *(
+        ("com.microsoft", name)
+        for name in (
+            "BiasGelu",
+            "FastGelu",
+            "Gelu",
+            "MultiHeadAttention",
+            "QuickGelu",
+            "RotaryEmbedding",
+            "SkipLayerNormalization",
+            "SkipSimplifiedLayerNormalization",
+        )
+    ),
+}
+"""Operators that onnx has no inference for, with a first output like the first input."""
 # The errors that onnx's reference implementations raise on inputs that do not fit.
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 
@@ -170,6 +187,12 @@ def infer(
         InvalidModelError: A size below 0 would make onnx's inference abort the process.
     """
     unknown: list[tuple[ir.TypeProtocol | None, Dims | None]] = [(None, None) for _ in node.outputs]
+    if (node.domain, node.op_type) in _LIKE_FIRST_INPUT:
+        return [(types[0], shapes[0]), *unknown[1:]]
+    if (node.domain, node.op_type) == ("com.microsoft", "Attention") and shapes[0] and shapes[1]:
+        sizes, many = node.attributes.get_ints("qkv_hidden_sizes"), shapes[1][1]
+        features = sizes[2] if sizes else many // 3 if isinstance(many, int) else None
+        return [(types[0], (*shapes[0][:-1], features)), *unknown[1:]]
     op_type, domain, used = node.op_type, node.domain, len(node.inputs)
     if (domain, op_type) in _LIKE_STANDARD:
         # Its weights have another type and layout; inference reads X and the attributes.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rnnlower.padding.attention import ATTENTION
 from rnnlower.padding.combining import COMBINING
 from rnnlower.padding.flow import Rule
 from rnnlower.padding.moving import MOVING
 from rnnlower.padding.recurrence import RECURRENCE
 from rnnlower.padding.windows import WINDOWS
 
-RULES: Mapping[str, Rule] = {**COMBINING, **MOVING, **WINDOWS, **RECURRENCE}
+RULES: Mapping[str, Rule] = {**ATTENTION, **COMBINING, **MOVING, **WINDOWS, **RECURRENCE}
