@@ -166,7 +166,6 @@ PADDING = [
         model=text(17, "float[T, 3] X", "t = Transpose (X) Y = MatMul (X, t)"),
     ),
     Case("padding in an old opset", PAD, model=cell(opset=8)),
-    Case("several maxima of a lowering", "lower model.onnx -o out.onnx --target tract --max T=8,16"),
     Case("several models on standard output", "pad model.onnx -o - --max T=8,16"),
     Case(
         "lengths of rows that are not there",

@@ -150,7 +150,7 @@ _FLAGS: dict[str, dict[str, Flag]] = {
         ),
         "pad.max": Flag(
             "--max NAME=N",
-            "The largest size of a dimension that is a length; NAME=N,N writes a model for each. Repeatable.",
+            "The largest size of a dimension that is a length, NAME=N,N: a model for each; repeatable.",
             parse_buckets,
         ),
         "mask": Flag("--mask", "Take a mask of floats as an input, instead of a length."),
