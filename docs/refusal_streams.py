@@ -168,6 +168,11 @@ PADDING = [
     Case("padding in an old opset", PAD, model=cell(opset=8)),
     Case("several models on standard output", "pad model.onnx -o - --max T=8,16"),
     Case(
+        "a source of one length",
+        f"{PAD} --time-axis X:0",
+        model=text(17, "float[8, 3] X", "i = Constant <value_int = 7> () Y = Gather <axis = 0> (X, i)"),
+    ),
+    Case(
         "lengths of rows that are not there",
         f"{PAD} --per-row",
         model=text(17, "float[T] X", "Y = Relu (X)"),

@@ -19,6 +19,7 @@ from rnnlower.passes.steps.work import LoweringWork, Step, Work, is_selected, ru
 from rnnlower.recurrent.finding import carries_state, find_recurrent
 from rnnlower.targets.fit import find_misfits, profile_notes
 from rnnlower.targets.misfits import Misfit, grouped
+from rnnlower.targets.requirements import note_open_inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ def check_model(model: ir.Model, options: CheckOptions) -> CheckReport:
     options.tell("checking")
     work = run(CHECK, Work(model, options))
     misfits = find_misfits(model, work.target, options.semantics)
-    notes = [*work.notes, *profile_notes(model, work.target)]
+    notes = [*work.notes, *profile_notes(model, work.target), *note_open_inputs(model, work.target)]
     return CheckReport(misfits, find_recurrent(model, carries_state), sum(count_ops(model).values()), notes)
 
 

@@ -339,7 +339,8 @@ def judge(seed: int) -> tuple[str, bool, str]:
         naive |= float(np.nanmax(np.abs(merely - expected), initial=0)) / scale > 1e-3
     if not ran:
         return "too short", naive, str(names)
-    return ("right" if worst < 2e-5 else "wrong"), naive, f"{names}: {worst:.1e}"
+    # A norm over steps that are nearly equal makes 1e-7 as large as this.
+    return ("right" if worst < 1e-4 else "wrong"), naive, f"{names}: {worst:.1e}"
 
 
 def main(count: int, first: int = 0) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rnnlower.benchmarking.bench_result import BenchResult
     from rnnlower.engines.known import Engine
+    from rnnlower.files.pad_metadata import PadMetadata
     from rnnlower.inspection import ModelSummary, Port, RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.opset import OpsetReport
@@ -71,8 +72,8 @@ def _print_lifting(report: LiftReport, verbose: bool) -> None:
 
 
 def _print_padding(report: PadReport, verbose: bool) -> None:
-    write(_table(rows.padded_values(report)))
-    write(rows.padded_lengths(report))
+    write(_table(rows.padded_values(report.metadata)))
+    write(rows.padded_lengths(report.metadata))
 
 
 def _print_stream(report: StreamReport, verbose: bool) -> None:
@@ -165,13 +166,17 @@ def print_inspection(
     nodes: Sequence[RecurrentNode],
     liftable: Sequence[LiftedNode],
     origin: Mapping[str, Any] | None = None,
+    pad: PadMetadata | None = None,
 ) -> None:
-    """Print the inputs and outputs, the origin, the recurrent nodes, and the number of nodes by operator."""
+    """Print origin and padding, the inputs and outputs, the recurrent nodes, and the nodes by operator."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
     write(f"ir_version {model.ir_version}, opset {opsets}, {size:,} bytes")
     if origin is not None:
         options = "".join(f", {name} {value}" for name, value in origin.get("options", {}).items())
         write(f"made by rnnlower {origin.get('version')} {origin.get('command')}{options}")
+    if pad is not None:
+        write(f"padded: {rows.padded_lengths(pad)}")
+        write(_table(rows.padded_values(pad)))
     for kind, ports in (("input", summary.inputs), ("output", summary.outputs)):
         write(_table(((kind, "dtype", "shape"), [_port(port) for port in ports])))
     optional = ("outputs", "inputs", "place", "weights")

@@ -41,7 +41,17 @@ _FIRST_DEQUANTIZE_LINEAR = 19
 _KINDS = "fiub"
 _INFERENCE_ELEMENTS = 1024
 _ENDED_BY_NEGATIVE = ("GatherND", "Slice")
-_LIKE_STANDARD = {("com.microsoft", "DynamicQuantizeLSTM"): ("LSTM", 8)}
+_LIKE_STANDARD = {
+    ("com.microsoft", name): standard
+    for name, standard in {
+        "DynamicQuantizeLSTM": ("LSTM", 8),
+        "DynamicQuantizeMatMul": ("MatMul", 2),
+        "FusedConv": ("Conv", 3),
+        "FusedGemm": ("Gemm", 3),
+        "FusedMatMul": ("MatMul", 2),
+        "MatMulIntegerToFloat": ("MatMul", 2),
+    }.items()
+}
 """Operators with the outputs of a standard one, which reads only the first inputs."""
 _LIKE_FIRST_INPUT = {
     ("", "GroupNormalization"),
@@ -195,10 +205,8 @@ def infer(
         return [(types[0], (*shapes[0][:-1], features)), *unknown[1:]]
     op_type, domain, used = node.op_type, node.domain, len(node.inputs)
     if (domain, op_type) in _LIKE_STANDARD:
-        # Its weights have another type and layout; inference reads X and the attributes.
         (op_type, used), domain = _LIKE_STANDARD[domain, op_type], ""
-        types = [types[0] if 0 < index < 3 else each for index, each in enumerate(types)]
-        shapes = [None if 0 < index < 3 else each for index, each in enumerate(shapes)]
+        types, shapes = _as_standard(node, op_type, types, shapes)
     version = opset_imports.get(domain)
     given = [value is not None for value in node.inputs[:used]]
     if version is None:
@@ -223,6 +231,23 @@ def infer(
             tuple(bool(out.name) for out in node.outputs),
         )
     ]
+
+
+def _as_standard(
+    node: ir.Node, op_type: str, types: Sequence[ir.TypeProtocol | None], shapes: Sequence[Dims | None]
+) -> tuple[Sequence[ir.TypeProtocol | None], Sequence[Dims | None]]:
+    """Return the types and shapes of a node's inputs as the standard operator would have them."""
+    if op_type == "LSTM":
+        # Its weights have another type and layout; inference reads X and the attributes.
+        return [types[0]] * 3 + [*types[3:]], [shapes[0], None, None, *shapes[3:]]
+    if op_type != "MatMul":
+        return types, shapes
+    turns = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
+    turned = [
+        (*dims[:-2], dims[-1], dims[-2]) if dims and turn else dims
+        for turn, dims in zip(turns, shapes, strict=False)
+    ]
+    return [ir.TensorType(ir.DataType.FLOAT)] * 2, turned
 
 
 def below_zero() -> InvalidModelError:

@@ -63,6 +63,12 @@ class Examples:
             ]
         return lengths, [self._world(each, inputs, _OTHER_SIZES[0]) for each in lengths]
 
+    def leave_out(self, symbol: str, below: int) -> None:
+        """Leave out the examples on which the source does not run."""
+        kept = [number for number, each in enumerate(self._lengths) if each[symbol] >= below]
+        self._lengths = [self._lengths[number] for number in kept]
+        self._worlds = [self._worlds[number] for number in kept]
+
     def _world(
         self,
         lengths: Mapping[str, int],

@@ -23,6 +23,10 @@ def _squeeze(flow: PadFlow, node: ir.Node) -> Axes:
     removed = [i for i, size in enumerate(shape) if size == 1] if given is None else given[0]
     gone = {axis % len(shape) for axis in removed}
     axes = flow.axes_of(node.inputs[0])
+    if given is None:
+        for size in flow.lengths_of(node.inputs[0]).values():
+            # A sequence of one step would lose its axis.
+            flow.require(size, 2)
     return {axis - sum(each < axis for each in gone): size for axis, size in axes.items()}
 
 
@@ -48,10 +52,25 @@ def _reshape(flow: PadFlow, node: ir.Node) -> Axes:
             each = flow.rows.full if flow.rows is not None else 1
             places = [p for p in places if p not in open_axes and not after[0][p] % each][-1:]
         if len(places) != 1:
+            _refuse_fixed_length(flow, node, outer, after)
             raise NoRuleError("folds time behind another axis, or mixes it with one")
         factor = math.gcd(after[0][places[0]], before[0][axis])
         axes[places[0]] = size.via(after[0][places[0]] // factor, 0, before[0][axis] // factor)
     return axes
+
+
+def _refuse_fixed_length(
+    flow: PadFlow, node: ir.Node, outer: list[int], after: list[tuple[int, ...]]
+) -> None:
+    """Refuse a shape that holds a number where the sequence has its steps."""
+    contents = flow.contents(node.inputs[1]) if node.op_type == "Reshape" else None
+    places = [p for p in range(len(after[0])) if [math.prod(shape[:p]) for shape in after] == outer]
+    if contents and places and all(np.array_equal(each, contents[0]) for each in contents):
+        steps = contents[0].reshape(-1)[places[0]]
+        if steps > 0:
+            raise NoRuleError(
+                f"has a shape with a fixed number of steps, {steps}, such as an exporter's example"
+            )
 
 
 def _expand(flow: PadFlow, node: ir.Node) -> Axes:
@@ -245,9 +264,12 @@ def _front(
         }
         if len(behind) != 1:
             raise NoRuleError("cuts a part whose end follows from the length")
-        return size.via(1, behind.pop() - starts[0] + step - 1, step)
-    found = size.cut(starts[0], ends[0], step)
-    return None if len({*found.table[1:]}) == 1 else found
+        found = size.via(1, behind.pop() - starts[0] + step - 1, step)
+    else:
+        found = size.cut(starts[0], ends[0], step)
+    # Of shorter sequences nothing would be left.
+    flow.require(found, 1)
+    return None if len({*found.table[flow.least[size.symbol] :]}) == 1 else found
 
 
 def _last_steps(flow: PadFlow, node: ir.Node, axis: int, axes: Axes, behind: list[int], count: int) -> None:

@@ -29,9 +29,12 @@ def _normalized(
         return each
 
     def mean(each: ir.Value) -> ir.Value:
-        result = emitter.with_axes("ReduceMean", each, where, since=18, keepdims=1)
-        result.dtype = ir.DataType.from_numpy(dtype)
-        return flow.of_all(emitter, result, [*over.values()], left, rank)
+        if others := [axis for axis in where if axis not in over]:
+            each = emitter.with_axes("ReduceMean", each, others, since=18, keepdims=1)
+        each = emitter.with_axes("ReduceSum", each, [*over], keepdims=1)
+        for size in over.values():
+            each = emitter.op("Div", each, flow.count_along(emitter, size, left, rank, dtype))
+        return each
 
     value = valid(value)
     if node.op_type not in _NOT_CENTERED:

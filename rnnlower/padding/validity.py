@@ -71,7 +71,7 @@ class Validity(Examples):
             self.given[symbol] = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape)
             model.graph.inputs.append(self.given[symbol])
 
-    def lengths_of(self, value: ir.Value) -> Axes:
+    def lengths_of(self, value: ir.Value | None) -> Axes:
         """Return the axes of a value whose sizes follow from lengths, without that of rows."""
         return {axis: size for axis, size in self.axes_of(value).items() if size.symbol != ROWS}
 
@@ -89,9 +89,13 @@ class Validity(Examples):
 
     def require(self, size: Size, least: int) -> None:
         """Note that shorter sequences, on which a size is below this, are none that the source takes."""
+        if size.symbol == ROWS:
+            raise NoRuleError(_MIXED_ROWS)
         if size.full < least:
             raise NoRuleError("reads more steps than the maximum")
-        self.least[size.symbol] = max(self.least[size.symbol], [1, *size.first_length()][least])
+        least = max(self.least[size.symbol], [1, *size.first_length()][least])
+        self.least[size.symbol] = least
+        self.leave_out(size.symbol, least)
 
     def fill(self, node: ir.Node, index: int, axis: int, fill: float | ir.Value) -> None:
         """Fill the padding of an input on an axis, with a number or what a scalar holds."""

@@ -156,8 +156,8 @@ def lifting_sections(source: ModelFacts, lifted: ir.Model, report: LiftReport) -
 
 def padding_sections(source: ModelFacts, padded: ir.Model, report: PadReport) -> Iterator[Section]:
     """Yield the section on the lengths, and on what is valid of each output."""
-    lengths = rows.padded_lengths(report)
-    body = paragraphs([f"{lengths[:1].upper()}{lengths[1:]}."]) + table(*rows.padded_values(report))
+    lengths = rows.padded_lengths(report.metadata)
+    body = paragraphs([f"{lengths[:1].upper()}{lengths[1:]}."]) + table(*rows.padded_values(report.metadata))
     yield Section("What is padded", body + paragraphs([*report.notes]))
 
 

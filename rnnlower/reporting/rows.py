@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnnlower.benchmarking.bench_result import BenchVariant, Timing
+    from rnnlower.files.pad_metadata import PadMetadata
     from rnnlower.inspection import RecurrentNode
     from rnnlower.lifting.replacing import LiftedNode
     from rnnlower.lowering.replacing import LoweredNode
     from rnnlower.opset import OpsetReport
-    from rnnlower.passes.reports import PadReport
     from rnnlower.verification import OutputComparison
 
 Rows = list[tuple[Any, ...]]
@@ -74,9 +74,8 @@ def lifted_nodes(nodes: Sequence[LiftedNode]) -> Cells:
     ]
 
 
-def padded_values(report: PadReport) -> Cells:
+def padded_values(metadata: PadMetadata) -> Cells:
     """Return the inputs and outputs over time with their valid sizes."""
-    metadata = report.metadata
     rows: Rows = [
         (name, axis, symbol := metadata.symbols[name], f"{symbol} = {metadata.max[symbol]}")
         for name, axis in metadata.inputs.items()
@@ -85,10 +84,10 @@ def padded_values(report: PadReport) -> Cells:
     return ("input or output", "axis", "valid", "of"), rows
 
 
-def padded_lengths(report: PadReport) -> str:
+def padded_lengths(metadata: PadMetadata) -> str:
     """Return a sentence on the inputs that say how long the sequences are."""
-    given = ", ".join(f"{name} ({symbol})" for symbol, name in report.metadata.lengths.items())
-    return f"the {report.metadata.form} is given in {given}"
+    given = ", ".join(f"{name} ({symbol})" for symbol, name in metadata.lengths.items())
+    return f"the {metadata.form}{' of each row' if metadata.rows else ''} is given in {given}"
 
 
 def recurrent_nodes(nodes: Sequence[RecurrentNode], sizes: Sequence[str]) -> Cells:

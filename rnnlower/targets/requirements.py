@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnnlower import wording
 from rnnlower.errors import OptionError, UnsupportedModelError
 from rnnlower.graph.facts import Facts
-from rnnlower.graph.open_sizes import is_open, open_sizes
+from rnnlower.graph.open_sizes import OpenSizes, is_open, open_sizes
 from rnnlower.graph.walk import Located
 from rnnlower.recurrent.node import ResolvedNode
 from rnnlower.targets.fit import find_misfits
@@ -55,13 +56,29 @@ def require_known(target: Target, node: ResolvedNode, located: Located) -> None:
 
 def require_static_inputs(model: ir.Model, target: Target) -> None:
     """Refuse dynamic sizes of the inputs if the target does not support them."""
-    found = [value for value in model.graph.inputs if target.shapes.static and is_open(value)]
-    if found:
-        names = ", ".join(repr(value.name) for value in found)
-        raise UnsupportedModelError(
-            f"target {target.name} takes static shapes only, and sizes of input {names} are open",
-            remedy=f"give them numbers ({open_sizes(found)})",
-        )
+    if words := open_inputs(model, target):
+        found = open_sizes(model.graph.inputs)
+        raise UnsupportedModelError(words, remedy=f"give them numbers ({found}){_or_pad(found)}")
+
+
+def open_inputs(model: ir.Model, target: Target) -> str:
+    """Return that inputs have dynamic sizes, which the target does not support; ``""`` if that is not so."""
+    found = [repr(value.name) for value in model.graph.inputs if target.shapes.static and is_open(value)]
+    names = ", ".join(found)
+    return (
+        f"target {target.name} takes static shapes only, and sizes of input {names} are open" if found else ""
+    )
+
+
+def note_open_inputs(model: ir.Model, target: Target) -> list[str]:
+    """Return the note that inputs have dynamic sizes, with what fixes them."""
+    words, found = open_inputs(model, target), open_sizes(model.graph.inputs)
+    return [f"{words}: give them numbers ({found}){_or_pad(found)}"] if words else []
+
+
+def _or_pad(found: OpenSizes) -> str:
+    pad = wording.call("pad")
+    return f", or pad sequences of any length to a maximum (`{pad}`)" if found.dims else ""
 
 
 def wants_numbers(target: Target) -> bool:

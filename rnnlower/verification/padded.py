@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from rnnlower.engines.session import Array
-from rnnlower.errors import OptionError
+from rnnlower.errors import OptionError, UnverifiableError
 from rnnlower.files.pad_metadata import PadMetadata
 from rnnlower.verification.inputs.generate import InputMaker
 from rnnlower.verification.inputs.trials import Trial
@@ -26,6 +26,7 @@ from rnnlower.verification.procedures import ByLength, Lengths, Pairs
 from rnnlower.verification.runner import Runner
 from rnnlower.verification.verdict.judging import Judge, Judged
 from rnnlower.verification.verify_options import Options
+from rnnlower.wording import option
 
 Feeds = dict[str, Array]
 
@@ -86,9 +87,17 @@ class Padded(ByLength):
 
     def run_reference(self, runner: Runner, options: Options) -> list[Trial]:
         """Run the reference on sequences of several lengths; each is to be padded in several ways."""
+        trials = super().run_reference(runner, options)
+        graph = runner.reference.proto.graph
+        most = all(self._lengths_of(trial.feeds) == {**self.padding.max} for trial in trials)
+        if most and options.given(graph, {}) is None:
+            raise UnverifiableError(
+                "the reference runs at its full length alone: no shorter sequence shows what it computes",
+                remedy=f"export it with an open length, or write it unverified ({option('no-verify')})",
+            )
         return [
             dataclasses.replace(trial, number=_PADDINGS * trial.number + way)
-            for trial in super().run_reference(runner, options)
+            for trial in trials
             for way in range(_PADDINGS)
         ]
 

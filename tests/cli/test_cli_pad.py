@@ -96,3 +96,11 @@ def test_each_row_has_a_length(tmp_path: Path) -> None:
     assert run.json["verification"]["equal"]
     (_, length) = onnx.load(out).graph.input
     assert length.type.tensor_type.shape.dim[0].dim_param == "B"
+
+
+def test_check_and_inspect_know_padding(tagger: Path, tmp_path: Path) -> None:
+    run = rnnlower("check", tagger, "--target", "ort-qnn", code=1)
+    assert "pad sequences of any length to a maximum (`rnnlower pad`)" in run.stderr
+    rnnlower("pad", tagger, "-o", tmp_path / "out.onnx", "--max", "T=20")
+    assert rnnlower("inspect", tmp_path / "out.onnx", "--json").json["pad"]["max"] == {"T": 20}
+    assert "the length is given in length (T)" in rnnlower("inspect", tmp_path / "out.onnx").stdout

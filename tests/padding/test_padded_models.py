@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from support.padded_models import MODELS, padded_case, with_weights
+from support.padded_models import LSTM_BOTH, MODELS, padded_case, with_weights
 
 import rnnlower
 
@@ -120,6 +120,26 @@ def test_a_static_source_is_taken_with_its_axis() -> None:
     assert rnnlower.verify(source, padded)
 
 
+def test_a_static_length_in_a_shape_is_refused() -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[13, 1, 3] x) => (float[13, 4] z) '
+        f"{{ {LSTM_BOTH} t = Transpose <perm = [0, 2, 1, 3]> (y) n = Constant <value_ints = [13, 6]> () "
+        "r = Reshape (t, n) z = MatMul (r, P) }"
+    )
+    with pytest.raises(rnnlower.UnsupportedModelError, match="a fixed number of steps, 13"):
+        rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
+
+
+def test_a_source_of_one_length_cannot_be_verified() -> None:
+    source = with_weights(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[13, 1, 3] x) => (float[1, 3] z) '
+        "{ i = Constant <value_int = 12> () z = Gather <axis = 0> (x, i) }"
+    )
+    padded = rnnlower.pad(source, max={"T": MOST}, time_axes={"x": 0})
+    with pytest.raises(rnnlower.UnverifiableError, match="at its full length alone"):
+        rnnlower.verify(source, padded)
+
+
 def test_two_lengths() -> None:
     source = with_weights(
         '<ir_version: 8, opset_import: ["" : 17]> main (float[1, T, 3] x, float[1, S, 3] m) '
@@ -165,3 +185,19 @@ def test_time_behind_a_batch_is_refused() -> None:
 def test_wrong_maxima(most: dict[str, int], words: str) -> None:
     with pytest.raises(rnnlower.OptionError, match=words):
         rnnlower.pad(padded_case("mean"), max=most)
+
+
+def test_a_loop_becomes_a_recurrent_node_first() -> None:
+    source = rnnlower.loop(padded_case("forward state"))
+    assert "Loop" in {node.op_type for node in source.graph.node}
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert "LSTM" in {node.op_type for node in padded.graph.node}
+    assert rnnlower.verify(source, padded)
+    with pytest.raises(rnnlower.UnsupportedModelError, match="Loop"):
+        rnnlower.pad(source, max={"T": MOST}, lift=False)
+
+
+def test_shorter_sequences_than_a_number_of_steps_are_below_the_least() -> None:
+    source = padded_case("largest three")
+    padded = rnnlower.pad(source, max={"T": MOST})
+    assert json.loads(padded.metadata_props[0].value)["least"] == {"T": 3}

@@ -30,17 +30,17 @@ _CONSTANTS = {
     "r2": np.array([1, 1, 2], np.float32),
     "r05": np.array([1, 1, 0.5], np.float32),
 }
-_LSTM = 'y, h, c = LSTM <hidden_size = 3, direction = "bidirectional"> (x, W, R, B)'
+LSTM_BOTH = 'y, h, c = LSTM <hidden_size = 3, direction = "bidirectional"> (x, W, R, B)'
 
 SEQUENCES: Mapping[str, tuple[str, str]] = {
     # Each takes x[T, 1, 3].
-    "bidirectional": ("float[T, 2, 1, 3] y", _LSTM),
+    "bidirectional": ("float[T, 2, 1, 3] y", LSTM_BOTH),
     "tagger": (
         "float[T, 1, 4] z",
-        f"{_LSTM} t = Transpose <perm = [0, 2, 1, 3]> (y) "
+        f"{LSTM_BOTH} t = Transpose <perm = [0, 2, 1, 3]> (y) "
         "n = Constant <value_ints = [0, 0, -1]> () r = Reshape (t, n) z = MatMul (r, P)",
     ),
-    "final states": ("float[2, 1, 3] h", _LSTM),
+    "final states": ("float[2, 1, 3] h", LSTM_BOTH),
     "forward state": (
         "float[1, 1, 3] h",
         "y, h, c = LSTM <hidden_size = 3> (x, F, K)",
