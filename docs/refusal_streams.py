@@ -54,6 +54,43 @@ def more(steps: int) -> object:
     return lambda model: model.graph.input.append(value)
 
 
+def renamed(**names: str) -> object:
+    """Return the change of names of inputs and outputs."""
+
+    def change(model: ModelProto) -> None:
+        graph = model.graph
+        for value in (*graph.input, *graph.output):
+            value.name = names.get(value.name, value.name)
+        for each in graph.node:
+            each.input[:] = [names.get(name, name) for name in each.input]
+            each.output[:] = [names.get(name, name) for name in each.output]
+
+    return change
+
+
+def of_type(name: str, elem_type: int) -> object:
+    """Return the change of an input's type."""
+
+    def change(model: ModelProto) -> None:
+        (value,) = (each for each in model.graph.input if each.name == name)
+        value.type.tensor_type.elem_type = elem_type
+
+    return change
+
+
+def of_opset(version: int) -> object:
+    """Return the change of the opset."""
+
+    def change(model: ModelProto) -> None:
+        model.opset_import[0].version = version
+
+    return change
+
+
+PARTS = "stream model.onnx other.onnx -o out.onnx"
+relu = text(17, "float[T, 3] X, float[T, 3] C", "Y = Relu (X)")
+apart = renamed(X="A", Y="B")
+
 reflected = before(
     node("Constant", [], ["pads"], value_ints=[2, 0, 0, 0, 0, 0]),
     node("Pad", ["X", "pads"], ["x"], name="mirror", mode="reflect"),
@@ -134,6 +171,32 @@ STREAMS = [
                 node("Constant", [], ["axis"], value_ints=[0]),
                 node("Slice", ["X", "start", "end", "axis"], ["x"], name="cut"),
             ),
+        ),
+    ),
+    Case("one file, and a connection", f"{STREAM} --connect Y=X"),
+    Case("one file twice", "stream model.onnx model.onnx -o out.onnx --connect Y=X"),
+    Case("files without a connection", PARTS, apart, relu),
+    Case("a connection of nothing", f"{PARTS} --connect Z=X", apart, relu),
+    Case("a connection without an input", f"{PARTS} --connect B", apart, relu),
+    Case("an input that is fed twice", f"{PARTS} --connect B=X --connect Y=X", apart, relu),
+    Case("an output in two files", f"{PARTS} --connect Y=A", renamed(X="A"), relu),
+    Case("a file that feeds itself", f"{PARTS} --connect B=A --connect B=X", apart, relu),
+    Case("files that feed each other", f"{PARTS} --connect B=X --connect Y=A", apart, relu),
+    Case("files of two opsets", f"{PARTS} --connect B=X", then(apart, of_opset(13)), relu),
+    Case(
+        "an input of two files, of two types",
+        f"{PARTS} --connect B=X",
+        then(apart, of_type("C", TensorProto.DOUBLE)),
+        relu,
+    ),
+    Case(
+        "a Scan from the end",
+        f"{STREAM} --time-axis X:0 --no-lift",
+        model=text(
+            17,
+            "float[T, 3] X, float[3] h",
+            "last, Y = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = b "
+            "(float[3] s, float[3] x) => (float[3] t, float[3] y) { t = Add (s, x) y = Relu (t) }> (h, X)",
         ),
     ),
     Case("forms of what stays", f"{STREAM} --gates separate"),

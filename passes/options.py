@@ -58,6 +58,7 @@ HELP = {
     "strict": "Whether ops of the rest of the model that do not fit the target are an error.",
     "native": "``keep``: keep the runtime's own operators, as they are or adapted, wherever it computes them "
     "correctly. ``lower``: replace them all. ``auto``: keep those that are faster than primitives.",
+    "connect": "Of several models: ``{input: output}`` where an output feeds an input of another name.",
     "chunk": "Time steps per call, or with a rate a duration as ``10ms``; ``None``: any number of steps, "
     "different in each call.",
     "rate": "Time steps per second.",
@@ -369,6 +370,7 @@ class StreamOptions(RecurrentOptions):
     """The options of `rnnlower.stream`."""
 
     chunk: int | str | None = 1
+    connect: Mapping[str, str] | None = None
     rate: float | None = None
     time_axes: Mapping[str, int] | None = None
     allow_delay: bool = False

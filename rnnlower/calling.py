@@ -31,7 +31,7 @@ _Arguments = ParamSpec("_Arguments")
 _Options = TypeVar("_Options", bound=Options)
 _Report = TypeVar("_Report", bound=Told, covariant=True)
 _Result = TypeVar("_Result", covariant=True)
-_Proto = str | os.PathLike[str] | onnx.ModelProto
+_Proto = str | os.PathLike[str] | onnx.ModelProto | Sequence["str | os.PathLike[str] | onnx.ModelProto"]
 
 
 class OptionsFunction(Protocol[_Arguments, _Result]):
@@ -100,7 +100,7 @@ def model_function(
         ) -> tuple[Any, _Report]:
             options = kind(*args, **given)
             options.tell("reading")
-            own = load_model(model)
+            own = load_model(_one(model, options))
             with paused_collection():
                 report = run(own, options)
                 log(report.notes, getattr(report, "warnings", ()))
@@ -126,6 +126,15 @@ def _publish(public: Any, run: Callable[..., Any], kind: Callable[..., Options],
     model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="ModelLike")
     public.__signature__ = inspect.Signature([model, *arguments.values()], return_annotation=returns)
     public.__doc__ = f"{inspect.getdoc(run)}\n\nArgs:\n" + _described(kind, arguments)
+
+
+def _one(model: Any, options: Options) -> ModelLike:
+    """Return the model; several are connected, where the function has an option for that."""
+    if not isinstance(model, list | tuple) or not hasattr(options, "connect"):
+        return cast("ModelLike", model)
+    from rnnlower.files.composing import compose_files
+
+    return compose_files(model, options.connect)
 
 
 def _described(kind: Callable[..., Options], names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from support.stream_models import Stack, differences, looks_ahead, random_stack,
 
 import rnnlower
 
-CHUNKS = (1, 2, 5)
+CHUNKS = (1, 2, 5, 10)
 
 
 def outcome(stack: Stack, seed: int, chunk: int) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from rnnlower.cli.values import (
     parse_axes,
     parse_buckets,
     parse_chunk,
+    parse_connections,
     parse_dims,
     parse_maxima,
     parse_sets,
@@ -84,6 +85,10 @@ def _unless_none(name: str | None) -> str | None:
 
 ARGUMENTS: dict[str, tuple[type[Any], str]] = {
     "model": (pathlib.Path, "The ONNX file to read; -: standard input."),
+    "stream.model": (
+        list[pathlib.Path],
+        "The ONNX file to read; -: standard input. Several files are one model.",
+    ),
     "reference": (pathlib.Path, "The correct model; -: standard input."),
     "candidate": (pathlib.Path, "The model to check; -: standard input."),
     "recordings": (
@@ -159,6 +164,12 @@ _FLAGS: dict[str, dict[str, Flag]] = {
             "--time-axis INPUT:AXIS",
             "The time axis of an input whose length is static; repeatable.",
             parse_axes,
+        ),
+        "connect": Flag(
+            "--connect OUT=IN",
+            "Of several files: the output of one that is an input of another name in another; "
+            "repeatable. Equal names are connected.",
+            parse_connections,
         ),
         "allow_delay": Flag("--allow-delay", "Accept convolutions that look ahead, at the price of a delay."),
     },

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from rnnlower.cli.streams import files_for_streams, with_names_of_streams
+from rnnlower.cli.streams import files_for_streams, one_model, with_names_of_streams
 from rnnlower.errors import (
     OptionError,
     RnnLowerError,
@@ -45,7 +45,7 @@ def exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*arguments: Any, **options: Any) -> None:
         json_ = bool(options.get("json_"))
         try:
-            with command_line_words(), files_for_streams(options) as given:
+            with command_line_words(), one_model(options) as one, files_for_streams(one) as given:
                 command(*arguments, **given)
         except RnnLowerError as error:
             _fail(error, exit_code(error), json_, error)

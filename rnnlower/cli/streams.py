@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
+from rnnlower.cli.values import parse_connections
 from rnnlower.errors import OptionError
 from rnnlower.folders import temporary_folder
 
@@ -28,6 +29,29 @@ def with_names_of_streams(text: str) -> str:
     for path, name in _names.items():
         text = text.replace(path, name)
     return text
+
+
+@contextlib.contextmanager
+def one_model(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the options of a command with one file in the place of several that are connected."""
+    given = dict(options)
+    paths = given.get("model")
+    if not isinstance(paths, list):
+        yield given
+        return
+    connections = parse_connections(given["connect"])
+    given["model"] = paths[0]
+    if len(paths) == 1 and connections is None:
+        yield given
+        return
+    with temporary_folder() as folder:
+        file = folder / f"{'_'.join(path.stem for path in paths)}.onnx"
+        from rnnlower.files.composing import compose_files
+
+        file.write_bytes(compose_files(paths, connections).SerializeToString())
+        given |= {"model": file, "connect": None}
+        _names[str(file)] = " + ".join(map(str, paths))
+        yield given
 
 
 @contextlib.contextmanager

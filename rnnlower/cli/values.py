@@ -58,6 +58,16 @@ parse_states = _pairs("--state", "OUT=IN", "h_out=h_in", bool, str)
 parse_axes = _pairs("--time-axis", "INPUT:AXIS", "X:0", lambda axis: axis.removeprefix("-").isdecimal())
 
 
+def parse_connections(texts: list[str] | None) -> dict[str, str] | None:
+    """Return inputs, with the outputs that feed them."""
+    read = _pairs("--connect", "OUT=IN", "encoder_out=am", bool, str)
+    pairs = [pair for text in texts or () for pair in read([text]).items()]
+    found = {name: output for output, name in pairs}
+    if len(found) < len(pairs):
+        raise OptionError("--connect feeds an input twice: leave out one of the two")
+    return found or None
+
+
 def parse_sets(options: list[str] | None) -> dict[str, Any]:
     sets: dict[str, Any] = {}
     for option in options or ():

@@ -27,8 +27,16 @@ def follow_time(model: ir.Model, axes: Mapping[str, int]) -> Flow:
     Raises:
         OptionError: The inputs differ in their number of time steps.
     """
-    steps = fixed_steps(model, axes) or _PROBE * _CHUNKS
-    return follow(model, Sample(axes, steps, min(steps, _PROBE), next(_sizes(model, axes))))
+    steps = fixed_steps(model, axes)
+    return follow(model, _probe(axes, steps, next(_sizes(model, axes))))
+
+
+def _probe(axes: Mapping[str, int], steps: int | None, sizes: Mapping[str, int]) -> Sample:
+    """Return a sample of which a chunk is a part."""
+    if steps is None:
+        return Sample(axes, _PROBE * _CHUNKS, _PROBE, sizes)
+    chunk = next((size for size in range(min(steps // 2, _PROBE), 0, -1) if steps % size == 0), steps)
+    return Sample(axes, steps, chunk, sizes)
 
 
 def find_axes(model: ir.Model, given: Mapping[str, int]) -> dict[str, int]:
@@ -72,9 +80,8 @@ def _follow_back(model: ir.Model, inputs: Mapping[str, ir.Value]) -> dict[str, i
     for name, value in inputs.items():
         for axis in range(len(value.shape or ())):
             dim, namesakes = _dim(value, axis), _with_namesakes(inputs, {name: axis})
-            steps = dim if isinstance(dim, int) and dim >= 0 else _PROBE * _CHUNKS
-            sizes = next(_sizes(model, namesakes))
-            flow = follow(model, Sample(namesakes, steps, min(steps, _PROBE), sizes))
+            steps = dim if isinstance(dim, int) and dim >= 0 else None
+            flow = follow(model, _probe(namesakes, steps, next(_sizes(model, namesakes))))
             lost[name, axis] = flow.lost
             if flow.recurrent:
                 found.setdefault(name, []).append(axis)

@@ -74,6 +74,10 @@ def _loop(flow: Flow, node: ir.Node) -> list[Outcome]:
     if int(chunk_trips.reshape(-1)[0]) != track.chunk:
         flow.edits.append(Replaced(node, 0, np.array(track.chunk, np.int64).reshape(trips.shape)))
     _carry(flow, node, body.inputs[2:], body.outputs[1:], (2, carried), track, calls)
+    for out in node.outputs[carried:]:
+        dims = flow.whole.dims(out)
+        if dims is not None:
+            flow.whole.assume(out, (track.frames, *dims[1:]))
     return [*[LATEST] * carried, *[track.at(0)] * (len(node.outputs) - carried)]
 
 

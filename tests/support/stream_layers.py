@@ -6,6 +6,7 @@ nothing here asks the analysis under test.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ class Builder:
         self.couples: list[str] = []
         self.layers: list[str] = []
         self.stride = 1
+        self.multiple = 1
         self.least = 1
         self.is_short = False
         self.static: tuple[int | None, int | None] = (None, None)
@@ -231,6 +233,7 @@ def _pooled(b: Builder, x: str) -> str:
 @_layer()
 def _strided(b: Builder, x: str) -> str:
     b.stride *= 2
+    b.multiple = math.lcm(b.multiple, b.stride)
     return _conv(b, x, (2, 0), 1, 3, 2)
 
 
@@ -274,6 +277,205 @@ def _up_and_down(b: Builder, x: str) -> str:
     return _conv(b, y, (stride, 0), 1, stride + 1, stride)
 
 
+def _frames(b: Builder, x: str, hop: int, width: int) -> str:
+    """Emit a causal transform of frames, ``[batch, width * FEATURES, frames]``, that a chunk has to fit."""
+    b.multiple = math.lcm(b.multiple, b.stride * hop)
+    channels = b.op("Transpose", x, perm=[0, 2, 1])
+    weights = b.weights(width * FEATURES, FEATURES, width)
+    return b.op("Conv", channels, weights, pads=[width - hop, 0], strides=[hop])
+
+
+def _hop_and_width(b: Builder) -> tuple[int, int]:
+    hop = [2, 5][b.rng.integers(2)]
+    return hop, hop * int(b.rng.integers(1, 4)) - int(b.rng.integers(hop)) * int(b.rng.integers(2))
+
+
+@_layer()
+def _overlap_transposed(b: Builder, x: str) -> str:
+    hop, width = _hop_and_width(b)
+    width = max(width, hop)
+    y = _frames(b, x, hop, width)
+    y = b.op(
+        "ConvTranspose", y, b.weights(width * FEATURES, FEATURES, width), strides=[hop], pads=[0, width - hop]
+    )
+    return b.op("Transpose", y, perm=[0, 2, 1])
+
+
+def _length_of(b: Builder, frames: str, hop: int, width: int) -> tuple[str, str]:
+    """Return the number of frames, and the length of what they overlap to, as scalars."""
+    count = b.op("Gather", b.op("Shape", frames), b.constant(np.int64(2)), axis=0)
+    before = b.op("Mul", b.op("Sub", count, b.constant(np.int64(1))), b.constant(np.int64(hop)))
+    return count, b.op("Add", before, b.constant(np.int64(width)))
+
+
+@_layer()
+def _overlap_folded(b: Builder, x: str) -> str:
+    """Add frames by Col2Im, and cut off what the last ones have more."""
+    hop, width = _hop_and_width(b)
+    width = max(width, hop)
+    y = _frames(b, x, hop, width)
+    _, length = _length_of(b, y, hop, width)
+    sizes = b.op("Concat", b.ints(1), b.op("Reshape", length, b.ints(1)), axis=0)
+    y = b.op("Col2Im", y, sizes, b.ints(1, width), strides=[1, hop])
+    y = b.op("Squeeze", y, b.ints(2))
+    y = b.op("Transpose", y, perm=[0, 2, 1])
+    return b.op("Slice", y, b.ints(0), b.ints(hop - width), b.ints(1)) if width > hop else y
+
+
+@_layer()
+def _overlap_scattered(b: Builder, x: str) -> str:
+    """Add frames by ScatterND at computed places, time first."""
+    hop, width = _hop_and_width(b)
+    width = max(width, hop)
+    y = _frames(b, x, hop, width)
+    count, length = _length_of(b, y, hop, width)
+    numbers = b.op("Range", b.constant(np.int64(0)), count, b.constant(np.int64(1)))
+    firsts = b.op("Unsqueeze", b.op("Mul", numbers, b.constant(np.int64(hop))), b.ints(1))
+    places = b.op("Add", firsts, b.constant(np.arange(width)[None]))
+    places = b.op("Unsqueeze", b.op("Reshape", places, b.ints(-1)), b.ints(1))
+    rows = b.op("Reshape", y, b.ints(0, FEATURES, width, -1))
+    rows = b.op("Transpose", rows, perm=[3, 2, 0, 1])
+    batch = b.op("Slice", b.op("Shape", x), b.ints(0), b.ints(1), b.ints(0))
+    flat = b.op("Reshape", rows, b.op("Concat", b.ints(-1), batch, b.ints(FEATURES), axis=0))
+    shape = b.op("Concat", b.op("Reshape", length, b.ints(1)), batch, b.ints(FEATURES), axis=0)
+    y = b.op("ScatterND", b.op("ConstantOfShape", shape), places, flat, reduction="add")
+    y = b.op("Transpose", y, perm=[1, 0, 2])
+    return b.op("Slice", y, b.ints(0), b.ints(hop - width), b.ints(1)) if width > hop else y
+
+
+@_layer()
+def _overlap_shifted(b: Builder, x: str) -> str:
+    """Add the halves of frames, the second ones a hop later."""
+    hop = [2, 5][b.rng.integers(2)]
+    y = _frames(b, x, hop, 2 * hop)
+    halves = b.op("Reshape", y, b.ints(0, FEATURES, 2, hop, -1))
+    first, second = b.op(
+        "Split", b.op("Transpose", halves, perm=[2, 0, 1, 4, 3]), b.ints(1, 1), outputs=2, axis=0
+    )
+    parts = []
+    for half, pads in ((first, (0, 0, 0, 0, 0, hop)), (second, (0, 0, hop, 0, 0, 0))):
+        row = b.op("Reshape", b.op("Squeeze", half, b.ints(0)), b.ints(0, FEATURES, -1))
+        parts.append(b.op("Pad", row, b.ints(*pads)))
+    total = b.op("Transpose", b.op("Add", *parts), perm=[0, 2, 1])
+    return b.op("Slice", total, b.ints(0), b.ints(-hop), b.ints(1))
+
+
+@_layer()
+def _gathered_frames(b: Builder, x: str) -> str:
+    """Take frames by computed indices, and mix each to one step for a hop of one."""
+    width = int(b.rng.integers(2, 5))
+    padded = b.op("Pad", x, b.ints(0, width - 1, 0, 0, 0, 0))
+    size = b.op("Gather", b.op("Shape", padded), b.constant(np.int64(1)), axis=0)
+    count = b.op("Sub", size, b.constant(np.int64(width - 1)))
+    numbers = b.op("Range", b.constant(np.int64(0)), count, b.constant(np.int64(1)))
+    places = b.op("Add", b.op("Unsqueeze", numbers, b.ints(1)), b.constant(np.arange(width)[None]))
+    frames = b.op("Gather", padded, places, axis=1)
+    flat = b.op("Reshape", frames, b.ints(0, 0, width * FEATURES))
+    return b.op("MatMul", flat, b.weights(width * FEATURES, FEATURES))
+
+
+@_layer()
+def _pooled_by_hops(b: Builder, x: str) -> str:
+    """Halve the rate by a pooling with overlap."""
+    b.stride *= 2
+    b.multiple = math.lcm(b.multiple, b.stride)
+    channels = b.op("Transpose", x, perm=[0, 2, 1])
+    pool = "MaxPool" if b.rng.random() < 0.5 else "AveragePool"
+    extra = {"count_include_pad": 1} if pool == "AveragePool" else {}
+    y = b.op(pool, channels, kernel_shape=[4], pads=[2, 0], strides=[2], **extra)
+    return b.op("Transpose", y, perm=[0, 2, 1])
+
+
+@_layer()
+def _group_norm(b: Builder, x: str) -> str:
+    """Normalize groups of features of a frame, with time folded into the batch."""
+    rows = b.op("Reshape", x, b.ints(-1, 2, FEATURES // 2))
+    rows = b.op("InstanceNormalization", rows, b.weights(2), b.weights(2))
+    return b.op("Reshape", rows, b.op("Shape", x))
+
+
+@_layer()
+def _positions(b: Builder, x: str) -> str:
+    """Add a row of a table to each step, or what follows from its number."""
+    size = b.op("Slice", b.op("Shape", x), b.ints(1), b.ints(2), b.ints(0))
+    if b.rng.random() < 0.5:
+        rows = b.op("Slice", b.weights(1, 2000, FEATURES), b.ints(0), size, b.ints(1))
+        return b.op("Add", x, rows)
+    limit = b.op("Squeeze", size)
+    numbers = b.op("Range", b.constant(np.int64(0)), limit, b.constant(np.int64(1)))
+    if b.rng.random() < 0.5:
+        return b.op("Add", x, b.op("Gather", b.weights(2000, FEATURES), numbers))
+    angles = b.op("Unsqueeze", b.op("Cast", numbers, to=onnx.TensorProto.FLOAT), b.ints(1))
+    return b.op("Add", x, b.op("Sin", b.op("Mul", angles, b.weights(FEATURES))))
+
+
+def _body(b: Builder, name: str, inputs: list[onnx.ValueInfoProto], step: str) -> onnx.GraphProto:
+    """Return the body of a Scan or Loop: a leaky sum through a product."""
+    state, out, given = (b.name(what) for what in ("state", "out", "step"))
+    float_ = onnx.TensorProto.FLOAT
+    weights, sum_ = b.weights(FEATURES, FEATURES), b.name("sum")
+    nodes = [
+        helper.make_node("MatMul", [name, weights], [given]),
+        helper.make_node("Add", [given, step], [sum_]),
+        helper.make_node("Tanh", [sum_], [state]),
+        helper.make_node("Sigmoid", [sum_], [out]),
+    ]
+    results = [helper.make_tensor_value_info(each, float_, None) for each in (state, out)]
+    return helper.make_graph(nodes, b.name("body"), inputs, results)
+
+
+@_layer()
+def _scanned(b: Builder, x: str) -> str:
+    name, step = b.name("carried"), b.name("x")
+    float_ = onnx.TensorProto.FLOAT
+    values = [helper.make_tensor_value_info(each, float_, None) for each in (name, step)]
+    body = _body(b, name, values, step)
+    start = b.constant(np.full((1, FEATURES), 0.3, np.float32))
+    rows = b.op("Gather", b.op("Shape", x), b.ints(0), axis=0)
+    first = b.op("Expand", start, b.op("Concat", rows, b.ints(FEATURES), axis=0))
+    axes = {"scan_input_axes": [1], "scan_output_axes": [1]}
+    return b.op("Scan", first, x, outputs=2, body=body, num_scan_inputs=1, **axes)[1]
+
+
+@_layer()
+def _looped(b: Builder, x: str) -> str:
+    steps = b.op("Transpose", x, perm=[1, 0, 2])
+    number, go, name, step = (b.name(each) for each in ("i", "go", "carried", "x"))
+    values = [
+        helper.make_tensor_value_info(number, onnx.TensorProto.INT64, []),
+        helper.make_tensor_value_info(go, onnx.TensorProto.BOOL, []),
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None),
+    ]
+    body = _body(b, name, values, step)
+    body.node.insert(0, helper.make_node("Gather", [steps, number], [step], axis=0))
+    goes_on = b.name("goes_on")
+    body.node.insert(0, helper.make_node("Identity", [go], [goes_on]))
+    body.output.insert(0, helper.make_tensor_value_info(goes_on, onnx.TensorProto.BOOL, []))
+    count = b.op("Gather", b.op("Shape", steps), b.constant(np.int64(0)), axis=0)
+    rows = b.op("Gather", b.op("Shape", x), b.ints(0), axis=0)
+    start = b.constant(np.full((1, FEATURES), -0.2, np.float32))
+    first = b.op("Expand", start, b.op("Concat", rows, b.ints(FEATURES), axis=0))
+    y = b.op("Loop", count, b.constant(np.array(True)), first, outputs=2, body=body)[1]
+    return b.op("Transpose", y, perm=[1, 0, 2])
+
+
+@_layer()
+def _linear_attention(b: Builder, x: str) -> str:
+    parts = [b.op("Tanh", b.op("MatMul", x, b.weights(FEATURES, FEATURES))) for _ in range(3)]
+    heads = {"q_num_heads": 2, "kv_num_heads": 2}
+    return b.op("LinearAttention", *parts, outputs=2, domain="com.microsoft", update_rule="linear", **heads)[
+        0
+    ]
+
+
+@_layer()
+def _causal_with_state(b: Builder, x: str) -> str:
+    channels = b.op("Transpose", x, perm=[0, 2, 1])
+    weights = b.weights(FEATURES, 1, int(b.rng.integers(2, 5)))
+    y = b.op("CausalConvWithState", channels, weights, outputs=2, domain="com.microsoft")[0]
+    return b.op("Transpose", y, perm=[0, 2, 1])
+
+
 @_layer(couples=True)
 def _centered(b: Builder, x: str) -> str:
     return _conv(b, x, (1, 1), 1, 3)
@@ -281,7 +483,7 @@ def _centered(b: Builder, x: str) -> str:
 
 @_layer(couples=True)
 def _reduced(b: Builder, x: str) -> str:
-    return b.op("Sub", x, b.op("ReduceMean", x, axes=[1], keepdims=1))
+    return b.op("Sub", x, b.op("ReduceMean", x, b.ints(1), keepdims=1))
 
 
 @_layer(couples=True)

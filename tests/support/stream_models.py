@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from support.stream_layers import FEATURES, LAYERS, Builder
 
@@ -26,6 +27,7 @@ class Stack:
         time: The axis of time of the first input.
         couples: The layers that look ahead or at all steps.
         stride: Frames of the input for one in the end.
+        multiple: The steps of which a chunk must be a multiple.
         least: Frames that the first chunk must have.
         layers: The names of all layers.
     """
@@ -35,11 +37,12 @@ class Stack:
     couples: list[str]
     stride: int
     layers: list[str]
+    multiple: int = 1
     least: int = 1
 
     def fits(self, chunk: int) -> bool:
         """Return whether a chunk has all the frames that a layer takes at a time."""
-        return chunk % self.stride == 0 and chunk >= self.least
+        return chunk % self.multiple == 0 and chunk >= self.least
 
     @property
     def gives_last(self) -> bool:
@@ -83,9 +86,16 @@ def random_stack(seed: int) -> Stack:
         [out],
         b.initializers,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return Stack(
-        model, 0 if is_time_first else 1, b.couples, b.stride, [str(name) for name in names], b.least
+        model,
+        0 if is_time_first else 1,
+        b.couples,
+        b.stride,
+        [str(name) for name in names],
+        b.multiple,
+        b.least,
     )
 
 
@@ -109,7 +119,7 @@ def with_every_step(stack: Stack) -> Stack:
     return dataclasses.replace(stack, model=model, layers=stack.layers[:-1])
 
 
-def looks_ahead(stack: Stack, seed: int, steps: int = 64, frames: int = 4) -> bool:
+def looks_ahead(stack: Stack, seed: int, steps: int = 80, frames: int = 4) -> bool:
     """Return whether the input of the last output frames changes earlier output frames.
 
     Several: a sum without its last step, say, never sees that one.
@@ -145,7 +155,9 @@ def differences(stack: Stack, streamed: onnx.ModelProto, seed: int, calls: int =
     sizes = {d.dim_param: shape[i] for i, d in enumerate(streamed.graph.input[0].type.tensor_type.shape.dim)}
     begin = {
         value.name: np.broadcast_to(
-            np.asarray(stream["start"][value.name], np.float32),
+            np.asarray(
+                stream["start"][value.name], tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            ),
             [d.dim_value or sizes[d.dim_param] for d in value.type.tensor_type.shape.dim],
         )
         for value in streamed.graph.input[1:]

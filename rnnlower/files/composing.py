@@ -1,0 +1,186 @@
+"""One model of several files, the outputs of some being inputs of others."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx.compose
+
+from rnnlower.errors import InvalidModelError, OptionError, UnsupportedModelError
+from rnnlower.files.model_io import ModelLike, load_model, to_proto
+from rnnlower.wording import call, option
+
+
+def compose_files(paths: Sequence[ModelLike], connections: Mapping[str, str] | None) -> onnx.ModelProto:
+    """Return one model of these files, with their data; see `compose`. Models without a path are numbered.
+
+    Raises:
+        InvalidModelError: A file cannot be read.
+        OptionError: The connections do not fit the files.
+        UnsupportedModelError: The files differ in their opsets.
+    """
+    names = [
+        pathlib.Path(path).stem if isinstance(path, str | os.PathLike) else f"model_{number}"
+        for number, path in enumerate(paths)
+    ]
+    models = {name: to_proto(load_model(path)) for name, path in zip(names, paths, strict=True)}
+    for model in models.values():
+        _freeze(model)
+    return compose(models, connections, len(paths))
+
+
+def _freeze(model: onnx.ModelProto) -> None:
+    """Make initializers that are inputs, too, constants: those of two files may have one name."""
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in defaults]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, 4)
+
+
+def compose(
+    models: Mapping[str, onnx.ModelProto], connections: Mapping[str, str] | None, count: int | None = None
+) -> onnx.ModelProto:
+    """Return one model of several.
+
+    An output is connected with the input that is named, or else with each of its own name in another model.
+    Connected ones are neither inputs nor outputs of the result; other inputs of one name are one input. All
+    else has the name of its model in front of its own.
+
+    Args:
+        models: The models, by name.
+        connections: For inputs, the outputs of another name that feed them.
+        count: The number of models that were given.
+
+    Raises:
+        OptionError: The connections do not fit the models.
+        UnsupportedModelError: The models differ in their opsets.
+    """
+    if len(models) != (count or len(models)):
+        raise OptionError(
+            "two of the files have the same name, which goes in front of those of their nodes",
+            remedy="rename one of them",
+        )
+    if len(models) == 1:
+        raise OptionError("there is one file, and nothing to connect it with")
+    makers = {out.name: name for name, model in models.items() for out in model.graph.output}
+    given = {name: _connected(models, makers, name, connections or {}) for name in models}
+    _check(models, makers, given, connections or {})
+    result = onnx.ModelProto()
+    result.ir_version = max(model.ir_version for model in models.values())
+    result.graph.name = " ".join(models)
+    result.opset_import.extend(_opsets(models))
+    used = {out for inputs in given.values() for out in inputs.values()}
+    for name in _in_order(models, makers, given):
+        _append(result, name, models[name], given[name], used)
+    return result
+
+
+def _connected(
+    models: Mapping[str, onnx.ModelProto],
+    makers: Mapping[str, str],
+    name: str,
+    connections: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the inputs of a model that another one makes, with the outputs."""
+    found = {}
+    for value in models[name].graph.input:
+        output = connections.get(value.name, value.name)
+        if value.name in connections or makers.get(output, name) != name:
+            found[value.name] = output
+    return found
+
+
+def _check(
+    models: Mapping[str, onnx.ModelProto],
+    makers: Mapping[str, str],
+    given: Mapping[str, Mapping[str, str]],
+    connections: Mapping[str, str],
+) -> None:
+    inputs = [value.name for model in models.values() for value in model.graph.input]
+    outputs = [value.name for model in models.values() for value in model.graph.output]
+    for name, out in connections.items():
+        if out not in makers or name not in inputs:
+            raise OptionError(
+                f"no file has an output {out!r}, or none an input {name!r}; "
+                f"outputs are {', '.join(outputs)}, inputs {', '.join(dict.fromkeys(inputs))}"
+            )
+    twice = next((out for out in outputs if outputs.count(out) > 1), None)
+    if twice is not None:
+        raise OptionError(f"two files have an output {twice!r}", remedy="rename one of them")
+    for name, connected in given.items():
+        if not connected and all(makers[out] != name for each in given.values() for out in each.values()):
+            raise OptionError(
+                f"{name} is connected with no other file: its inputs are "
+                f"{', '.join(value.name for value in models[name].graph.input)}",
+                remedy=f"name the outputs they come from ({option('connect', 'OUT=IN')})",
+            )
+        for value in models[name].graph.input:
+            if value.name in connected and makers[connected[value.name]] == name:
+                raise OptionError(f"input {value.name!r} of {name} is connected with an output of its own")
+
+
+def _opsets(models: Mapping[str, onnx.ModelProto]) -> list[onnx.OperatorSetIdProto]:
+    found: dict[str, tuple[str, onnx.OperatorSetIdProto]] = {}
+    for name, model in models.items():
+        for entry in model.opset_import:
+            first, other = found.setdefault(entry.domain, (name, entry))
+            if other.version != entry.version:
+                newest = max(other.version, entry.version)
+                raise UnsupportedModelError(
+                    f"{first} is of opset {other.version}, and {name} of opset {entry.version}",
+                    remedy=f"convert the older one first ({call('convert', opset=newest)})",
+                )
+    return [entry for _, entry in found.values()]
+
+
+def _in_order(
+    models: Mapping[str, onnx.ModelProto], makers: Mapping[str, str], given: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    """Return the names of the models, each after those that it takes outputs of."""
+    done: list[str] = []
+    while len(done) < len(models):
+        ready = [
+            name
+            for name in models
+            if name not in done and {makers[out] for out in given[name].values()} <= {*done}
+        ]
+        if not ready:
+            raise OptionError("the files feed each other in a circle")
+        done += ready
+    return done
+
+
+def _append(
+    result: onnx.ModelProto,
+    name: str,
+    model: onnx.ModelProto,
+    given: Mapping[str, str],
+    used: set[str],
+) -> None:
+    """Append the nodes of a model."""
+    own = onnx.compose.add_prefix(model, f"{name}/", rename_inputs=False, rename_outputs=False)
+    graph = own.graph
+    for value in graph.input:
+        outer = {each.name: each for each in result.graph.input}
+        if value.name in given and value.name != given[value.name]:
+            result.graph.node.append(onnx.helper.make_node("Identity", [given[value.name]], [value.name]))
+        elif value.name not in given and value.name not in outer:
+            result.graph.input.append(value)
+        elif (
+            value.name in outer
+            and outer[value.name].type.tensor_type.elem_type != value.type.tensor_type.elem_type
+        ):
+            raise InvalidModelError(f"input {value.name!r} has another type in {name}")
+    result.graph.node.extend(graph.node)
+    for kind in ("initializer", "sparse_initializer", "value_info"):
+        getattr(result.graph, kind).extend(getattr(graph, kind))
+    result.graph.output.extend(value for value in graph.output if value.name not in used)
+    result.functions.extend(own.functions)
+
+
+def _elem_type(value: onnx.ValueInfoProto) -> int:
+    return value.type.tensor_type.elem_type
